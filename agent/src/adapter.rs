@@ -595,7 +595,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
     match std::mem::take(&mut options.resume_from) {
         ResumeFrom::Adapter(resume) => {
             let reason = format!(
-                "a provider that keeps no session of its own cannot resume the state of adapter `{}`",
+                "the state of adapter `{}` cannot be resumed: this provider keeps no sessions",
                 foldlog::escape::text(resume.snapshot.state.adapter_type())
             );
             Err(Error::evaluation(EvaluationPhase::Request, "", reason))
@@ -623,7 +623,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             if options.record && session.conversation(&evaluation)?.is_some() {
                 let id = foldlog::escape::text(&evaluation);
                 let reason =
-                    format!("the session already holds evaluation `{id}`: resume it, or give a new id");
+                    format!("the session already contains evaluation `{id}`: resume it, or use a new id");
                 return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
             }
             Ok(fresh(evaluation))
@@ -687,7 +687,7 @@ fn is_partly_imported(conversation: &Conversation, state: &ConversationState) ->
         return Ok(is_import);
     }
     let problem = format!(
-        "the session holds another conversation of evaluation `{}`",
+        "the session contains a different conversation of evaluation `{}`",
         foldlog::escape::text(&state.evaluation_id)
     );
     Err(Error::InvalidHistory { problems: vec![problem] })

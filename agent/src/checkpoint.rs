@@ -96,7 +96,7 @@ impl Checkpoint {
     /// is empty.
     pub fn from_session(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
         let position =
-            session.position().ok_or_else(|| checkpoint_error("the session holds no record", None))?;
+            session.position().ok_or_else(|| checkpoint_error("the session contains no records", None))?;
         session.sync()?;
         let snapshot = with_snapshot.then(|| session.export()?.to_json()).transpose()?;
         Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
@@ -111,20 +111,20 @@ impl Checkpoint {
     pub fn check(&self, session: &Session) -> Result<()> {
         let refused = |reason: String| Err(Error::snapshot_restore(reason, None));
         if session.id() != self.session {
-            return refused(format!("it is of session {}, and this one is {}", self.session, session.id()));
+            return refused(format!("it belongs to session {}, not to {}", self.session, session.id()));
         }
         let last = session.position();
         if last.is_none_or(|last| last < self.position) {
             let last =
-                last.map_or_else(|| "no record".to_owned(), |last| format!("{last} as its last record"));
+                last.map_or_else(|| "no records".to_owned(), |last| format!("{last} as its last record"));
             return refused(format!(
-                "it is of record {}, and the session has {last}: the session is an older copy",
+                "it was taken at record {}, but the session has {last}: the session is an older copy",
                 self.position
             ));
         }
         if digest(session, self.position)? != self.digest {
             return refused(format!(
-                "record {} of the session is another one than the checkpoint names",
+                "record {} of the session differs from the one in the checkpoint",
                 self.position
             ));
         }
@@ -138,7 +138,7 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] if the snapshot is not valid JSON.
     pub fn to_json(&self) -> Result<String> {
         let snapshot = self.snapshot.as_deref().map(serde_json::from_str).transpose();
-        let snapshot = snapshot.map_err(|error| checkpoint_error("its snapshot is no JSON", error))?;
+        let snapshot = snapshot.map_err(|error| checkpoint_error("its snapshot is not valid JSON", error))?;
         let written = CheckpointDocument {
             version: VERSION,
             session: self.session,
@@ -146,7 +146,8 @@ impl Checkpoint {
             digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             snapshot,
         };
-        serde_json::to_string_pretty(&written).map_err(|error| checkpoint_error("it has no JSON form", error))
+        serde_json::to_string_pretty(&written)
+            .map_err(|error| checkpoint_error("it cannot be written as JSON", error))
     }
 
     /// Parses a checkpoint from JSON.
@@ -156,12 +157,13 @@ impl Checkpoint {
     /// [`Error::SnapshotRestore`] if the text is truncated, malformed, or of a later version.
     pub fn from_json(text: &str) -> Result<Checkpoint> {
         let malformed = |error: serde_json::Error| {
-            let what = if error.is_eof() { "it is truncated" } else { "it is no checkpoint" };
+            let what = if error.is_eof() { "it is truncated" } else { "it is not a checkpoint" };
             Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
         };
         let version = serde_json::from_str::<FormatVersion>(text).map_err(malformed)?.version;
         if version > VERSION {
-            let reason = format!("it has version {version}, and this program reads versions up to {VERSION}");
+            let reason =
+                format!("its format version is {version}, and this program reads versions up to {VERSION}");
             return Err(Error::snapshot_restore(reason, None));
         }
         let CheckpointDocument { session, position, digest, snapshot, .. } =
@@ -263,8 +265,8 @@ impl<R: ?Sized> FileCheckpointHandler<R> {
         if id.is_empty() || id.len() > LONGEST_ID || id.starts_with('.') || id.contains(refused) {
             let id = escape::text(&id);
             let reason = format!(
-                "`{id}` cannot be the name of a file: use 1 to {LONGEST_ID} bytes that do not begin with a dot, without \
-                 `/`, `\\` and control characters"
+                "`{id}` cannot be used as a file name: use 1 to {LONGEST_ID} bytes that do not begin with a \
+                 dot, without `/`, `\\` or control characters"
             );
             return Err(Error::Checkpoint { reason, source: None });
         }
@@ -425,7 +427,7 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
 /// imported.
 pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
     let Some(snapshot) = &checkpoint.snapshot else {
-        let reason = "it holds no snapshot, so that it is of no use without its session";
+        let reason = "it contains no snapshot, and cannot be used without its session";
         return Err(Error::snapshot_restore(reason, None));
     };
     let imported =

@@ -78,8 +78,8 @@ impl fmt::Display for EvaluationPhase {
 pub enum Error {
     /// The prompt has changed since the start of the conversation.
     #[error(
-        "the conversation was begun with prompt {recorded}, and is to be resumed with {given}: clear the checkpoint and \
-         restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
+        "the conversation was started with prompt {recorded}, and cannot be resumed with {given}: clear the \
+         checkpoint and restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
     )]
     ConversationStateMismatch {
         /// Prompt in the log.
@@ -90,7 +90,8 @@ pub enum Error {
     /// A message of the host has the id of another message, but a different text. Nothing was
     /// recorded.
     #[error(
-        "the conversation holds a message `{}` of another text: give the new message an id of its own",
+        "the conversation already contains a message `{}` with a different text: give the new message another \
+         id",
         escape::text(.id)
     )]
     MessageChanged {
@@ -107,7 +108,7 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// A checkpoint cannot be created, stored or removed.
-    #[error("the checkpoint cannot be kept: {}: make the directory writable, and execute the request again", escape::text(.reason))]
+    #[error("the checkpoint cannot be saved or removed: {}: correct this, and execute the request again", escape::text(.reason))]
     Checkpoint {
         /// Reason of the failure.
         reason: String,
@@ -153,7 +154,9 @@ pub enum Error {
         phase: EvaluationPhase,
     },
     /// A limit of the budget is used up.
-    #[error("the budget is used up: {spent} tokens were spent of {limit} {max}: resume with a larger budget")]
+    #[error(
+        "the budget is used up: {spent} tokens were spent, and {limit} is {max}: resume with a larger budget"
+    )]
     BudgetExceeded {
         /// The exhausted limit.
         limit: BudgetLimit,
@@ -164,8 +167,8 @@ pub enum Error {
     },
     /// The provider reported no usage for some answers, and the budget refuses such answers.
     #[error(
-        "the provider did not say how many tokens {answers} answers used, so the budget cannot be kept: let it estimate \
-         them (`Unmetered::Estimate`), or resume without a budget"
+        "the provider reported no token usage for {answers} of its answers, so the budget cannot be checked: \
+         resume with `UnknownUsagePolicy::Estimate`, or without a budget"
     )]
     UsageUnknown {
         /// Number of answers without a known usage.
@@ -174,8 +177,8 @@ pub enum Error {
     /// A tool failed, and some of its changes could not be rolled back. The call is closed, and the
     /// evaluation can be resumed.
     #[error(
-        "tool `{}` of operation {operation} failed, and not all of its changes could be rolled back: {}: see to them, and \
-         resume",
+        "tool `{}` of operation {operation} failed, and not all of its changes could be rolled back: {}: \
+         check these changes, and resume",
         escape::text(.tool),
         escape::text(&.changes.join("; "))
     )]
@@ -197,7 +200,7 @@ pub enum Error {
     },
     /// The messages exceed the model's context.
     #[error(
-        "the conversation is longer than the model takes: {}: shorten it, or use a model that takes more",
+        "the conversation is too long for the model: {}: shorten it, or use a model with a larger context",
         escape::text(.0)
     )]
     ContextOverflow(String),
@@ -205,11 +208,11 @@ pub enum Error {
     #[error("the model refused: {}: change what it is asked to do", escape::text(.0))]
     Refused(String),
     /// A filter of the provider blocked the answer.
-    #[error("the provider's filter held the answer back: {}: change what the model is asked to do", escape::text(.0))]
+    #[error("the provider's content filter blocked the answer: {}: change what the model is asked to do", escape::text(.0))]
     ContentFilter(String),
     /// The model returned output that does not match the prompt's type, in all permitted attempts.
     #[error(
-        "the output is no `{}` after {attempts} attempts: {}: make the output type simpler, or allow more attempts",
+        "the output is not a valid `{}` (attempts: {attempts}): {}: make the output type simpler, or allow more attempts",
         escape::text(.output),
         escape::text(.reason)
     )]
@@ -223,7 +226,7 @@ pub enum Error {
     },
     /// The run succeeded, but returned no output although the prompt requires one.
     #[error(
-        "the run ended without its output `{}`: resume the evaluation and say that it is missing, or make the output type simpler",
+        "the run ended without the required output `{}`: resume the evaluation and ask for it, or make the output type simpler",
         escape::text(.output)
     )]
     OutputMissing {
@@ -231,17 +234,15 @@ pub enum Error {
         output: String,
     },
     /// Tools expanded sections of the prompt too often.
-    #[error(
-        "more than {max} visibility expansions in one evaluation: show these sections from the beginning"
-    )]
+    #[error("more than {max} visibility expansions in one evaluation: show these sections from the start")]
     TooManyExpansions {
         /// Greatest number of expansions per evaluation.
         max: u32,
     },
     /// The evaluation has reached its limit of requests.
     #[error(
-        "the evaluation has sent {max} requests, which is all it may: see whether it makes progress, and resume with a \
-         larger `LoopLimits::requests`"
+        "the evaluation reached its limit of requests ({max}): check that it makes progress, and resume with \
+         a larger `LoopLimits::requests`"
     )]
     TooManyRequests {
         /// Greatest number of requests per evaluation.
@@ -249,7 +250,7 @@ pub enum Error {
     },
     /// The evaluation waits for operations to be settled: interrupted calls, or calls that wait for
     /// an approval or a result.
-    #[error("the evaluation waits for {}: settle them, and resume{}", operations_text(.operations), questions_text(.calls))]
+    #[error("the evaluation waits for {}: settle with `foldlog settle` or `Session::settle`, and resume{}", operations_text(.operations), questions_text(.calls))]
     Suspended {
         /// Operations to settle, in the evaluation's own session or in a session in which one of
         /// its calls works.
@@ -258,14 +259,14 @@ pub enum Error {
         calls: Vec<SuspendedCall>,
     },
     /// The session contains no recorded conversation to resume.
-    #[error("no conversation was recorded{}: begin anew, with recording switched on", of_evaluation(.evaluation_id))]
+    #[error("no conversation was recorded{}: start again with `EvaluateOptions::record` set", of_evaluation(.evaluation_id))]
     NotRecorded {
         /// Evaluation to resume.
         evaluation_id: Option<String>,
     },
     /// A provider would refuse the messages to be sent.
     #[error(
-        "the history would be refused by the provider: {}: repair it, or resume at an earlier position",
+        "the provider would refuse the history: {}: repair it, or resume at an earlier position",
         escape::text(&.problems.join("; "))
     )]
     InvalidHistory {
@@ -273,13 +274,13 @@ pub enum Error {
         problems: Vec<String>,
     },
     /// A shortener returned a range that cannot be replaced. Nothing was recorded.
-    #[error("the shortener's answer is refused: {}: mend the shortener, and resume", escape::text(.reason))]
+    #[error("the shortener returned an invalid replacement: {}: fix the shortener, and resume", escape::text(.reason))]
     ShorteningRefused {
         /// Problem of the range.
         reason: String,
     },
     /// A state of an adapter cannot be written or read.
-    #[error("the state of adapter `{}`: {}: use the version of the adapter that wrote it, or begin a fresh session",
+    #[error("the state of adapter `{}` cannot be used: {}: use the adapter version that wrote it, or start a new session",
         escape::text(.adapter), escape::text(.reason))]
     AdapterState {
         /// Name of the adapter's type.
@@ -289,8 +290,8 @@ pub enum Error {
     },
     /// A state of an adapter is too large. Nothing was recorded.
     #[error(
-        "the state of adapter `{}` has {bytes} bytes, more than the limit of {max}: keep ids in it and the rest elsewhere, \
-         or allow `OversizedState::Reference`",
+        "the state of adapter `{}` has {bytes} bytes, more than the limit of {max}: keep only ids in it, or \
+         allow `OversizedState::Reference`",
         escape::text(.adapter)
     )]
     StateTooLarge {
@@ -306,7 +307,7 @@ pub enum Error {
     ResumeRefused(#[from] Box<ResumeRefusal>),
     /// The provider no longer has the session to be resumed.
     #[error(
-        "the provider of adapter `{}` no longer has session `{}`: record that it expired, and begin a fresh one",
+        "the provider of adapter `{}` no longer has session `{}`: record that it expired, and start a new one",
         escape::text(.adapter),
         escape::text(.session_id)
     )]
@@ -438,16 +439,16 @@ fn deadline_text(phase: EvaluationPhase) -> &'static str {
 
 fn throttle_text(details: &ThrottleDetails) -> String {
     let what = match details.kind {
-        ThrottleKind::RateLimit => "the provider takes no more requests for now",
+        ThrottleKind::RateLimit => "the provider's rate limit is reached",
         ThrottleKind::QuotaExhausted => "the quota is used up: raise it",
-        ThrottleKind::Timeout => "the provider took too long",
-        ThrottleKind::Overloaded => "the provider has no capacity now",
-        ThrottleKind::Unknown => "the provider gives no answer now",
+        ThrottleKind::Timeout => "the provider did not answer in time",
+        ThrottleKind::Overloaded => "the provider is overloaded",
+        ThrottleKind::Unknown => "the provider does not answer now",
     };
     let asked = match details.attempts {
         0 => what.to_owned(),
-        1 => format!("{what}; it was asked once"),
-        attempts => format!("{what}; it was asked {attempts} times"),
+        1 => format!("{what}; tried once"),
+        attempts => format!("{what}; tried {attempts} times"),
     };
     match details.retry_after {
         Some(after) => format!("{asked}: resume in {} s", after.as_secs_f64().ceil()),

@@ -139,25 +139,28 @@ impl ShortenedRange {
             let id = result.message.tool_call_id.as_deref().unwrap_or_default();
             let result = result.sequence;
             return refused(format!(
-                "records {from} through {to} part the call `{id}` of the answer in record {answer} from its result in \
-                 record {result}: replace both or neither"
+                "records {from} through {to} separate the call `{id}` of the answer in record {answer} from \
+                 its result in record {result}: replace both or neither"
             ));
         }
         let spoken = || sent.iter().filter(|sent| sent.message.role != Role::System);
         if !spoken().any(|sent| self.holds(sent.sequence)) {
-            return refused(format!("records {from} through {to} hold no message that is sent"));
+            return refused(format!("records {from} through {to} contain no message that is sent"));
         }
         for (role, text) in messages {
             if !matches!(role, Role::User | Role::Assistant) {
-                return refused(format!("a message of the role `{}` replaces records", role.name()));
+                return refused(format!(
+                    "a replacement has the role `{}`: use `user` or `assistant`",
+                    role.name()
+                ));
             }
             if text.trim().is_empty() {
-                return refused("a message without a text replaces records".to_owned());
+                return refused("a replacement has no text".to_owned());
             }
         }
         if messages.is_empty() && spoken().all(|sent| self.holds(sent.sequence)) {
             return refused(format!(
-                "records {from} through {to} are all there is, and nothing replaces them"
+                "records {from} through {to} are the whole conversation, and nothing replaces them"
             ));
         }
         Ok(())

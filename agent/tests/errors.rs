@@ -46,7 +46,7 @@ fn all() -> Vec<(Error, &'static str)> {
             Error::ConversationStateMismatch { recorded: identity(HOSTILE, 1), given: identity(HOSTILE, 2) },
             "clear the checkpoint and restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`",
         ),
-        (Error::MessageChanged { id: text() }, "give the new message an id of its own"),
+        (Error::MessageChanged { id: text() }, "give the new message another id"),
         (Error::snapshot_restore(HOSTILE, None), "clear the checkpoint and restart"),
         (Error::NoConversationState, "clear the checkpoint and restart"),
         (Error::ToolIdempotency { operation, tool: text() }, "settle operation 7"),
@@ -64,19 +64,22 @@ fn all() -> Vec<(Error, &'static str)> {
         (throttled(ThrottleKind::Timeout, None, 1), "resume later"),
         (throttled(ThrottleKind::Overloaded, None, 1), "resume later"),
         (throttled(ThrottleKind::Unknown, None, 1), "resume later"),
-        (provider(ProviderErrorKind::ContextOverflow), "shorten it, or use a model that takes more"),
+        (provider(ProviderErrorKind::ContextOverflow), "shorten it, or use a model with a larger context"),
         (provider(ProviderErrorKind::Refused), "change what it is asked to do"),
         (provider(ProviderErrorKind::ContentFilter), "change what the model is asked to do"),
         (
             Error::OutputInvalid { output: text(), attempts: 3, reason: text() },
             "make the output type simpler, or allow more attempts",
         ),
-        (Error::TooManyExpansions { max: 10 }, "show these sections from the beginning"),
+        (Error::TooManyExpansions { max: 10 }, "show these sections from the start"),
         (
             Error::Suspended { operations: vec![operation, 9.into()], calls: vec![] },
-            "settle them, and resume",
+            "settle with `foldlog settle` or `Session::settle`, and resume",
         ),
-        (Error::NotRecorded { evaluation_id: Some(text()) }, "begin anew, with recording switched on"),
+        (
+            Error::NotRecorded { evaluation_id: Some(text()) },
+            "start again with `EvaluateOptions::record` set",
+        ),
         (
             Error::InvalidHistory { problems: vec![text(), text()] },
             "repair it, or resume at an earlier position",
@@ -103,8 +106,9 @@ fn a_changed_prompt_is_named_beside_the_recorded_one() {
     };
     assert_eq!(
         error.to_string(),
-        "the conversation was begun with prompt demo:review aaaaaaaaaaaaaaaa, and is to be resumed with demo:review \
-         bbbbbbbbbbbbbbbb: clear the checkpoint and restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
+        "the conversation was started with prompt demo:review aaaaaaaaaaaaaaaa, and cannot be resumed with \
+         demo:review bbbbbbbbbbbbbbbb: clear the checkpoint and restart, or accept the changed prompt with \
+         `EvaluateOptions::accept_prompt`"
     );
 }
 
@@ -224,7 +228,7 @@ fn a_budget_names_the_limit_that_is_used_up() {
     let error = Budget::total(5).check(&usage(5, 1)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the budget is used up: 6 tokens were spent of max_total_tokens 5: resume with a larger budget"
+        "the budget is used up: 6 tokens were spent, and max_total_tokens is 5: resume with a larger budget"
     );
 }
 

@@ -357,7 +357,7 @@ fn a_throttled_evaluation_says_how_often_the_provider_was_asked() {
         .unwrap_err();
     let Error::Throttled { details, .. } = &error else { panic!("{error}") };
     assert_eq!(details.attempts, 4);
-    assert!(error.to_string().contains("it was asked 4 times"), "{error}");
+    assert!(error.to_string().contains("tried 4 times"), "{error}");
 }
 
 /// A host's main loop over a session that a process left during a tool.

@@ -267,7 +267,7 @@ fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
 
     // A checkpoint without a snapshot reports that it lacks one.
     let text = refusal(import_session(&store, &types(), &Checkpoint { snapshot: None, ..loaded }));
-    assert!(text.contains("it holds no snapshot"), "{text}");
+    assert!(text.contains("it contains no snapshot"), "{text}");
 }
 
 #[test]
@@ -351,20 +351,22 @@ fn a_damaged_checkpoint_says_what_is_wrong_with_it() {
         assert!(text.contains("it is truncated"), "{cut}: {text}");
     }
     fs::write(&path, whole.replace("\"version\": 1", "\"version\": 2")).unwrap();
-    assert!(refusal(handler.load(&request())).contains("version 2, and this program reads versions up to 1"));
+    assert!(
+        refusal(handler.load(&request())).contains("version is 2, and this program reads versions up to 1")
+    );
     fs::write(&path, [0xff, 0xfe]).unwrap();
     assert!(refusal(handler.load(&request())).contains("cannot be read"));
     // A checkpoint of another session, of a later position, and of another copy of the session.
     let other = store.create(&types()).unwrap();
     let text = refusal(checkpoint.check(&other));
-    assert!(text.contains(&format!("it is of session {}", checkpoint.session)), "{text}");
+    assert!(text.contains(&format!("it belongs to session {}", checkpoint.session)), "{text}");
     other.close().unwrap();
     let ahead = Checkpoint { position: (checkpoint.position.get() + 1_000).into(), ..checkpoint.clone() };
     assert!(refusal(recover_session(&store, &types(), &ahead)).contains("the session is an older copy"));
     let changed = Checkpoint { digest: [7; 32], ..checkpoint.clone() };
     assert!(
         refusal(recover_session(&store, &types(), &changed))
-            .contains("another one than the checkpoint names")
+            .contains("differs from the one in the checkpoint")
     );
     let missing = Checkpoint { session: Uuid::new_v4(), ..checkpoint };
     assert!(refusal(recover_session(&store, &types(), &missing)).contains("cannot be opened"));

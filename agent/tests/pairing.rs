@@ -144,7 +144,7 @@ fn blocks_count_as_content_for_the_provider_whose_form_they_have() {
 fn a_call_that_never_ran_gets_a_result_that_says_so() {
     let killed = [user("q"), answer(&["a", "b"]), result("a", "1")];
     let (messages, changes) = repaired(&killed);
-    assert_eq!(changes, ["message 1: the call `b` gets a stand-in result"]);
+    assert_eq!(changes, ["message 1: the call `b` gets a placeholder result"]);
     assert_eq!(messages[..3], killed);
     assert_eq!((messages[3].tool_call_id.as_deref(), messages[3].is_error), (Some("b"), true));
 }
@@ -158,8 +158,8 @@ fn what_a_user_said_while_tools_ran_goes_behind_their_results() {
     assert_eq!(
         changes,
         [
-            "message 4: the result for `a` is put behind its answer",
-            "message 3: the result for `b` is put behind its answer"
+            "message 4: the result for `a` is moved after its answer",
+            "message 3: the result for `b` is moved after its answer"
         ]
     );
 }
@@ -206,14 +206,14 @@ fn hostile_names_are_escaped_where_they_are_shown() {
         [
             r"message 1: `a b\r` is a speaker's name that the provider refuses",
             r"message 1: `rm\u{202e}` is a tool's name that the provider refuses",
-            r"message 1: the call `\u{1b}[2J` has no result directly behind its answer",
+            r"message 1: the call `\u{1b}[2J` has no result directly after its answer",
         ]
     );
     let repaired = repair(MessageFormat::Anthropic, &messages);
     let shown: String = repaired.changes.iter().map(|change| format!("{change}\n")).collect();
     assert_eq!(
         shown,
-        "message 1: the call `\\u{1b}[2J` gets a stand-in result\n\
+        "message 1: the call `\\u{1b}[2J` gets a placeholder result\n\
          message 1: the tool `rm\\u{202e}` of call 0 becomes `rm_`\n\
          message 1: the id `\\u{1b}[2J` of call 0 becomes `__2J`\n"
     );

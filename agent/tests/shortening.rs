@@ -238,7 +238,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
                 to: SequenceNumber::MIN,
                 messages: vec![],
             },
-            "hold no message",
+            "contain no message",
         ),
         (
             |asked| ShortenedRange {
@@ -246,7 +246,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
                 to: asked.messages[0].sequence,
                 messages: vec![],
             },
-            "hold no message",
+            "contain no message",
         ),
         (
             |asked| ShortenedRange {
@@ -262,11 +262,11 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
                 to: SequenceNumber::MAX,
                 messages: vec![(Role::User, " \n".to_owned())],
             },
-            "without a text",
+            "has no text",
         ),
         (
             |_| ShortenedRange { from: SequenceNumber::MIN, to: SequenceNumber::MAX, messages: vec![] },
-            "all there is",
+            "the whole conversation",
         ),
     ];
     for (shortening, reason) in cases {

@@ -74,7 +74,7 @@ fn the_provider_waits_for_the_answers_while_the_other_calls_run() {
     assert_eq!((desk.page(), script.asked()), (vec!["x".to_owned()], vec![0]), "the sibling has run");
     let Err(error @ Error::Suspended { .. }) = evaluate(&desk, &script) else { panic!("it still asks") };
     let text = error.to_string();
-    assert!(text.contains("settle them, and resume") && text.contains("Add a?"), "{text}");
+    assert!(text.contains("`Session::settle`, and resume") && text.contains("Add a?"), "{text}");
     assert_eq!(finish(&desk, &script), 3);
     assert_eq!(script.asked(), [0, 1, 2, 3], "each answer was asked for once");
     assert_eq!(desk.page(), ["x", "a", "b", "d"]);

@@ -116,7 +116,7 @@ impl ClientOptions {
     fn check_session(&self) -> Result<(), ClientError> {
         if self.resume.is_some() && self.session_id.is_some() && !self.fork_session {
             return Err(options_error(
-                "a session that is resumed keeps its id: give no `session_id`, or fork it".to_owned(),
+                "a resumed session keeps its id: leave out `session_id`, or fork the session".to_owned(),
             ));
         }
         if self.resume.is_none() && (self.fork_session || self.resume_session_at.is_some()) {
@@ -194,12 +194,15 @@ fn check_argument(argument: &OsString) -> Result<(), ClientError> {
     let bytes = argument.as_bytes();
     let name: String = argument.to_string_lossy().chars().take_while(|char| *char != '=').take(40).collect();
     if bytes.contains(&0) {
-        return Err(options_error(format!("the value of `{name}` holds a NUL, which no argument may hold")));
+        return Err(options_error(format!(
+            "the value of `{name}` contains a NUL, which an argument cannot \
+             contain"
+        )));
     }
     if bytes.len() > ARGUMENT_MAX {
         return Err(options_error(format!(
-            "the value of `{name}` makes an argument of {} bytes, and the system takes {ARGUMENT_MAX}: hand it over in \
-             a file",
+            "the value of `{name}` makes an argument of {} bytes, and the system allows {ARGUMENT_MAX}: pass \
+             it in a file",
             bytes.len()
         )));
     }

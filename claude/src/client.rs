@@ -273,7 +273,7 @@ impl Client {
             (result.failure() == Some(FailureKind::SessionNotFound)).then(|| result.failure_text())
         });
         let (kind, reason) = if let Some(text) = unknown {
-            (ErrorKind::SessionNotFound, format!("the program knows no such session: {text}"))
+            (ErrorKind::SessionNotFound, format!("the program does not know this session: {text}"))
         } else if stderr.contains("is already in use") {
             (ErrorKind::SessionInUse, "the id of the session is in use: choose another one".to_owned())
         } else if stderr.contains("cannot be used with root") {
@@ -506,7 +506,7 @@ impl Client {
         let exit = self.process.kill();
         self.serving.wait_idle(after(self.stop_grace));
         let unknown = || {
-            let reason = "the system does not say how the program ended";
+            let reason = "the exit status of the program is unknown";
             ClientError::new(ErrorKind::Disconnected, Stage::Stop, reason)
         };
         exit.ok_or_else(unknown)
@@ -547,8 +547,8 @@ fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), ClientEr
         let earlier = tools.iter().take(at);
         let is_twice = earlier.clone().any(|other| other.full_name() == tool.full_name());
         let what = match (is_bridged, is_twice) {
-            (false, _) => "is of a server that is none of `bridged_servers`",
-            (_, true) => "is there twice",
+            (false, _) => "belongs to a server that is not in `bridged_servers`",
+            (_, true) => "is given twice",
             _ => continue,
         };
         let reason = format!("the tool `{}` {what}", tool.full_name());

@@ -130,7 +130,7 @@ impl FromStr for SettingSource {
 }
 
 fn no_such(what: &str, name: &str, names: &[&str]) -> ClientError {
-    let reason = format!("there is no {what} `{name}`: use one of {}", names.join(", "));
+    let reason = format!("unknown {what} `{name}`: use one of {}", names.join(", "));
     ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 

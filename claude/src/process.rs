@@ -25,7 +25,7 @@ const STDERR_WITHIN: Duration = Duration::from_millis(500);
 
 /// Advice for a missing program.
 const INSTALL: &str =
-    "install it with `npm install -g @anthropic-ai/claude-code`, or set `program` to where it is";
+    "install it with `npm install -g @anthropic-ai/claude-code`, or set `program` to its path";
 
 /// Contains the pipes of a started program.
 pub(super) struct Pipes {
@@ -80,10 +80,11 @@ impl Process {
         let spawn = |what: &'static str| {
             move |error: io::Error| ClientError::new(ErrorKind::Spawn, Stage::Spawn, what).because(error)
         };
-        let group = ProcessGroup::start().map_err(spawn("the program's process group cannot be started"))?;
+        let group =
+            ProcessGroup::start().map_err(spawn("the process group of the program cannot be started"))?;
         let mut child = group.spawn(&mut command).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
-                let reason = format!("there is no program `{}`: {INSTALL}", options.program.display());
+                let reason = format!("the program `{}` does not exist: {INSTALL}", options.program.display());
                 return ClientError::new(ErrorKind::ProgramNotFound, Stage::Spawn, reason).because(error);
             }
             spawn("the program cannot be started")(error)
@@ -93,7 +94,7 @@ impl Process {
         let mut state = State { child, group, exit: None, prompt };
         let (Some(((stdin, stdout), stderr)), Some(identity)) = (pipes, identity) else {
             state.kill();
-            let reason = "the system does not show the program, in /proc";
+            let reason = "the program does not appear in /proc";
             return Err(ClientError::new(ErrorKind::Spawn, Stage::Spawn, reason));
         };
         match keep_end(stderr, options.stderr_limit) {

@@ -129,7 +129,7 @@ impl StreamLine {
     pub(super) fn parse(self) -> Result<Option<Frame>, ClientError> {
         let (line, offset) = (self.number, self.offset);
         let malformed = |what: String| {
-            let reason = format!("line {line}, which begins at byte {offset}, is no JSON object: {what}");
+            let reason = format!("line {line}, which begins at byte {offset}, is not a JSON object: {what}");
             ClientError::new(ErrorKind::MalformedLine { line, offset }, Stage::Response, reason)
         };
         let text = match String::from_utf8(self.bytes) {

@@ -24,7 +24,7 @@ struct Args {
     /// Print JSON: one document, or one object a line for lists
     #[arg(long, global = true)]
     json: bool,
-    /// Limit the memory for a log's data, such as 512M [default: 64M and three times the log]
+    /// Limit memory for log data, such as 512M [default: 64M + 3 times the log]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
     /// Colour the output: auto, always or never
@@ -81,7 +81,8 @@ pub fn command() -> Command {
         groups.push_str(&format!("{heading}:\n"));
         for name in names {
             let about = command.find_subcommand(name).and_then(Command::get_about);
-            groups.push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
+            groups
+                .push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
         }
     }
     command.help_template(HELP_TEMPLATE).after_help(groups.trim_end().to_owned())

@@ -174,13 +174,12 @@ impl CommandError {
             CommandError::Deleted { .. } => AFTER_DELETION,
             CommandError::DoesNotHold(_) => AFTER_DAMAGE,
             CommandError::DamagedCaptures(_) => {
-                "nothing was changed; the logs are sound: put these files back from a backup, which has them under the same names, or \
-                 `foldlog backup SESSION --to STORE` copies the session with all captures that are sound; only what goes back to the \
-                 others fails"
+                "the logs are intact; restore these files from a backup, which contains them under the same names; `foldlog backup \
+                 SESSION --to STORE` copies a session with all its intact captures: only restores from damaged captures fail there"
             }
             CommandError::Incomplete(_) => COPY_AGAIN,
             CommandError::Held(_) => {
-                "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"
+                "nothing was changed; leave this data unchanged: the worker that wrote the session may have all of it in its store"
             }
             CommandError::File { source, .. } => next_after_file(source),
             CommandError::Tasks(error) => after_tasks(error),
@@ -197,25 +196,26 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
     };
     match error {
         Damaged { files, .. } if files.iter().any(DamagedFile::is_manifest) => {
-            "nothing was changed; nothing vouches for the other files: export the session again, or take the tree from a copy"
+            "nothing was changed; without an intact manifest the other files cannot be checked: export the session again, or \
+             take the tree from a copy"
         }
         Damaged { files, .. }
             if files.iter().any(|file| matches!(file.damage, FileDamage::TooLong { .. })) =>
         {
-            "nothing was changed; allow more by `--memory BYTES`, if you trust the tree: half of it may be files"
+            "nothing was changed; if you trust the tree, raise the limit by `--memory BYTES`: half of it is available for files"
         }
         Damaged { .. } => {
             "nothing was changed; export the session again, or take the tree from a copy; `foldlog import aca DIR --store \
-             STORE --partial` tells what its sound files yield"
+             STORE --partial` reports what its intact files contain"
         }
         NoCheckpoint | NoSuchCheckpoint { .. } | CheckpointRemoved { .. } => {
-            "`foldlog checkpoints SESSION` lists them"
+            "`foldlog checkpoints SESSION` lists the checkpoints"
         }
         CheckpointMismatch { .. } | Impossible { .. } => {
-            "nothing was changed; `foldlog recover SESSION --strategies` tells what can be brought back"
+            "nothing was changed; `foldlog recover SESSION --strategies` reports what can be recovered"
         }
         NoTree { .. } => {
-            "give a directory that holds `.aca`, or the directory of a session in one: `.aca/sessions/ID`"
+            "give a directory that contains `.aca`, or the directory of a session in it: `.aca/sessions/ID`"
         }
         _ => "check the path and its permissions",
     }

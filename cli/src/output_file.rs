@@ -32,8 +32,8 @@ const MODE: u32 = 0o600;
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() && !there.is_symlink() => {
-            let what = format!("{} is no file that could be replaced", escape::path(path));
-            Err(CommandError::usage(what, "name another file"))
+            let what = format!("{} is not a regular file, and cannot be replaced", escape::path(path));
+            Err(CommandError::usage(what, "give another file"))
         }
         Ok(_) if !force => {
             let what = format!("{} already exists", escape::path(path));

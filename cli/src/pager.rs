@@ -58,7 +58,7 @@ impl Pager {
     /// Starts the program directly, without a shell.
     fn start(&self) -> io::Result<Child> {
         let words = shlex::split(&self.command)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a quote in it has no end"))?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it contains an unclosed quote"))?;
         let (program, arguments) =
             words.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let mut command = Command::new(program);

@@ -28,9 +28,11 @@ pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
     let names: Vec<String> = leftovers(dir).iter().map(|path| escape::path(path)).collect();
     let names = match names.is_empty() {
         true => String::new(),
-        false => format!("; nobody can tell whether it held some from what is left: {}", names.join(", ")),
+        false => {
+            format!("; the remaining entries do not show whether it ever contained any: {}", names.join(", "))
+        }
     };
-    output.note(format_args!("note: {} is passed over: it holds no records{names}", escape::path(dir)));
+    output.note(format_args!("note: {} is skipped: it contains no records{names}", escape::path(dir)));
 }
 
 /// Opens the store at a path, without creating one.
@@ -51,21 +53,23 @@ pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
 /// [`CommandError::Usage`] if there is none.
 pub(crate) fn check_store(path: &Path) -> Result<()> {
     if let Some(url) = bucket_at(path) {
-        let what = format!("{} is no store: a bucket is in that directory", escape::path(path));
+        let what = format!("{} is not a store: this directory contains a bucket", escape::path(path));
         return Err(CommandError::usage(what, format!("give its URL: {}", quote_word(url.as_ref()))));
     }
     if inspect::is_store(path) {
         return Ok(());
     }
-    let what = format!("{} is not a store: it has no directory `sessions`", escape::path(path));
-    Err(CommandError::usage(what, "give the directory that holds the directory `sessions`"))
+    let what = format!("{} is not a store: it contains no directory `sessions`", escape::path(path));
+    Err(CommandError::usage(what, "give the directory that contains the directory `sessions`"))
 }
 
-/// Says whether a session is written that a replica holds.
+/// Says whether a replicated session is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct WriteArgs {
-    /// Write although a replica holds the session. What is written counts only if no other worker has gone on with the session,
-    /// which this machine cannot tell.
+    /// Write although the session is replicated.
+    ///
+    /// The new records count only if no other worker has continued the session, which this machine
+    /// cannot check.
     #[arg(long)]
     pub unreplicated: bool,
 }
@@ -146,8 +150,8 @@ pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
     let failure = CommandError::from(damage.clone());
     output.error(&failure);
     output.note(format_args!(
-        "  what was read ends before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists \
-         the sound records behind it",
+        "  reading ended before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists the \
+         intact records after the damage",
         escape::path(segment)
     ));
     if let Some(next) = failure.next() {
@@ -180,7 +184,8 @@ fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> 
     }
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
-            "note: record {sequence} is of kind {kind}, which this version shows but cannot fold"
+            "note: record {sequence} is of kind {kind}, which this version of foldlog lists but cannot fold; use a newer \
+             version"
         ));
     }
     Ok(reader)
@@ -189,7 +194,7 @@ fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> 
 /// Notes if other users may read a session's files.
 pub(crate) fn note_exposed(exposed: Option<&FileExposure>, output: &mut Output<'_>) {
     if let Some(exposed) = exposed {
-        output.note(format_args!("note: {exposed}; `chmod -R go= STORE` keeps them out"));
+        output.note(format_args!("note: {exposed}; `chmod -R go= STORE` removes their access"));
     }
 }
 
@@ -201,15 +206,16 @@ pub(crate) fn note_interrupted(
 ) {
     for open in open {
         output.note(format_args!(
-            "note: operation {} (`{}`) has not ended: it runs, or its process is gone and the session has to be recovered, \
-             by its host or `foldlog recover`; STATE is shown as it is within the call",
+            "note: operation {} (`{}`) has not ended: it is still running, or its process is gone and the session must be \
+             recovered by its host or `foldlog recover`; STATE includes the changes of the call so far",
             open.operation,
             escape::text(&open.tool)
         ));
     }
     for unsettled in unsettled {
         output.note(format_args!(
-            "note: operation {} (`{}`) was interrupted: its host (or `foldlog run --resume`) runs it again if it may, or `foldlog settle` decides",
+            "note: operation {} (`{}`) was interrupted: its host or `foldlog run --resume` runs it again if that is safe; \
+             otherwise decide with `foldlog settle`: `foldlog ledger` prints the commands",
             unsettled.operation,
             escape::text(&unsettled.tool)
         ));
@@ -218,7 +224,7 @@ pub(crate) fn note_interrupted(
 
 fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
     output.note(format_args!(
-        "note: {}: another worker may have gone on with it, which this log does not tell",
+        "note: {}; another worker may have continued the session, which this log does not show",
         held_text(replicated)
     ));
 }
@@ -226,8 +232,8 @@ fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
 /// Notes the first record of a fenced session's log that does not count.
 fn note_fenced(fenced: &SessionFence, output: &mut Output<'_>) {
     output.note(format_args!(
-        "note: another worker ({}, epoch {}) has claimed this session: records from {} on were never acknowledged, so what they say, \
-         the end of a call too, counts nowhere; the session goes on where that worker writes it",
+        "note: another worker ({}, epoch {}) has claimed this session and continues it: the records from {} on were never \
+         acknowledged, and do not count, not even as the end of a call",
         escape::text(&fenced.by),
         fenced.epoch,
         fenced.from
@@ -240,7 +246,7 @@ fn note_held_calls(open: &[OpenOperation], unsettled: &[UnsettledOperation], out
     let unsettled = unsettled.iter().map(|one| (one.operation, &one.tool, "was interrupted"));
     for (operation, tool, what) in open.chain(unsettled) {
         output.note(format_args!(
-            "note: operation {operation} (`{}`) {what}: what becomes of it is for the host that has claimed the session",
+            "note: operation {operation} (`{}`) {what}: the host that has claimed the session ends or settles it",
             escape::text(tool)
         ));
     }
@@ -249,8 +255,8 @@ fn note_held_calls(open: &[OpenOperation], unsettled: &[UnsettledOperation], out
 pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     if let Some(torn) = torn {
         output.note(format_args!(
-            "note: the tail of the log is torn: record {} and what follows, {} bytes that were never acknowledged as \
-             durable, are left out",
+            "note: the tail of the log is torn: the bytes from record {} on ({} B) were never acknowledged as durable, and \
+             are left out",
             torn.sequence, torn.bytes
         ));
     }

@@ -8,7 +8,7 @@ use crate::escape;
 #[non_exhaustive]
 pub enum Error {
     /// The input ends before the value or frame does.
-    #[error("truncated at byte {offset}: {needed} bytes needed, {available} there")]
+    #[error("truncated at byte {offset}: {needed} bytes needed, {available} available")]
     Truncated {
         /// Offset, in bytes, at which the needed bytes start.
         offset: usize,
@@ -26,7 +26,7 @@ pub enum Error {
         found: u32,
     },
     /// The bytes are not valid MessagePack, or not a valid frame or header.
-    #[error("not MessagePack at byte {offset}: {reason}")]
+    #[error("malformed at byte {offset}: {reason}")]
     Malformed {
         /// Offset, in bytes, at which decoding stopped.
         offset: usize,
@@ -34,7 +34,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A value exceeds a limit that writers and readers both enforce.
-    #[error("limit exceeded at byte {offset}: {limit} is over {max}")]
+    #[error("limit exceeded at byte {offset}: {limit} (at most {max})")]
     Limit {
         /// Offset, in bytes, at which the limit was exceeded; 0 if no byte corresponds to it.
         offset: usize,

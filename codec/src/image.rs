@@ -356,7 +356,7 @@ impl<'a> Image<'a> {
         for slice in image.begun.iter_mut().flat_map(|begun| &mut begun.slices) {
             slice.items = packed.items(slice.len)?;
         }
-        if packed.0.is_empty() { Ok(image) } else { Err(bad(KIND, "bytes follow the items")) }
+        if packed.0.is_empty() { Ok(image) } else { Err(bad(KIND, "extra bytes after the items")) }
     }
 }
 
@@ -479,7 +479,7 @@ impl<'a> Fields<'a> {
     fn finish(mut self) -> Result<Image<'a>, Error> {
         let mut number = |name| require_field(KIND, name, self.numbers.remove(name));
         let narrow = |name, number: u64| {
-            u32::try_from(number).map_err(|_| bad(KIND, format!("field `{name}` is over 32 bits")))
+            u32::try_from(number).map_err(|_| bad(KIND, format!("field `{name}` exceeds 32 bits")))
         };
         let last = LastFrame {
             ordinal: narrow("segment", number("segment")?)?,

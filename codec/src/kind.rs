@@ -69,7 +69,8 @@ impl Serialize for RecordKind {
 impl<'de> Deserialize<'de> for RecordKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RecordKind, D::Error> {
         let byte = u8::deserialize(deserializer)?;
-        let invalid = || D::Error::invalid_value(Unexpected::Unsigned(byte.into()), &"the number of a kind");
+        let invalid =
+            || D::Error::invalid_value(Unexpected::Unsigned(byte.into()), &"the number of a record kind");
         RecordKind::from_byte(byte).ok_or_else(invalid)
     }
 }

@@ -266,11 +266,11 @@ fn headers_in_which_a_name_lacks_its_value_are_refused() {
     let mut writer = MsgpackWriter::new();
     writer.map(2).str("ev").str("e").str("rate").array(3).str("retry-after").str("2").str("x");
     let refused = AnswerBody::decode(&writer.finish()).map(drop).unwrap_err();
-    assert_eq!(refused.to_string(), "answer body: `rate` holds a name without a value");
+    assert_eq!(refused.to_string(), "answer body: `rate` contains a name without a value");
     let mut writer = MsgpackWriter::new();
     writer.map(2).str("ev").str("e").str("fail").map(2).str("of").unsigned(1).str("rate").array(1).str("x");
     let refused = Request::decode(&writer.finish()).map(drop).unwrap_err();
-    assert_eq!(refused.to_string(), "request body: `rate` holds a name without a value");
+    assert_eq!(refused.to_string(), "request body: `rate` contains a name without a value");
 }
 
 /// The fast path for events and the decoder by field names return the same dispatch.
@@ -296,7 +296,7 @@ fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     }
     for fields in [&["e", "d"][..], &["d", "e"]] {
         let followed = Dispatch::decode(&body(fields, b"\xc0")).unwrap_err();
-        assert_eq!(followed.to_string(), "dispatch body: bytes follow the value", "{fields:?}");
+        assert_eq!(followed.to_string(), "dispatch body: extra bytes after the value", "{fields:?}");
     }
     let cut = Dispatch::decode(&plain[..plain.len() - 1]).unwrap_err();
     assert!(matches!(cut, Error::Body { .. }), "{cut}");

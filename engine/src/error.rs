@@ -81,8 +81,8 @@ pub enum Error {
     /// directory was copied while the session was written, older files first, or the disk lost the
     /// bytes between.
     #[error(
-        "{} holds no whole frame from byte {offset}, where record {sequence} should begin, to byte {end}, although {} goes \
-         on behind that: somebody copied the directory while the session was written, or the disk lost these bytes",
+        "{} contains no complete frame from byte {offset}, where record {sequence} is expected, to byte {end}, but {} \
+         continues after that: the directory was copied while the session was written, or the disk lost these bytes",
         escape::path(segment),
         escape::path(successor)
     )]
@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// The path of a file of a session or store leads to something other than a regular file. It
     /// was not read, and no link was followed.
-    #[error("{} is {found}, where a regular file should be", escape::path(path))]
+    #[error("{} is {found}, not a regular file", escape::path(path))]
     NotAFile {
         /// Path of the file.
         path: PathBuf,
@@ -153,7 +153,7 @@ pub enum Error {
     },
     /// A segment is compressed, or was to be, and this build of foldlog has no codecs.
     #[error(
-        "{} takes {codec}, which this build of foldlog does not have: it was built without the feature `compression`",
+        "{} requires the codec {codec}, which this build of foldlog lacks: it was built without the feature `compression`",
         escape::path(path)
     )]
     CompressionUnavailable {
@@ -164,7 +164,7 @@ pub enum Error {
     },
     /// A segment was compressed by a later version of foldlog.
     #[error(
-        "{} is compressed in a way of version {version} with codec {codec}; this version of foldlog reads versions up to {supported} \
+        "{} is compressed in format version {version} with codec {codec}; this version of foldlog reads versions up to {supported} \
          with codecs 1 and 2",
         escape::path(path)
     )]
@@ -181,7 +181,7 @@ pub enum Error {
     /// The log contains a record of a kind that this version cannot fold. The session can be read,
     /// but not written.
     #[error(
-        "record {sequence} has kind {kind}, which this version of foldlog cannot fold: open the session for reading"
+        "record {sequence} has kind {kind}, which this version of foldlog does not support: open the session for reading only"
     )]
     UnsupportedKind {
         /// Sequence number of the record.
@@ -200,8 +200,8 @@ pub enum Error {
     /// The session was opened by the process that forked this one, and only that process may write
     /// it.
     #[error(
-        "session {session} was opened by the process that forked this one, and only that process may write it: open it \
-         here once that process has closed it"
+        "session {session} was opened by the parent process, and only that process may write it: open it here after the \
+         parent process has closed it"
     )]
     Forked {
         /// Session that was to be written.
@@ -211,7 +211,7 @@ pub enum Error {
     /// process. Recent records of either writer may be lost. The session rejects writes until it is
     /// opened again.
     #[error(
-        "session {session} has a second writer, since locks exclude nobody on this file system: {}",
+        "session {session} has a second writer, because locks exclude no other process on this file system: {}",
         escape::text(found)
     )]
     SecondWriter {
@@ -221,7 +221,7 @@ pub enum Error {
         found: String,
     },
     /// An earlier write or sync failed, so the session rejects writes until it is opened again.
-    #[error("the session takes no writes after an earlier failure, until it is opened again: {cause}")]
+    #[error("the session rejects writes after an earlier failure, until it is opened again: {cause}")]
     Poisoned {
         /// First failure of a write or sync.
         cause: Arc<Error>,
@@ -253,9 +253,9 @@ pub enum Error {
     /// The local log differs from the records at the store's [replicator](crate::replication), or
     /// continues after another writer's claim. Its records can be read, and are never merged.
     #[error(
-        "the records of session {session} from {sequence} on are superseded: another writer claimed the session in front of them. \
-         They stay readable here; leave the session to that writer, or remove it here (`Store::delete`) and take it over (`Store::take_over`), which fences that \
-         writer"
+        "the records of session {session} from {sequence} on are superseded: another writer claimed the session before them. \
+         They remain readable here. Leave the session to that writer, or delete it here (`Store::delete`) and take it over \
+         (`Store::take_over`), which fences that writer"
     )]
     Superseded {
         /// Session that was to be opened.
@@ -267,8 +267,8 @@ pub enum Error {
     /// another writer appended. Records of its own that the log has lost are fetched without an
     /// error.
     #[error(
-        "the local log of session {session} ends before record {local}, and the replicator holds records up to {} that it never had: \
-         remove it here (`Store::delete`) and take it over (`Store::take_over`) to go on",
+        "the local log of session {session} ends before record {local}, but another writer has replicated records up to {}: \
+         delete the session here (`Store::delete`) and take it over (`Store::take_over`) to continue",
         held.saturating_sub(1)
     )]
     ReplicaAhead {
@@ -283,9 +283,9 @@ pub enum Error {
     /// [replicator](crate::replication) does not know that claim: it looks in another place, or the
     /// place has lost its data. A writer here would not be fenced.
     #[error(
-        "the log of session {session} says that `{}` claimed it with epoch {epoch} in {}, and this store's replicator finds epoch {held} \
-         in {}: open the store with the place that holds the session, or say by `StoreOptions::unreplicated` that this one shall hold it \
-         from now on",
+        "according to the log of session {session}, `{}` claimed it with epoch {epoch} in {}, but this store's replicator finds \
+         epoch {held} in {}: open the store with the place that contains the session, or replicate the session to the present place \
+         from now on with `StoreOptions::unreplicated`",
         escape::text(by),
         escape::text(at),
         escape::text(here)
@@ -308,9 +308,9 @@ pub enum Error {
     /// [replicator](crate::replication). A writer here would not be fenced, and another worker may
     /// have continued the session.
     #[error(
-        "a replica holds session {session} ({}, first claimed by `{}`), and this store was opened without a replicator: another \
-         worker may have gone on with it. Open the store with `StoreOptions::replication`, read the session by `open_read_only`, or say by \
-         `StoreOptions::unreplicated` that it shall be written all the same",
+        "session {session} is replicated ({}, first claimed by `{}`), and this store was opened without a replicator: another \
+         worker may have continued the session. Open the store with `StoreOptions::replication`, read the session with \
+         `open_read_only`, or allow writes without a replicator with `StoreOptions::unreplicated`",
         escape::text(at),
         escape::text(by)
     )]
@@ -343,7 +343,7 @@ pub enum Error {
     /// It is unknown whether the store's [replicator](crate::replication) has the last records.
     /// They are in the local log, and the next opening resolves the question.
     #[error(
-        "it is unknown whether the replicator holds the last records of session {session}: {}",
+        "it is unknown whether the last records of session {session} are replicated: {}",
         escape::display(reason)
     )]
     ReplicaUnknown {
@@ -390,7 +390,7 @@ pub enum Error {
     },
     /// The store's data of the session is not an older copy of it, so a backup does not continue
     /// there. No changes were made.
-    #[error("{} is no older copy of session {session}: {}", escape::path(path), escape::text(reason))]
+    #[error("{} is not an older copy of session {session}: {}", escape::path(path), escape::text(reason))]
     NotACopy {
         /// Session that was to be copied.
         session: Uuid,
@@ -402,7 +402,7 @@ pub enum Error {
     /// The store's directory is within the directory of the session that it was to import or
     /// salvage. This would change the directory that it reads.
     #[error(
-        "the store {} lies within the session that it is to read: {}",
+        "the store {} is inside the session that it is to read: {}",
         escape::path(path),
         escape::path(session_dir)
     )]
@@ -414,7 +414,7 @@ pub enum Error {
     },
     /// Sessions of a store were to be copied into that store, or into a directory within it.
     #[error(
-        "the copies would stand in the store that they are copied from: {} lies within {}",
+        "the copies would be inside the store that they are copied from: {} is in {}",
         escape::path(path),
         escape::path(store)
     )]
@@ -459,7 +459,7 @@ pub enum Error {
     /// The host declared a slice that no event changes. Its events would be appended to an implicit
     /// slice of another name.
     #[error(
-        "slice `{}` is declared, and no event changes it: bind one, such as with `append_all`, or declare the slice as `seeded`",
+        "slice `{}` is declared, but no event changes it: bind an event, for example with `append_all`, or declare the slice as `seeded`",
         escape::text(slice)
     )]
     SliceUnbound {
@@ -468,7 +468,7 @@ pub enum Error {
     },
     /// The run-time declaration of a slice contains an invalid path.
     #[error(
-        "slice `{}`: `{}` is no path of a value, such as `card.id` or `ids[0]`",
+        "slice `{}`: `{}` is not a path of a value, such as `card.id` or `ids[0]`",
         escape::text(slice),
         escape::text(path)
     )]
@@ -515,7 +515,7 @@ pub enum Error {
         supported: u32,
     },
     /// A recorded value does not decode as the host's type.
-    #[error("`{}` at record {sequence}: {}", escape::text(name), escape::text(reason))]
+    #[error("`{}` at record {sequence} cannot be decoded: {}", escape::text(name), escape::text(reason))]
     Decode {
         /// Name of the event or slice.
         name: String,
@@ -568,7 +568,7 @@ pub enum Error {
     },
     /// A reducer or a recorded effect was to change or remove items of a LOG slice, which accepts
     /// only new items.
-    #[error("slice `{}` is a LOG slice, which only grows: {operation} is refused", escape::text(slice))]
+    #[error("slice `{}` is a LOG slice, which only grows: {operation} is not allowed", escape::text(slice))]
     LogOnlyGrows {
         /// Name of the slice.
         slice: String,
@@ -585,7 +585,7 @@ pub enum Error {
     },
     /// A compaction replaced a segment while it was read. Readers start again in this case, and
     /// report the error only if it happens repeatedly.
-    #[error("segment {} was replaced by a compaction while it was read; read it again", escape::path(path))]
+    #[error("segment {} was replaced by a compaction while it was read: read it again", escape::path(path))]
     CompactedMeanwhile {
         /// Path of the segment.
         path: PathBuf,
@@ -593,8 +593,8 @@ pub enum Error {
     /// A compaction has dropped data of the requested position: the slices' contents there, or the
     /// body of that record.
     #[error(
-        "position {position} cannot be read, since a compaction has dropped bodies of records up to position {earliest}; what the slices \
-         held is known from position {earliest} on"
+        "position {position} cannot be read, because a compaction dropped bodies of records up to position {earliest}; the contents of \
+         slices are known from position {earliest} on"
     )]
     Compacted {
         /// Requested position.
@@ -605,7 +605,7 @@ pub enum Error {
     },
     /// A capture of a workspace was [collected](crate::Store::collect), because it was no longer
     /// needed. No changes were made.
-    #[error("the capture {} was collected from {}", escape::text(capture), escape::path(store))]
+    #[error("the capture {} was removed from {} by a collection", escape::text(capture), escape::path(store))]
     Collected {
         /// Directory of the captures.
         store: PathBuf,
@@ -645,7 +645,7 @@ pub enum Error {
     },
     /// The session cannot roll back to a position within an operation, because half of the
     /// operation's changes would remain.
-    #[error("position {position} lies within operation {operation}, half of which would stay")]
+    #[error("position {position} lies within operation {operation}, half of whose changes would remain")]
     InsideTransaction {
         /// Requested position.
         position: SequenceNumber,
@@ -668,8 +668,8 @@ pub enum Error {
     /// tool writes through the session of its own context, and has its own conversations in a child
     /// session.
     #[error(
-        "operation {operation} runs on this thread: write through the session of its context, end it first, hand it over if \
-         another thread ends it, or hold a conversation in a child session"
+        "operation {operation} runs on this thread, so the call cannot wait for it: write through the session of its context, \
+         end it first, hand it over if another thread ends it, or hold a conversation in a child session"
     )]
     InsideOperation {
         /// Operation that runs on the thread.
@@ -685,8 +685,8 @@ pub enum Error {
     },
     /// A session has the id of an operation's child session, but was not created by that operation.
     #[error(
-        "session {session} has the id of a child session of operation {operation} of session {parent}, which did not begin \
-         it: delete that session, or give the child another number"
+        "session {session} has the id of a child session of operation {operation} of session {parent}, but that operation did \
+         not create it: delete session {session}, or give the child another number"
     )]
     WrongChild {
         /// Existing session.
@@ -706,7 +706,7 @@ pub enum Error {
     },
     /// A tool that was declared to only read, or to act only outside, tried to change STATE, to run
     /// a tool that may change something, or to start a program.
-    #[error("operation {operation} was declared to change neither STATE nor resources, and tried to {tried}")]
+    #[error("operation {operation} was declared to change neither STATE nor resources, but tried to {tried}")]
     ReadsOnly {
         /// Operation of the tool.
         operation: OperationId,
@@ -797,7 +797,7 @@ pub enum Error {
         sequence: SequenceNumber,
     },
     /// A decision names no author. No record was written.
-    #[error("`{argument}` is blank: a decision says who makes it")]
+    #[error("`{argument}` is blank: a decision requires the name of its author")]
     Blank {
         /// Name of the blank argument.
         argument: &'static str,
@@ -819,10 +819,10 @@ pub enum Error {
     NoCheckpoint(String),
     /// An undo has no target: the session's live path has no rewind, and no rollback of a call that
     /// replaced files and recorded their captures.
-    #[error("session {0} has no rewind and no rollback to be undone")]
+    #[error("session {0} has no rewind and no rollback to undo")]
     NoRewind(Uuid),
     /// A provider's id of a tool call belongs to several operations.
-    #[error("tool call `{}` stands for several operations: {}", escape::text(call_id), numbers(operations))]
+    #[error("tool call `{}` belongs to several operations: {}", escape::text(call_id), numbers(operations))]
     AmbiguousCall {
         /// Provider's id of the call.
         call_id: String,
@@ -903,7 +903,7 @@ pub enum Error {
     /// captures](crate::tools::ExecutionStateBuilder::without_capture) continues, and loses that
     /// content.
     #[error(
-        "nothing was rolled back: what is there now cannot be captured ({capture}), nor be moved aside ({aside})"
+        "nothing was rolled back: the present content can neither be captured ({capture}) nor moved aside ({aside})"
     )]
     Uncaptured {
         /// Error of the capture.

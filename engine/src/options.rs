@@ -20,9 +20,9 @@ pub enum Durability {
     /// records that the background has not synced yet: about a second of records, or 4 MiB.
     Process,
     /// Records that an agent could not repeat are durable when the call returns: snapshots,
-    /// rollbacks, imports, start and end records of tool calls, settlements, and all records of
-    /// conversations and adapter states except requests. All other records are as durable as with
-    /// [`Process`](Durability::Process).
+    /// rollbacks, imports, start and end records of tool calls (except the start of a call that only
+    /// reads), settlements, and all records of conversations and adapter states except requests. All
+    /// other records are as durable as with [`Process`](Durability::Process).
     #[default]
     Boundary,
     /// Every record is durable when the call returns.

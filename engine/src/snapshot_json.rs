@@ -255,7 +255,7 @@ impl Export {
         let mut export: Export =
             serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;
         if export.version != VERSION {
-            return bad(format!("version {:?} is not {VERSION:?}", export.version));
+            return bad(format!("the version is {:?}, not {VERSION:?}", export.version));
         }
         export.created_at_us()?;
         let mut seen = BTreeSet::new();
@@ -274,13 +274,13 @@ impl Export {
         }
         for (slice, policy) in &export.policies {
             if Policy::from_name(policy).is_none() {
-                return bad(format!("slice `{slice}` has policy {policy:?}"));
+                return bad(format!("slice `{slice}` has the unknown policy {policy:?}"));
             }
         }
         match export.values.as_deref() {
             None => {}
             Some(EXACT) => export.slices.iter_mut().try_for_each(ExportedSlice::read_exact)?,
-            Some(other) => return bad(format!("values {other:?} are not {EXACT:?}")),
+            Some(other) => return bad(format!("`values` is {other:?}, not {EXACT:?}")),
         }
         Ok(export)
     }
@@ -289,5 +289,5 @@ impl Export {
 fn iso_8601(time_us: i64) -> Result<String> {
     DateTime::from_timestamp_micros(time_us)
         .map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
-        .ok_or_else(|| Error::Export(format!("{time_us} microseconds since 1970 are no date")))
+        .ok_or_else(|| Error::Export(format!("{time_us} microseconds since 1970 are not a valid date")))
 }

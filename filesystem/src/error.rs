@@ -46,7 +46,7 @@ pub enum Error {
         reason: String,
     },
     /// The snapshot was collected, because it was no longer needed. Nothing was changed.
-    #[error("the snapshot {} was collected from {}", escape::text(object), escape::path(store))]
+    #[error("the snapshot {} was removed from {} by a collection", escape::text(object), escape::path(store))]
     Collected {
         /// Directory of the store of snapshots.
         store: PathBuf,
@@ -65,7 +65,7 @@ pub enum Error {
     },
     /// The workspace changed between its last capture and a restore that was to preserve such
     /// changes. Nothing was restored.
-    #[error("the workspace {} was changed meanwhile", escape::path(path))]
+    #[error("the workspace {} changed after its last capture", escape::path(path))]
     Changed {
         /// Directory of the workspace.
         path: PathBuf,
@@ -73,8 +73,8 @@ pub enum Error {
     /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No
     /// snapshot was taken.
     #[error(
-        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`; leave paths out, \
-         or raise `capture_bytes_max`",
+        "the new content of the workspace exceeds the limit of a capture, {bytes_max} bytes, at `{}`: leave paths out, or \
+         raise `capture_bytes_max`",
         escape::text(path)
     )]
     CaptureTooLarge {
@@ -90,7 +90,7 @@ pub enum Error {
         "workspace {} is {}: expected {}; move that directory back, or rebind the workspace to another one",
         escape::path(workspace),
         found.as_deref().map_or_else(|| "gone".to_owned(), |found| format!("another directory, {found}")),
-        expected.as_deref().map_or_else(|| "a directory that the snapshot does not name".to_owned(), ToString::to_string)
+        expected.as_deref().map_or_else(|| "a directory that the snapshot does not record".to_owned(), ToString::to_string)
     )]
     Replaced {
         /// Path of the workspace.

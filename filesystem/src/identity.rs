@@ -95,12 +95,14 @@ impl fmt::Display for DirectoryIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "inode {}", self.inode)?;
         match self.born_ns {
-            Some(born_ns) => write!(f, " of {}", foldlog_codec::record::time_text(born_ns.div_euclid(1000)))?,
-            None => f.write_str(" of no known time")?,
+            Some(born_ns) => {
+                write!(f, ", created {}", foldlog_codec::record::time_text(born_ns.div_euclid(1000)))?;
+            }
+            None => f.write_str(", creation time unknown")?,
         }
         match self.token {
-            Some(token) => write!(f, " with token {token}"),
-            None => f.write_str(" without a token"),
+            Some(token) => write!(f, ", with token {token}"),
+            None => f.write_str(", without a token"),
         }
     }
 }

@@ -275,7 +275,7 @@ impl Filesystem for InMemoryFilesystem {
     fn delete(&self, path: &str) -> Result<()> {
         let parts = path::parts(path)?;
         let Some((name, directories)) = parts.split_last() else {
-            return Err(Error::path(path, "the root is not deleted"));
+            return Err(Error::path(path, "the root cannot be deleted"));
         };
         self.change(|root, now_us| {
             edit(root, directories, Missing::Refuse, &mut |directory| {
@@ -292,7 +292,7 @@ impl Filesystem for InMemoryFilesystem {
         let (Some((from_name, from_directories)), Some((to_name, to_directories))) =
             (from_parts.split_last(), to_parts.split_last())
         else {
-            return Err(Error::path(".", "the root is not renamed"));
+            return Err(Error::path(".", "the root cannot be renamed"));
         };
         self.change(|root, now_us| {
             let node = find(Arc::clone(root), &from_parts).map_err(|kind| io_error("rename", from, kind))?;
@@ -301,10 +301,10 @@ impl Filesystem for InMemoryFilesystem {
             }
             let is_directory = matches!(node, InMemoryNode::Directory(_));
             if is_directory && to_parts.starts_with(&from_parts) {
-                return Err(Error::path(to, "a directory cannot come into itself"));
+                return Err(Error::path(to, "a directory cannot be moved into itself"));
             }
             if is_directory && to_directories.len() + depth(&node) > DEPTH_MAX {
-                return Err(Error::path(to, "too many directories in one another"));
+                return Err(Error::path(to, "too many nested directories"));
             }
             edit(root, from_directories, Missing::Refuse, &mut |directory| {
                 take_out(directory, from_name)?;

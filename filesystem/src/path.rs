@@ -13,28 +13,31 @@ pub(super) fn parts(path: &str) -> Result<Vec<&str>> {
     let refused = |reason: &str| Err(Error::path(path.escape_debug().to_string(), reason));
     if path.len() > PATH_BYTES_MAX {
         // The message omits the path, which would bury the rest of the text.
-        return Err(Error::path("", format!("a path of {} bytes is too long", path.len())));
+        return Err(Error::path(
+            "",
+            format!("a path of {} bytes is too long (at most {PATH_BYTES_MAX})", path.len()),
+        ));
     }
     if path.is_empty() {
-        return refused("an empty path names nothing: the root is `.`");
+        return refused("the path is empty; the root is `.`");
     }
     if path.starts_with('/') {
-        return refused("absolute paths are refused");
+        return refused("absolute paths are not allowed");
     }
     if path.contains('\0') {
-        return refused("a path holds no NUL");
+        return refused("a path cannot contain NUL");
     }
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
             "." => {}
             "" => return refused("a part of the path is empty"),
-            ".." => return refused("`..` is refused"),
+            ".." => return refused("`..` is not allowed"),
             part => parts.push(part),
         }
     }
     if parts.len() > DEPTH_MAX {
-        return refused("too many directories in one another");
+        return refused("too many nested directories");
     }
     Ok(parts)
 }

@@ -23,7 +23,7 @@ impl Pattern {
     pub(super) fn new(pattern: &str) -> Result<Pattern> {
         let parts = path::parts(pattern)?;
         if parts.is_empty() {
-            return Err(Error::path(pattern, "the root is no pattern"));
+            return Err(Error::path(pattern, "the root is not a pattern"));
         }
         Ok(Pattern::from_parts(parts.into_iter().map(str::as_bytes)))
     }

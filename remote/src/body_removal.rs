@@ -331,7 +331,7 @@ impl Pass<'_> {
                 RecordKind::DROPPED => {
                     counted.before += u64::from(is_ours);
                     Dropped::decode(record.body)
-                        .map_err(|_| malformed("a dropped record of it does not decode"))?
+                        .map_err(|_| malformed("one of its dropped records cannot be decoded"))?
                 }
                 _ if !counts => {
                     let body = Dropped::from_body(kind, record.body).encode();
@@ -343,7 +343,11 @@ impl Pass<'_> {
                     counted.dropped += 1;
                     Dropped::from_body(kind, record.body)
                 }
-                _ => return Err(malformed("a record is said to have lost its body that cannot")),
+                _ => {
+                    return Err(malformed(
+                        "it lists a dropped body of a record whose body cannot be dropped",
+                    ));
+                }
             };
             // Each range names the object with the known positions.
             let body = match std::mem::replace(&mut counted.said, true) {
@@ -404,12 +408,12 @@ impl Pass<'_> {
             CompactedVolume { extent, len: bytes.len() as u64, hash: *blake3::hash(&bytes).as_bytes() };
         let key = self.bucket.compacted_key(self.session, self.number, &volume);
         self.bucket.create(&key, PutPayload::from(bytes), COMPACT).await?;
-        let gone = || extent.error("it is gone, and was just put");
+        let gone = || extent.error("it is missing although it was just written");
         let read = self.bucket.get(&key, VOLUME_BYTES_MAX, COMPACT).await?.ok_or_else(gone)?;
         let mut chain = first.begin;
         OpenVolume::open_compacted(read, self.session, &volume)?.take_by(&mut chain)?;
         if chain != last.end {
-            return Err(extent.error("its chunks do not lead to where those lead that it stands for"));
+            return Err(extent.error("its chunks do not end where the chunks end that they replace"));
         }
         self.volumes.push(volume);
         Ok(())

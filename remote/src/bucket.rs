@@ -547,8 +547,8 @@ const LIST_PAGES: u32 = 10;
 const MARK: &[u8] = b"foldlog: chunks of this range are removed, and stand in its volume\n";
 const FIRST: &[u8] = b"foldlog: first put\n";
 const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
-const AGES: &str = "find out how old objects are";
-const PROBE: &str = "find out whether the store has conditional puts";
+const AGES: &str = "determine the age of objects";
+const PROBE: &str = "find out whether the store supports conditional puts";
 
 /// Describes why one read of an object failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

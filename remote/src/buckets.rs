@@ -41,13 +41,15 @@ pub(crate) fn open(url: &Url, retries: Retries, variables: &PlaceEnvironment) ->
 ///
 /// The errors of [`open_place_with`](crate::open_place_with), also for places of other kinds.
 pub fn open_remote(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Remote> {
-    remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?, retries, variables)
+    remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is not a URL" })?, retries, variables)
 }
 
 fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<Remote> {
     let names_more = url.password().is_some() || !url.username().is_empty() || url.port().is_some();
     if names_more || url.query().is_some() || url.fragment().is_some() {
-        return Err(Error::Url { reason: "it holds more than a place" });
+        return Err(Error::Url {
+            reason: "it contains more than a place, such as a user, a port or parameters",
+        });
     }
     let (store, prefix) = match url.scheme() {
         "file" => (directory(url)?, String::new()),
@@ -59,12 +61,12 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
 
 fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let refused = |reason| Error::Url { reason };
-    let path = url.to_file_path().map_err(|()| refused("it names no local directory"))?;
+    let path = url.to_file_path().map_err(|()| refused("it does not name a local directory"))?;
     if path.parent().is_none() {
-        return Err(refused("it names the root of all directories"));
+        return Err(refused("it names the root directory"));
     }
-    let files =
-        DirectoryObjectStore::open(path).map_err(|_| refused("there is no such directory: make it first"))?;
+    let files = DirectoryObjectStore::open(path)
+        .map_err(|_| refused("the directory does not exist: create it first"))?;
     Ok(Arc::new(files))
 }
 
@@ -75,7 +77,7 @@ fn network_store(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn Obj
 
 #[cfg(not(feature = "network"))]
 fn network_store(_: &Url, _: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
-    Err(Error::NotBuiltIn { what: "that network" })
+    Err(Error::NotBuiltIn { what: "this kind of bucket" })
 }
 
 impl Place for BucketPlace {

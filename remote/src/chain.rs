@@ -101,7 +101,8 @@ impl Chain {
         if head.session != self.session {
             return Err(Error::NotOurs { chunk: number, session: self.session, found: head.session });
         }
-        let next_number = number.checked_add(1).ok_or_else(|| malformed("no number follows its own"))?;
+        let next_number =
+            number.checked_add(1).ok_or_else(|| malformed("its number is the highest possible"))?;
         if head.epoch < self.epoch {
             self.next_number = next_number;
             return Ok(TakenChunk::Ignored(chunk));
@@ -113,16 +114,16 @@ impl Chain {
             return Err(Error::Broken { chunk: number, expected: self.last_hash(), found: head.previous });
         }
         if head.number != number {
-            return Err(malformed("its key holds another number than its bytes"));
+            return Err(malformed("its key and its bytes name different numbers"));
         }
         if head.first_sequence != self.next_sequence {
-            return Err(malformed("its records do not follow those before it"));
+            return Err(malformed("its records do not follow the previous ones"));
         }
         if head.epoch == self.epoch && head.writer != self.writer {
             return Err(malformed("another writer claimed its epoch"));
         }
         if head.epoch > self.epoch && chunk.count != 0 {
-            return Err(malformed("it raises the epoch and is no claim"));
+            return Err(malformed("it raises the epoch, but is not a claim"));
         }
         self.advance(head.epoch, head.writer, chunk.next_sequence(), chunk.hash);
         Ok(TakenChunk::Next(chunk))

@@ -455,26 +455,26 @@ impl<'a> Chunk<'a> {
         let mut fields =
             FieldReader { bytes: bytes.get(..bytes.len().saturating_sub(HASH_LEN)).unwrap_or_default() };
         if !fields.take::<8>().is_some_and(|magic| magics.contains(&magic)) {
-            return Err(malformed("it does not begin as a chunk does"));
+            return Err(malformed("it does not start like a chunk"));
         }
         let version = fields.u16().ok_or_else(|| malformed("it ends within its head"))?;
         if version > FORMAT_VERSION {
             return Err(Error::NewerFormat { chunk: number, found: version, supported: FORMAT_VERSION });
         }
         let (head, count, content) =
-            fields.head().filter(|_| version != 0).ok_or_else(|| malformed("its head does not decode"))?;
+            fields.head().filter(|_| version != 0).ok_or_else(|| malformed("its head cannot be decoded"))?;
         let captures = match version {
             FORMAT_VERSION_PLAIN => None,
-            _ => Some(fields.captures().ok_or_else(|| malformed("its captures do not decode"))?),
+            _ => Some(fields.captures().ok_or_else(|| malformed("its captures cannot be decoded"))?),
         };
         let records = fields.bytes;
         if !verify {
             return Ok(Chunk { head, count, content, hash, captures, records });
         }
         let digest = walk(records, head.first_sequence, count)
-            .ok_or_else(|| malformed("its records do not decode"))?;
+            .ok_or_else(|| malformed("its records cannot be decoded"))?;
         if digest != content {
-            return Err(malformed("its records do not have the content digest that it names"));
+            return Err(malformed("its records do not match its content digest"));
         }
         Ok(Chunk { head, count, content, hash, captures, records })
     }

@@ -54,7 +54,7 @@ const FORM: NumberedObjectFormat = NumberedObjectFormat {
     head_len: 80,
     bytes_max: COMPACTION_BYTES_MAX,
     what: "compaction",
-    begins_otherwise: "it does not begin as a compaction does",
+    begins_otherwise: "it does not start like a compaction",
 };
 const HASH_LEN: usize = 32;
 const FACTS_LEN: usize = 8 + HASH_LEN + 4;

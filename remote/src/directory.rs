@@ -28,7 +28,7 @@ pub(crate) struct NotAFile;
 
 impl fmt::Display for NotAFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it is no regular file")
+        f.write_str("it is not a regular file")
     }
 }
 

@@ -19,19 +19,19 @@ pub enum RemoteFailure {
     TimedOut,
     /// The store, or the connection to it, failed: it reported an internal error, or the answer
     /// broke off. The request may have been carried out.
-    #[error("the store, or the way to it, failed")]
+    #[error("the store, or the connection to it, failed")]
     Unavailable,
     /// Nothing listens at the store's address.
-    #[error("the connection was refused: nobody listens there")]
+    #[error("the connection was refused: no server listens there")]
     Refused,
     /// The host's name has no known address.
     #[error("the name of the host does not resolve")]
     Unresolved,
     /// The server is busy, starting or stopping, or has no connection left.
-    #[error("the server takes no requests for now: it is busy, starting or stopping")]
+    #[error("the server accepts no requests now: it is busy, starting or stopping")]
     Busy,
     /// The store does not permit this with these credentials, or no longer.
-    #[error("the credentials do not allow it, or have expired")]
+    #[error("the credentials do not permit this request, or have expired")]
     Denied,
     /// The store reported that the object exists, and then that it does not: it was busy with a
     /// concurrent write.
@@ -41,32 +41,32 @@ pub enum RemoteFailure {
     #[error("another collection of the session was faster; run it again")]
     Overtaken,
     /// There is no such bucket or directory.
-    #[error("there is no such bucket or directory")]
+    #[error("the bucket or directory does not exist")]
     Missing,
     /// A path in a local directory is not a regular file, such as a pipe or a directory in place of
     /// an object.
-    #[error("what stands there is no regular file")]
+    #[error("the entry with this name is not a regular file")]
     NotAFile,
     /// The bucket is in another region, or at another endpoint.
-    #[error("the bucket is in another region, or at another endpoint, than the environment says")]
+    #[error("the bucket is in another region, or at another endpoint, than the environment specifies")]
     Elsewhere,
     /// Neither the environment nor the machine's provider has credentials.
-    #[error("there are no credentials in the environment, and the machine's provider gives none")]
+    #[error("there are no credentials in the environment, and the machine's provider supplies none")]
     NoCredentials,
     /// The store refuses requests of a machine whose clock is this wrong.
-    #[error("this machine's clock is too far from the store's")]
+    #[error("this machine's clock differs too much from the store's")]
     ClockSkew,
     /// The store does not support this request at all.
-    #[error("the store cannot do that")]
+    #[error("the store does not support this request")]
     Unsupported,
     /// The database server does not know the user, or the password is wrong or missing.
     #[error("the server refuses the user or the password, which comes from PGPASSWORD or a password file")]
     Password,
     /// The server has no database of that name.
-    #[error("there is no such database")]
+    #[error("the database does not exist")]
     NoDatabase,
     /// The user lacks a right in the database.
-    #[error("the user has no right to do that in the database")]
+    #[error("the user lacks the right to do this in the database")]
     NoRight,
     /// The database accepts no writes: its server is a standby, or it is set to read-only.
     #[error("the database is read-only")]
@@ -75,14 +75,14 @@ pub enum RemoteFailure {
     #[error("the server's disk is full")]
     Full,
     /// The server does not support TLS.
-    #[error("the server does not speak TLS")]
+    #[error("the server does not support TLS")]
     NoTls,
     /// The server's certificate is not from an authority that is trusted here, belongs to another
     /// host, or has expired.
-    #[error("the server shows no certificate that verifies")]
+    #[error("the server's certificate cannot be verified")]
     Untrusted,
     /// The server refused the request for a reason that has no variant here.
-    #[error("the server refuses it")]
+    #[error("the server refused the request")]
     Sql(SqlState),
 }
 
@@ -229,7 +229,7 @@ pub enum Error {
     /// Another writer has claimed the session. The records of the append are not in the log and
     /// never will be; this writer stops appending.
     #[error(
-        "another writer claimed the session: epoch {epoch}, writer {by}{}; this one must stop, and open the session anew",
+        "another writer claimed the session: epoch {epoch}, writer {by}{}; this writer must stop, and open the session again",
         claimant(.note)
     )]
     Fenced {
@@ -243,7 +243,7 @@ pub enum Error {
     /// It is unknown whether the log contains the records: the store did not report it within the
     /// bounds of [`Retries`](crate::Retries). The writer keeps them, and its next call puts the
     /// same bytes again.
-    #[error("it is unknown whether the remote holds the records up to {next}: {failure}{details}; try again")]
+    #[error("it is unknown whether the records before {next} are replicated: {failure}{details}; try again")]
     Unknown {
         /// Sequence number after the last record in doubt; for a claim, after the log's last
         /// record.
@@ -262,8 +262,8 @@ pub enum Error {
     /// The local log contains records after another writer's claim. They can be read, and are never
     /// merged.
     #[error(
-        "the local records from {sequence} on are superseded: another writer claimed the session in front of them; \
-         read them here, and take the session over anew to go on"
+        "the local records from {sequence} on are superseded: another writer claimed the session before them; \
+         they can still be read here; to continue, take the session over again"
     )]
     Superseded {
         /// Sequence number of the first such record.
@@ -272,8 +272,8 @@ pub enum Error {
     /// The store does not prevent a second writer from overwriting an object, so no session is safe
     /// in it.
     #[error(
-        "the store has no conditional puts (it overwrote an object that was to be created): no session is safe in it; \
-         take one that has"
+        "the store does not support conditional puts (it overwrote an existing object): no session is safe in \
+         it; use a store that supports them"
     )]
     NoConditionalPuts,
     /// A later version of foldlog wrote the chunk.
@@ -291,7 +291,8 @@ pub enum Error {
     /// The remote lacks acknowledged records: it was reset to an older state, or a chunk was
     /// removed.
     #[error(
-        "chunk {chunk} is gone or another one, although the remote had acknowledged it: it went back to an older state"
+        "chunk {chunk} is missing or differs, although the remote had acknowledged it: the remote went back \
+         to an older state"
     )]
     RemoteWentBack {
         /// Number of the first chunk that differs or is missing.
@@ -300,8 +301,8 @@ pub enum Error {
     /// A chunk is missing, but later ones exist: the place has lost it. Nothing is claimed or
     /// appended there.
     #[error(
-        "chunk {chunk} is gone, and no volume holds it, but {behind}: the place has lost what it acknowledged; nothing is \
-         claimed there"
+        "chunk {chunk} is missing, and no volume contains it, but {behind}: the place has lost acknowledged \
+         records; nothing is claimed there"
     )]
     Missing {
         /// Number of the first chunk that is missing.
@@ -320,7 +321,7 @@ pub enum Error {
         found: Uuid,
     },
     /// The chunk's bytes are not those that were put.
-    #[error("chunk {chunk} is damaged: its bytes have the hash {expected}, and name {found}")]
+    #[error("chunk {chunk} is damaged: its bytes have the hash {expected}, but {found} is stored with them")]
     Damaged {
         /// Number of the chunk.
         chunk: u64,
@@ -332,7 +333,7 @@ pub enum Error {
     /// The chunk's predecessor is not the chain's last chunk, although its writer must have known
     /// that one: an earlier chunk was exchanged.
     #[error(
-        "chunk {chunk} does not follow the chunk before it: that one has the hash {expected}, and it names {found}"
+        "chunk {chunk} does not follow the previous chunk: that one has the hash {expected}, but this one names {found}"
     )]
     Broken {
         /// Number of the chunk.
@@ -343,7 +344,7 @@ pub enum Error {
         found: ChunkHash,
     },
     /// The chunk's bytes are intact, but their writer did not follow the protocol.
-    #[error("chunk {chunk} is none of foldlog's: {reason}")]
+    #[error("chunk {chunk} is not a valid chunk: {reason}")]
     Malformed {
         /// Number of the chunk.
         chunk: u64,
@@ -351,9 +352,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A volume is damaged or missing, and its chunks were collected, so that no other copy exists.
-    #[error(
-        "the volume of chunks {first} to {last}, which held them when they were removed, cannot be used: {reason}"
-    )]
+    #[error("the volume of the removed chunks {first} to {last} cannot be used: {reason}")]
     Volume {
         /// Number of the first chunk.
         first: u64,
@@ -363,7 +362,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// A compaction, which lists the compacted volumes, is damaged or invalid.
-    #[error("compaction {number} of the session, which says where its chunks are, cannot be used: {reason}")]
+    #[error(
+        "compaction {number} of the session, which lists its compacted volumes, cannot be used: {reason}"
+    )]
     Compaction {
         /// Number of the compaction.
         number: u64,
@@ -373,7 +374,7 @@ pub enum Error {
     /// A withdrawal, which lists the names of payloads that no writer uses any more, is damaged or
     /// invalid.
     #[error(
-        "withdrawal {number} of the session, which says under which names its payloads stand, cannot be used: {reason}"
+        "withdrawal {number} of the session, which lists withdrawn names of payloads, cannot be used: {reason}"
     )]
     Withdrawal {
         /// Number of the withdrawal.
@@ -382,7 +383,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// An object, a chunk, a record or a note is longer than permitted.
-    #[error("the {what} has {len} bytes, and {max} are allowed")]
+    #[error("the {what} has {len} bytes, and at most {max} are allowed")]
     TooLarge {
         /// Kind of the object.
         what: &'static str,
@@ -392,7 +393,7 @@ pub enum Error {
         max: u64,
     },
     /// An appended record does not follow the writer's last one.
-    #[error("record {expected} is the next one, not {found}")]
+    #[error("the next record is {expected}, not {found}")]
     OutOfOrder {
         /// Sequence number of the next record.
         expected: SequenceNumber,
@@ -400,13 +401,13 @@ pub enum Error {
         found: SequenceNumber,
     },
     /// An appended record is an envelope frame, or has a time that is invalid in a log.
-    #[error("what was handed in as record {sequence} is none that a log holds")]
+    #[error("the appended record {sequence} is not a valid record of a log")]
     NotContent {
         /// Its sequence number.
         sequence: SequenceNumber,
     },
     /// The bytes under a payload's name do not have the hash in that name.
-    #[error("the payload {object} has other bytes than its name says")]
+    #[error("the bytes of the payload {object} do not match its name")]
     Payload {
         /// Name of the payload.
         object: String,
@@ -418,7 +419,7 @@ pub enum Error {
         object: String,
     },
     /// The prefix is not a valid path in every store.
-    #[error("not a prefix: `{}`; it is made of names with `/` between them", escape::text(.prefix))]
+    #[error("not a prefix: `{}`; use names with `/` between them", escape::text(.prefix))]
     Prefix {
         /// The prefix.
         prefix: String,
@@ -430,13 +431,13 @@ pub enum Error {
         reason: &'static str,
     },
     /// The crate was built without the feature for a kind of place.
-    #[error("not a place of sessions: this program was built without what speaks to {what}")]
+    #[error("not a place of sessions: this program was built without support for {what}")]
     NotBuiltIn {
         /// The kind.
         what: &'static str,
     },
     /// The environment's settings for a place contradict each other, or are incomplete.
-    #[error("the environment's settings of the store are not usable: {reason}")]
+    #[error("the environment's settings for the store are not valid: {reason}")]
     Settings {
         /// The settings concerned. No value is quoted, since it may be a key.
         reason: &'static str,
@@ -466,8 +467,8 @@ pub enum Error {
     /// The database lacks acknowledged records: a server that lagged took over, or the database was
     /// reset.
     #[error(
-        "the database lacks what it acknowledged of session {session}, from record {sequence} on or a claim in front of it: \
-         it went back to an older state; go on with the server that has it"
+        "the database lacks acknowledged records of session {session}, from record {sequence} on or a claim \
+         before it: it went back to an older state; continue with the server that has them"
     )]
     DatabaseWentBack {
         /// The session.
@@ -487,21 +488,21 @@ pub enum Error {
     },
     /// The server would lose acknowledged writes.
     #[error(
-        "the server's setting `{setting}` is off: what it acknowledges does not survive a power cut; turn it on"
+        "the server's setting `{setting}` is off: acknowledged writes do not survive a power cut; turn it on"
     )]
     NotDurable {
         /// Name of the setting.
         setting: &'static str,
     },
     /// A worker cannot maintain a lease of that length.
-    #[error("a lease of {length:?} is no lease: it lasts from 100 ms to an hour")]
+    #[error("a lease of {length:?} is not possible: use 100 ms to one hour")]
     LeaseLength {
         /// Requested length.
         length: std::time::Duration,
     },
     /// The crate's thread has ended, could not be started, or does not exist in this process after
     /// a fork.
-    #[error("the thread that speaks to remote stores does not run in this process")]
+    #[error("the thread for remote stores is not running in this process")]
     NoRuntime,
 }
 
@@ -533,8 +534,8 @@ pub enum GapEnd {
 impl fmt::Display for GapEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GapEnd::Chunk { chunk } => write!(f, "chunk {chunk} is there"),
-            GapEnd::Volume { first, last } => write!(f, "the volume of chunks {first} to {last} is there"),
+            GapEnd::Chunk { chunk } => write!(f, "chunk {chunk} exists"),
+            GapEnd::Volume { first, last } => write!(f, "the volume of chunks {first} to {last} exists"),
             GapEnd::Mark { first, last } => write!(f, "chunks {first} to {last} were collected"),
         }
     }

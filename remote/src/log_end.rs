@@ -26,7 +26,7 @@ use crate::bucket::Bucket;
 use crate::error::{GapEnd, Result};
 use crate::volume::Extent;
 
-const ASK: &str = "find out whether a chunk stands behind the end";
+const ASK: &str = "find out whether a chunk follows the end";
 
 /// Returns the object after a number without an object, as far as one request shows.
 pub(crate) async fn next(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {

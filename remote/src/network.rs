@@ -63,7 +63,7 @@ pub(crate) fn open(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn O
     };
     let bucket = url.host_str().filter(is_name).ok_or(Error::Url { reason: "it names no bucket" })?;
     let prefix = Path::from_url_path(url.path())
-        .map_err(|_| Error::Url { reason: "its prefix is not made of names with `/` between them" })?;
+        .map_err(|_| Error::Url { reason: "its prefix does not consist of names with `/` between them" })?;
     let store = match url.scheme() {
         #[cfg(feature = "s3")]
         "s3" => s3(bucket, variables)?,
@@ -72,7 +72,7 @@ pub(crate) fn open(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn O
         #[cfg(feature = "azure")]
         "az" => azure(bucket, variables)?,
         _ => {
-            return Err(Error::NotBuiltIn { what: "that kind of bucket" });
+            return Err(Error::NotBuiltIn { what: "this kind of bucket" });
         }
     };
     Ok((store, prefix.to_string()))
@@ -114,7 +114,7 @@ fn s3(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore>
         .with_retry(without_retries())
         .with_http_connector(Connector)
         .build();
-    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AWS_" })?))
+    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "check the variables that begin with AWS_" })?))
 }
 
 #[cfg(feature = "gcs")]
@@ -125,7 +125,9 @@ fn gcs(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore
         .fold(GoogleCloudStorageBuilder::new(), |builder, (key, value)| builder.with_config(key, value));
     let store =
         builder.with_bucket_name(bucket).with_retry(without_retries()).with_http_connector(Connector).build();
-    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with GOOGLE_" })?))
+    Ok(Arc::new(
+        store.map_err(|_| Error::Settings { reason: "check the variables that begin with GOOGLE_" })?,
+    ))
 }
 
 #[cfg(feature = "azure")]
@@ -146,7 +148,7 @@ fn azure(container: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn Object
         .with_retry(without_retries())
         .with_http_connector(Connector)
         .build();
-    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AZURE_" })?))
+    Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "check the variables that begin with AZURE_" })?))
 }
 
 /// Creates the HTTP clients for stores.
@@ -301,7 +303,7 @@ mod tests {
         for url in ["s3:///team", "s3://%2e%2e/team", "s3://a%20b/team"] {
             assert_eq!(refused(url, &settings), Error::Url { reason: "it names no bucket" }, "{url}");
         }
-        let reason = "its prefix is not made of names with `/` between them";
+        let reason = "its prefix does not consist of names with `/` between them";
         assert_eq!(refused("s3://agents/team//two", &settings), Error::Url { reason });
     }
 
@@ -340,7 +342,7 @@ mod tests {
     #[test]
     #[cfg(feature = "s3")]
     fn settings_that_do_not_fit_together_are_refused_and_not_quoted() {
-        let reason = "those that begin with AWS_";
+        let reason = "check the variables that begin with AWS_";
         for settings in [
             &[("AWS_ACCESS_KEY_ID", "hunter2")][..],
             &[("AWS_SECRET_ACCESS_KEY", "hunter2")],
@@ -363,7 +365,7 @@ mod tests {
         let error =
             refused("gs://agents/team", &[("GOOGLE_SERVICE_ACCOUNT_KEY", "{\"private_key\": \"hunter2\"}")]);
         assert!(!format!("{error} {error:?}").contains("hunter2"));
-        assert_eq!(error, Error::Settings { reason: "those that begin with GOOGLE_" });
+        assert_eq!(error, Error::Settings { reason: "check the variables that begin with GOOGLE_" });
     }
 
     #[test]
@@ -373,7 +375,7 @@ mod tests {
         let key = ("AZURE_STORAGE_ACCOUNT_KEY", "aHVudGVyMg==");
         assert!(opened("az://agents/team", &[account, key]).is_ok());
         let error = refused("az://agents/team", &[key]);
-        assert_eq!(error, Error::Settings { reason: "those that begin with AZURE_" });
+        assert_eq!(error, Error::Settings { reason: "check the variables that begin with AZURE_" });
         assert!(!format!("{error} {error:?}").contains("aHVudGVyMg"));
     }
 }

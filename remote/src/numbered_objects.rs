@@ -88,10 +88,10 @@ impl NumberedObjectFormat {
         let (before, hash) =
             bytes.split_last_chunk::<HASH_LEN>().ok_or("it is damaged: it has too few bytes")?;
         if bytes.len() > self.bytes_max {
-            return Err("it is longer than any may be");
+            return Err("it is longer than allowed");
         }
         if blake3::hash(before).as_bytes() != hash {
-            return Err("it is damaged: its bytes do not have the hash at their end");
+            return Err("it is damaged: its bytes do not match the hash at their end");
         }
         let mut fields = FieldReader { bytes: before };
         if fields.take::<8>() != Some(self.magic) {
@@ -100,7 +100,7 @@ impl NumberedObjectFormat {
         match fields.u16() {
             Some(version) if version > self.version => return Err("a later version of foldlog wrote it"),
             Some(version) if version == self.version => {}
-            _ => return Err("its head does not decode"),
+            _ => return Err("its head cannot be decoded"),
         }
         let rest = || {
             let head_len = usize::from(fields.u16()?);
@@ -108,12 +108,12 @@ impl NumberedObjectFormat {
             (head_len == self.head_len).then_some(())?;
             Some((names, read_content(&mut fields)?))
         };
-        let ((found, at), content) = rest().ok_or("its fields do not decode")?;
+        let ((found, at), content) = rest().ok_or("its fields cannot be decoded")?;
         if found != session {
-            return Err("it is of another session");
+            return Err("it belongs to another session");
         }
         if at != number {
-            return Err("its key holds another number than its bytes");
+            return Err("its key and its bytes name different numbers");
         }
         Ok(content)
     }

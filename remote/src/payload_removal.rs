@@ -27,7 +27,7 @@ use crate::payloads::Withdrawn;
 use crate::referenced_payloads::ReferencedPayloads;
 use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
-const REMOVE: &str = "remove payloads that nothing names";
+const REMOVE: &str = "remove unreferenced payloads";
 
 /// The listed payloads of a session.
 pub(crate) struct PayloadListing {

@@ -45,7 +45,7 @@ use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
 
 const PUT: &str = "put a payload";
 const READ: &str = "read a payload";
-const ASK: &str = "ask which names of payloads were withdrawn";
+const ASK: &str = "read the withdrawn names of payloads";
 
 /// The withdrawn names of a session's payloads.
 #[derive(Clone, Debug, Default)]

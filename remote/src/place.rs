@@ -258,7 +258,7 @@ pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return database(url, retries, variables);
     }
-    let url = Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?;
+    let url = Url::parse(url).map_err(|_| Error::Url { reason: "it is not a URL" })?;
     match url.scheme() {
         "file" | "s3" | "gs" | "az" => bucket(&url, retries, variables),
         _ => Err(Error::Url { reason: "places begin with file://, s3://, gs://, az:// or postgres://" }),
@@ -299,11 +299,11 @@ mod tests {
 
     #[test]
     fn what_is_no_place_is_refused_and_no_error_quotes_it() {
-        assert_eq!(reason("bucket"), "it is no URL");
+        assert_eq!(reason("bucket"), "it is not a URL");
         assert_eq!(reason("ftp://bucket/x"), "places begin with file://, s3://, gs://, az:// or postgres://");
-        assert_eq!(reason("file:///nowhere/at/all"), "there is no such directory: make it first");
+        assert_eq!(reason("file:///nowhere/at/all"), "the directory does not exist: create it first");
         for url in ["file://", "file:///", "file:///.."] {
-            assert_eq!(reason(url), "it names the root of all directories");
+            assert_eq!(reason(url), "it names the root directory");
         }
         for url in [
             "s3://key:secret@bucket/x",
@@ -313,7 +313,7 @@ mod tests {
             "file:///tmp?key=secret",
             "s3://bucket/x#secret",
         ] {
-            assert_eq!(reason(url), "it holds more than a place");
+            assert_eq!(reason(url), "it contains more than a place, such as a user, a port or parameters");
             let opened = open_place_with(url, Retries::default(), &PlaceEnvironment::new());
             let text = opened.unwrap_err().to_string();
             assert!(!text.contains("secret"), "{text}");

@@ -56,7 +56,9 @@ impl<R, W> Slots<R, W> {
     ) -> Result<R, ReplicaError> {
         match self.slots().remove(&session) {
             Some(Slot::Read(reader)) if stands(&reader) => Ok(reader),
-            _ => Err(ReplicaError::Failed { reason: "the session was not read up to there".to_owned() }),
+            _ => Err(ReplicaError::Failed {
+                reason: "the session was not read up to this position".to_owned(),
+            }),
         }
     }
 

@@ -147,27 +147,27 @@ impl<'a> Volume<'a> {
             return Err(extent.error("it is damaged: it has too few bytes"));
         };
         if bytes.len() > VOLUME_BYTES_MAX {
-            return Err(extent.error("it is longer than any may be"));
+            return Err(extent.error("it is longer than allowed"));
         }
         if blake3::hash(before).as_bytes() != hash {
-            return Err(extent.error("it is damaged: its bytes do not have the hash at their end"));
+            return Err(extent.error("it is damaged: its bytes do not match the hash at their end"));
         }
         let Some((head, rest)) = before.split_first_chunk::<HEAD_LEN>() else {
             return Err(extent.error("it ends within its head"));
         };
         let reason = match VolumeHead::from_bytes(head) {
-            head if head.magic != form.magic() => "it does not begin as a volume does",
+            head if head.magic != form.magic() => "it does not start like a volume",
             head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
-            head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head does not decode",
-            head if head.session != session => "it is of another session",
+            head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head cannot be decoded",
+            head if head.session != session => "it belongs to another session",
             head if head.first != extent.first || u64::from(head.count) != extent.count => {
-                "it is of other chunks"
+                "it contains other chunks"
             }
             head => match lengths_and_chunks(rest, head.count) {
                 Some(lengths) => {
                     return Ok(Volume { extent, chunks_at: HEAD_LEN + lengths.len(), lengths, bytes });
                 }
-                None => "the lengths of its chunks are not those of its bytes",
+                None => "the lengths of its chunks do not match its bytes",
             },
         };
         Err(extent.error(reason))
@@ -307,7 +307,7 @@ impl VolumeEncoder {
             bytes.extend_from_slice(&(len as u32).to_le_bytes());
         }
         if count != extent.count {
-            return Err(extent.error("it was to hold another number of chunks"));
+            return Err(extent.error("the number of its chunks is not the announced one"));
         }
         bytes.reserve(left + HASH_LEN);
         let mut hasher = blake3::Hasher::new();
@@ -339,7 +339,7 @@ impl VolumeEncoder {
     /// [`Error::Volume`] if the chunks do not have the announced lengths.
     pub fn finish(mut self) -> Result<Vec<u8>> {
         if self.left != 0 {
-            return Err(self.extent.error("its chunks have other lengths than they were to have"));
+            return Err(self.extent.error("its chunks do not have the announced lengths"));
         }
         self.bytes.extend_from_slice(self.hasher.finalize().as_bytes());
         Ok(self.bytes)

@@ -89,10 +89,10 @@ use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeForm};
 /// Maximum number of missing volumes that are noted.
 const MISSING_MAX: usize = 1 << 16;
 
-const BARE: &str = "it holds none of them";
+const BARE: &str = "it contains none of them";
 const READ: &str = "read a chunk";
 const READ_VOLUME: &str = "read a volume of chunks";
-const READ_COMPACTION: &str = "read which volumes are compacted";
+const READ_COMPACTION: &str = "read the list of compacted volumes";
 
 /// The bytes of a chunk, possibly within those of a volume.
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ impl OpenVolume {
         if *blake3::hash(&bytes).as_bytes() != named.hash {
             return Err(named
                 .extent
-                .error("it is damaged: its bytes do not have the hash that its compaction names"));
+                .error("it is damaged: its bytes do not match the hash in its compaction"));
         }
         OpenVolume::new(VolumeForm::Compacted, bytes, session, named.extent)
     }
@@ -342,11 +342,12 @@ impl Shelf {
         self.uncovered = None;
         let small = Extent::around(number, bucket.spans()[0]);
         if opened.form == VolumeForm::Compacted {
-            self.unfit = Some((opened.extent, opened.extent.error("one of its chunks does not fit the log")));
+            self.unfit =
+                Some((opened.extent, opened.extent.error("one of its chunks does not match the log")));
         } else if opened.extent.count > small.count {
             self.large = false;
         } else {
-            self.unusable = Some((small, small.error("one of its chunks does not fit the log")));
+            self.unusable = Some((small, small.error("one of its chunks does not match the log")));
         }
         true
     }
@@ -385,7 +386,7 @@ impl Shelf {
             }
             SmallVolumeLookup::Mark => {
                 self.learn(bucket).await?;
-                let gone = small.error("it is gone");
+                let gone = small.error("it is missing");
                 self.opened = Some(self.read_compacted(bucket, number).await?.unwrap_or(Err(gone))?);
                 return Ok(VolumeLookup::Opened);
             }
@@ -452,7 +453,7 @@ impl Shelf {
                         Err(error) => unusable = Some(error),
                     },
                     Err(Error::TooLarge { .. }) => {
-                        unusable = Some(named.extent.error("it is longer than any may be"));
+                        unusable = Some(named.extent.error("it is longer than allowed"));
                         break;
                     }
                     Err(error) => return Err(error),
@@ -463,7 +464,7 @@ impl Shelf {
             }
             let newer = self.learn(bucket).await?;
             if newer.is_none_or(|newer| newer.number == compaction.number) {
-                return Ok(Some(Err(named.extent.error("it is gone"))));
+                return Ok(Some(Err(named.extent.error("it is missing"))));
             }
         }
     }
@@ -561,7 +562,7 @@ async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<
     let key = bucket.compaction_key(session, number);
     let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
     let found = bucket.get_decoded(&key, COMPACTION_BYTES_MAX, READ_COMPACTION, decode).await?;
-    found.ok_or(Error::Compaction { number, reason: "it is gone" })
+    found.ok_or(Error::Compaction { number, reason: "it is missing" })
 }
 
 /// Reads a volume, a second time if it fails verification.
@@ -577,7 +578,7 @@ async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<O
                 Err(error) => unusable = Some(error),
             },
             Err(Error::TooLarge { .. }) => {
-                return Ok(Some(Err(extent.error("it is longer than any may be"))));
+                return Ok(Some(Err(extent.error("it is longer than allowed"))));
             }
             Err(error) => return Err(error),
         }

@@ -47,7 +47,7 @@ const FORM: NumberedObjectFormat = NumberedObjectFormat {
     head_len: 40,
     bytes_max: WITHDRAWAL_BYTES_MAX,
     what: "withdrawal",
-    begins_otherwise: "it does not begin as a withdrawal does",
+    begins_otherwise: "it does not start like a withdrawal",
 };
 const HASH_LEN: usize = 32;
 const NAME_LEN: usize = HASH_LEN + 4;

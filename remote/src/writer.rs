@@ -159,7 +159,7 @@ impl ChunkWriter {
         let chain = *reader.chain();
         let epoch = chain.epoch().next().ok_or(Error::Malformed {
             chunk: chain.next_number().saturating_sub(1),
-            reason: "no epoch follows its own",
+            reason: "its epoch is the highest possible",
         })?;
         let encoder = ChunkEncoder::new(head(&chain, id, epoch, note))?;
         let pending = Some(PendingChunk::new(encoder, &chain));

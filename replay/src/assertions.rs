@@ -122,7 +122,7 @@ pub fn assert_host_replays<T>(
     let log = LogReader::open_with(Arc::new(FileStorage::new()), dir, options);
     match log.and_then(|log| Replay::new(&log, types).run(host)) {
         Ok(report) if report.compared > 0 => report,
-        Ok(_) => fail("nothing was compared: the log holds no record of a host"),
+        Ok(_) => fail("nothing was compared: the log contains no records of a host"),
         Err(error) => fail(&error.to_string()),
     }
 }

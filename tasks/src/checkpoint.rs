@@ -33,7 +33,7 @@ impl fmt::Display for CheckpointId {
 
 /// Reports a text that is no id of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no id of a checkpoint, such as checkpoint_003 or 3", escape::text(.0))]
+#[error("`{}` is not the id of a checkpoint, such as checkpoint_003 or 3", escape::text(.0))]
 pub struct InvalidCheckpointId(
     /// The text, at most its first 100 characters.
     pub String,

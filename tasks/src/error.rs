@@ -30,7 +30,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A path does not lead to the expected file or directory. Links are not followed.
-    #[error("{} is no {wanted}, but a {found}", escape::path(path))]
+    #[error("{} is not a {wanted}: it is a {found}", escape::path(path))]
     OtherKind {
         /// The path.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A value is not a valid part of a state.
-    #[error("the value is no {}: {}", component.name(), escape::text(reason))]
+    #[error("the value is not a valid {}: {}", component.name(), escape::text(reason))]
     NotAComponent {
         /// Expected part.
         component: StateComponent,
@@ -56,7 +56,7 @@ pub enum Error {
         reason: String,
     },
     /// Another process uses a tree for longer than a call waits.
-    #[error("waited {} s for {}, which another process reads or writes", waited.as_secs(), escape::path(path))]
+    #[error("waited {} s for {}, which another process is using", waited.as_secs(), escape::path(path))]
     InUse {
         /// Directory of the tree.
         path: PathBuf,
@@ -64,10 +64,10 @@ pub enum Error {
         waited: std::time::Duration,
     },
     /// The tree does not contain a part of the state.
-    #[error("the tree holds no {}", .0.name())]
+    #[error("the tree contains no {}", .0.name())]
     ComponentNotFound(StateComponent),
     /// There is no tree of a session, or its version is unknown.
-    #[error("{} holds no tree of a session: {}", escape::path(path), escape::text(reason))]
+    #[error("{} contains no tree of a session: {}", escape::path(path), escape::text(reason))]
     NoTree {
         /// Directory.
         path: PathBuf,
@@ -86,7 +86,7 @@ pub enum Error {
     #[error("the updates do not lead to the state: {0}")]
     OtherUpdates(&'static str),
     /// Data could not be compressed.
-    #[error("data cannot be compressed by {}: {source}", algorithm.name())]
+    #[error("data cannot be compressed with {}: {source}", algorithm.name())]
     Compress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
@@ -94,7 +94,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Compressed data is damaged.
-    #[error("data that was compressed by {} is damaged: {reason}", algorithm.name())]
+    #[error("data that was compressed with {} is damaged: {reason}", algorithm.name())]
     Decompress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
@@ -115,7 +115,7 @@ pub enum Error {
         bytes_max: u64,
     },
     /// The session has no such checkpoint.
-    #[error("the session has no {id}: it has {known} checkpoints")]
+    #[error("the session has no {id}: it has {known} in total")]
     NoSuchCheckpoint {
         /// Requested checkpoint.
         id: CheckpointId,
@@ -123,10 +123,10 @@ pub enum Error {
         known: usize,
     },
     /// The session has no checkpoint to return to.
-    #[error("the session has no checkpoint to go back to")]
+    #[error("the session has no checkpoint to restore")]
     NoCheckpoint,
     /// Retention removed the checkpoint.
-    #[error("{id} was removed, since it was kept no longer by {reason}")]
+    #[error("{id} was removed because of a retention limit: {reason}")]
     CheckpointRemoved {
         /// Requested checkpoint.
         id: CheckpointId,
@@ -135,7 +135,7 @@ pub enum Error {
     },
     /// The records up to a checkpoint do not match its hash.
     #[error(
-        "{id} cannot be trusted: the records through {position} have the hash {found}, it says {expected}"
+        "{id} does not match the log: the records through {position} have the hash {found}, expected {expected}"
     )]
     CheckpointMismatch {
         /// First checkpoint whose hash does not match.
@@ -148,7 +148,7 @@ pub enum Error {
         found: String,
     },
     /// A recovery cannot follow a strategy.
-    #[error("nothing can be recovered by `{strategy}`: {reason}")]
+    #[error("cannot recover by `{strategy}`: {reason}")]
     Impossible {
         /// The strategy.
         strategy: RecoveryStrategy,
@@ -223,8 +223,8 @@ impl fmt::Display for DamagedFile {
                 write!(f, "{path} has the digest {found}, not {expected}")
             }
             FileDamage::Length { expected, found } => write!(f, "{path} has {found} bytes, not {expected}"),
-            FileDamage::OtherKind(kind) => write!(f, "{path} is no file, but a {kind}"),
-            FileDamage::Extra => write!(f, "{path} is not named by the manifest"),
+            FileDamage::OtherKind(kind) => write!(f, "{path} is not a file: it is a {kind}"),
+            FileDamage::Extra => write!(f, "{path} is not in the manifest"),
             FileDamage::TooLong { bytes_max } => write!(f, "{path} has more than {bytes_max} bytes"),
             FileDamage::Unreadable(reason) => write!(f, "{path} cannot be read: {}", escape::text(reason)),
         }

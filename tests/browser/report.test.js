@@ -77,6 +77,20 @@ describe('a report', () => {
     await page.close();
   });
 
+  test('states once that payloads are not included, and shows the type and size of each', async () => {
+    const dir = session('history', 700, 11);
+    const page = await browser.open(dir);
+    await page.go({ at: await page.attribute('.step-field', 'max'), view: 'step', part: 'conversation:talk' });
+    await page.page.waitForSelector('.conversation .left-out');
+    assert.match(await page.text('.top'), /Payloads are not included.*--payloads/);
+    const marks = await page.all('.left-out', (mark) => mark.textContent);
+    assert.ok(marks.every((mark) => /^\w+, [\d.]+ (B|[KM]iB)$/.test(mark)), marks.join('\n'));
+    await page.close();
+    const whole = await browser.open(dir, ['--payloads']);
+    assert.doesNotMatch(await whole.text('.top'), /Payloads/);
+    await whole.close();
+  });
+
   test('lists the operations that the ledger lists', async () => {
     const dir = session('history', 700, 11);
     const page = await browser.open(dir);

@@ -96,14 +96,14 @@ describe('a fork', () => {
     assert.ok(own > 0);
     await both(dir, async (page) => {
       await page.go({ at: 1 });
-      await page.page.getByRole('button', { name: 'First of its own' }).click();
+      await page.page.getByRole('button', { name: 'First own record' }).click();
       await page.is(String(own), () => page.attribute('.step', 'data-at'));
       await page.key('g');
       await page.key('o');
       await page.is(String(own), () => page.attribute('.step', 'data-at'));
     });
     const page = await browser.open(session('work'));
-    assert.equal(await page.page.getByRole('button', { name: 'First of its own' }).count(), 0);
+    assert.equal(await page.page.getByRole('button', { name: 'First own record' }).count(), 0);
     await page.close();
   });
 });
@@ -136,7 +136,7 @@ describe('a compacted session', () => {
       await page.go({ at: known });
       await page.page.waitForSelector('.record.chosen .compaction');
       assert.equal(await page.text('.note.compacted'), '');
-      assert.doesNotMatch(await page.text('.step .part'), /dropped what this slice held here/);
+      assert.doesNotMatch(await page.text('.step .part'), /dropped the contents of this slice here/);
     });
   });
 });

@@ -165,7 +165,7 @@ describe('the server', () => {
     writeFileSync(object, bytes);
     await page.page.reload();
     await page.page.waitForSelector('.parting .note code');
-    assert.match(await page.text('.parting .note'), /^there: object [0-9a-f]{64}, .*not what its name says/);
+    assert.match(await page.text('.parting .note'), /^there: object [0-9a-f]{64}, .*do not match its name/);
     assert.ok((await page.text('.compare .part')).includes('Not all could be compared'));
     bytes[99] ^= 1;
     writeFileSync(object, bytes);

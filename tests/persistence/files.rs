@@ -412,7 +412,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         });
         let found = damaged(import(directory.path()));
         assert!(
-            matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(why), .. }] if why.contains("no tree has"))
+            matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(why), .. }] if why.contains("no tree contains"))
         );
     }
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();

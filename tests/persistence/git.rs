@@ -258,10 +258,10 @@ fn what_would_keep_a_reader_waiting_or_fill_its_memory_is_refused_by_name() {
         forged.put(&path, "");
         fs::remove_file(forged.at(&path)).unwrap();
         mkfifo(&forged.at(&path), Mode::S_IRWXU).unwrap();
-        forged.refused(file, "no regular file");
+        forged.refused(file, "not a regular file");
         fs::remove_file(forged.at(&path)).unwrap();
         symlink("/dev/zero", forged.at(&path)).unwrap();
-        forged.refused(file, "no regular file");
+        forged.refused(file, "not a regular file");
         forged.put(&path, "");
         fs::File::options().write(true).open(forged.at(&path)).unwrap().set_len(10 << 30).unwrap();
         forged.refused(file, "longer than");
@@ -269,9 +269,9 @@ fn what_would_keep_a_reader_waiting_or_fill_its_memory_is_refused_by_name() {
     let forged = Forged::new();
     fs::remove_dir_all(forged.at(".git")).unwrap();
     mkfifo(&forged.at(".git"), Mode::S_IRWXU).unwrap();
-    forged.refused(".git", "no regular file");
+    forged.refused(".git", "not a regular file");
     forged.put(".git", "gitdir: nowhere\n");
-    forged.refused(".git", "leads to no repository");
+    forged.refused(".git", "does not lead to a repository");
     forged.put(".git", "nothing");
     forged.refused(".git", "does not name a directory");
 }
@@ -283,12 +283,12 @@ fn refs_that_lead_nowhere_sound_are_refused_by_name() {
     {
         let forged = Forged::new();
         forged.put(".git/HEAD", &format!("ref: {target}\n"));
-        forged.refused("HEAD", "it is no ref");
+        forged.refused("HEAD", "it is not a ref");
     }
     for text in ["", "secret", &COMMIT[1..], &"0".repeat(40), &format!("{COMMIT}0"), &format!("x{COMMIT}")] {
         let forged = Forged::new();
         forged.put(".git/refs/heads/main", text);
-        forged.refused(main, "it is no ref");
+        forged.refused(main, "it is not a ref");
         // The error does not repeat the file's content.
         assert!(!forged.read().unwrap_err().to_string().contains("secret"));
     }
@@ -301,14 +301,14 @@ fn refs_that_lead_nowhere_sound_are_refused_by_name() {
     {
         let forged = Forged::new();
         forged.put(".git/packed-refs", &format!("# pack-refs\n{packed}"));
-        forged.refused("packed-refs", "line 2 is no ref");
+        forged.refused("packed-refs", "line 2 is not a ref");
     }
     let forged = Forged::new();
     symlink(".", forged.at(".git/refs/heads/loop")).unwrap();
     forged.refused("refs/heads/loop", "a link to a directory");
     let forged = Forged::new();
     fs::create_dir_all(forged.at(&format!(".git/refs/heads/{}", "d/".repeat(100)))).unwrap();
-    forged.refused("refs/heads/d/d", "too many directories in one another");
+    forged.refused("refs/heads/d/d", "too many nested directories");
     let forged = Forged::new();
     fs::create_dir(forged.at(".git/reftable")).unwrap();
     assert_eq!(forged.read().unwrap_err().kind(), ErrorKind::Unsupported);

@@ -187,7 +187,7 @@ fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
         panic!("{found:?}")
     };
     assert!(holder.contains(&format!("{pid}")), "{holder}");
-    assert_eq!(lock.to_string(), format!("the writer's lock is left of {holder}"));
+    assert_eq!(lock.to_string(), format!("the writer's lock is left over: {holder}"));
     assert!(holder.ends_with("has ended: a process that it forked still holds the lock"), "{holder}");
     assert!(matches!(found.incomplete_writes[..], [IncompleteWrite::NotClosed { .. }]), "{found:?}");
 

@@ -169,7 +169,7 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     let before = read().unwrap();
     let found = lines(&before);
     assert_eq!(found.len(), 5, "{found:#?}");
-    assert_eq!(found[4], "warning requires-validation: the state has to be looked at: half a disk");
+    assert_eq!(found[4], "warning requires-validation: the state must be validated: half a disk");
     let plan = validator.repair_plan(&before);
     assert_eq!(plan.unrepairable, []);
     // The process ends after two steps.
@@ -329,8 +329,7 @@ fn each_change_of_a_file_begins_where_the_one_before_it_ended() {
     ];
     assert_eq!(lines(&state), [""; 0]);
     state.file_system.file_modifications.remove(1);
-    let broken =
-        "error file-chain: record 9 changes `f\\u{1b}` of `workspace` from something else than record 3 left";
+    let broken = "error file-chain: record 9 changes `f\\u{1b}` of `workspace` from a different content than record 3 left";
     assert_eq!(lines(&state), [broken]);
     assert_eq!(validate(&state).repair_plan.unrepairable[0].why, RepairObstacle::Unknown);
     // If captures in between were not compared, the cause is unknown.
@@ -341,9 +340,8 @@ fn each_change_of_a_file_begins_where_the_one_before_it_ended() {
     let found = lines(&state);
     assert_eq!(
         found,
-        [
-            "error file-chain: record 9 says `f\\u{1b}` of `workspace` was created, which what it was and is contradict"
-        ]
+        ["error file-chain: record 9 lists `f\\u{1b}` of `workspace` as created, which its content before \
+             and after contradicts"]
     );
 }
 
@@ -375,10 +373,10 @@ fn what_names_a_task_or_bears_a_name_is_checked_too() {
         lines(&state),
         [
             "warning session-times: the session: last_checkpoint (2026-01-02 03:00:00 UTC) is before created_at (2026-01-02 03:00:01 UTC)",
-            "error artifact-names: what stands in file_system under `other` is named `app`",
-            "warning task-references: artifact `other` names task `gone`, which is missing",
-            "error log-order: the log of task `t` has record 3 behind a later one",
-            "error counts: 1 of 0 requests failed",
+            "error artifact-names: the item in file_system under `other` is named `app`",
+            "warning task-references: artifact `other` names task `gone`, which does not exist",
+            "error log-order: the log of task `t` has record 3 after a later one",
+            "error counts: more failures than requests: 1 of 0",
         ]
     );
     // Records contain all of this: a plan repairs nothing, and gives a reason for each.
@@ -424,18 +422,23 @@ fn conversations_are_paired_and_tokens_add_up() {
     context.context_windows = vec![window(&[1, 2, 3, 4])];
     assert_eq!(lines(&state), [""; 0], "the last answer's call may still run");
     state.claude_context.context_windows = vec![window(&[1, 2, 4])];
-    let unanswered = "error conversation-pairing: conversation `e`: message 1: the call `c1` has no result directly behind its answer";
+    let unanswered = "error conversation-pairing: conversation `e`: message 1: the call `c1` has no result directly after its answer";
     assert_eq!(lines(&state), [unanswered]);
     state.claude_context.context_windows = vec![window(&[1, 2, 3, 9])];
-    assert!(lines(&state)[0].contains("1 messages that would be sent are not in it"), "{:?}", lines(&state));
+    assert!(
+        lines(&state)[0].contains("it does not contain all messages to send: missing: 1"),
+        "{:?}",
+        lines(&state)
+    );
     state.claude_context.context_windows.clear();
-    assert!(lines(&state)[0].contains("nothing says what of it would be sent"), "{:?}", lines(&state));
+    assert!(lines(&state)[0].contains("the messages to send are not listed"), "{:?}", lines(&state));
 
     let mut state = empty();
     let usage = TokenUsage { input: 3, output: 4, ..TokenUsage::default() };
     let used = UsedTokens { sequence: 1.into(), at: at(0), model: Some("m".to_owned()), usage };
     state.claude_context.usage_tracking.history = vec![used];
-    let wrong = "error token-sums: model `m` has used 0 and 0 tokens by its sum, and 3 and 4 by its requests";
+    let wrong = "error token-sums: the tokens of model `m` are 0 in and 0 out in total, but 3 in and 4 out by \
+         its requests";
     assert_eq!(lines(&state), [wrong]);
     let plan = validate(&state).repair_plan;
     assert_eq!(lines(&foldlog_tasks::simulate(&state, &plan)), [""; 0]);
@@ -474,5 +477,5 @@ fn updates_have_the_digests_of_their_records_and_no_gaps() {
         "{forged:?}"
     );
     let beyond = found(&|updates| updates[3].position = 99.into());
-    assert!(beyond.len() == 1 && beyond[0].ends_with("and there is no such record"), "{beyond:?}");
+    assert!(beyond.len() == 1 && beyond[0].ends_with("the record does not exist"), "{beyond:?}");
 }

@@ -60,7 +60,7 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     let result = validate(&disk, &session, session.position().unwrap());
     let found = lines(&result);
     let begin = format!(
-        "critical checkpoint-hashes: checkpoint_002 of record {} has another digest than was recorded: {}, and its records ",
+        "critical checkpoint-hashes: checkpoint_002 of record {} has a different digest than recorded: recorded {}, found ",
         altered.position, first.validation_hash
     );
     assert!(found.len() == 1 && found[0].starts_with(&begin), "{found:#?}");

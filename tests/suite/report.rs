@@ -117,8 +117,8 @@ fn a_page_of_a_range_knows_the_state_before_it() {
     let shown = fixture.json(&["show", "--from", "150", "--to", "220"]);
     assert_eq!(page.documents(), shown);
     for (more, says) in [
-        (["--from", "200", "--to", "100"], "record 200 is behind record 100"),
-        (["--to", "100", "--at", "200"], "the report lists records 0 to 100, and not 200"),
+        (["--from", "200", "--to", "100"], "record 200 is after record 100"),
+        (["--to", "100", "--at", "200"], "the report lists records 0 to 100, but not position 200"),
         (["--from", "0", "--to", "99999"], "there is no position 99999"),
     ] {
         let ran = fixture.try_report("other.html", &more);
@@ -197,7 +197,7 @@ fn a_report_takes_the_place_of_no_device_and_of_nothing_of_a_session() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let refused = fixture.try_report("pipe.html", &["--force"]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    assert!(refused.stderr.contains("no file that could be replaced"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is not a regular file, and cannot be replaced"), "{}", refused.stderr);
     assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
     let segment = fixture.session.join("0000000000.seg");
     let before = fs::read(&segment).unwrap();

@@ -95,23 +95,24 @@ impl Error {
 }
 
 /// Advice for a session that was deleted while it was read.
-pub const AFTER_DELETION: &str = "`foldlog sessions STORE` lists the sessions that are there";
+pub const AFTER_DELETION: &str = "`foldlog sessions STORE` lists the existing sessions";
 
 /// Advice for a log that is corrupt or diverged.
-pub const AFTER_DAMAGE: &str = "nothing was changed; keep the directory as it is, and take the session from a copy, or copy its sound part: \
-                                `foldlog salvage SESSION --to STORE`";
+pub const AFTER_DAMAGE: &str = "nothing was changed; leave the directory unchanged, and use a backup of the \
+     session, or copy its intact part: `foldlog salvage SESSION --to STORE`";
 
 /// Returns the next step after an error of a file or directory.
 pub fn next_after_file(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::AlreadyExists => "name another place, or replace what is there by --force",
+        io::ErrorKind::AlreadyExists => "give another path, or replace the existing file with --force",
         _ => "check the path and its permissions",
     }
 }
 
 /// Advice for a session whose newest parts are missing.
-pub const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
-                          written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
+pub const COPY_AGAIN: &str = "if this is a copy, make another with `foldlog backup ORIGINAL --to STORE`, \
+     which works while the session is written; otherwise copy its intact part: `foldlog salvage SESSION --to \
+     STORE`";
 
 fn is_replaced(error: &EngineError) -> bool {
     matches!(error, EngineError::Filesystem(filesystem::Error::Replaced { .. }))
@@ -129,33 +130,34 @@ pub fn next_after(error: &EngineError) -> Option<String> {
             let dir = corruption.segment.parent().map(|dir| quote_word(dir.as_os_str()));
             let dir = dir.unwrap_or_else(|| "SESSION".to_owned());
             return Some(format!(
-                "nothing was changed; `foldlog verify {dir}` lists all damage; take the session from a copy, or copy its sound part: \
-                 `foldlog salvage {dir} --to STORE`"
+                "nothing was changed; `foldlog verify {dir}` lists all damage; use a backup of the session, \
+                 or copy its intact part: `foldlog salvage {dir} --to STORE`"
             ));
         }
         EngineError::Inconsistent { .. } => {
-            "nothing was changed; `foldlog verify SESSION` lists all damage; take the session from a copy, or copy its \
-             sound part: `foldlog salvage SESSION --to STORE`"
+            "nothing was changed; `foldlog verify SESSION` lists all damage; use a backup of the session, or \
+             copy its intact part: `foldlog salvage SESSION --to STORE`"
         }
         EngineError::NotACopy { .. } => {
-            "nothing was changed; keep what is there, and copy into another directory; `foldlog diff SESSION --with OTHER` shows \
-             where the two part"
+            "nothing was changed; keep the existing copy, and copy into another directory; `foldlog diff \
+             SESSION --with OTHER` shows where the two diverge"
         }
         EngineError::OlderThanSuccessor { .. } => COPY_AGAIN,
         EngineError::MissingSegment { .. } => {
-            "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \
-             it is not, put the segment back from a copy, or copy what is before it: `foldlog salvage SESSION --to STORE`"
+            "if this is a copy, copy the session again: its segments from the newest to the oldest, then its \
+             objects; otherwise restore the segment from a backup, or copy the records before it: `foldlog \
+             salvage SESSION --to STORE`"
         }
         EngineError::WrongSession { .. } => {
-            "put the file or directory back where it was: it was exchanged or renamed"
+            "move the file or directory back to its place: it was exchanged or renamed"
         }
         EngineError::Object { .. } => {
-            "put the file back into the session's `objects` directory from a copy; if this is a copy itself, \
-             `foldlog backup SESSION --to STORE` takes one while the session is written"
+            "restore the file in the session's `objects` directory from a backup; if this is a copy, make \
+             another: `foldlog backup ORIGINAL --to STORE`"
         }
         EngineError::NotASession { path, .. } if let Some(url) = bucket_at(path) => {
             return Some(format!(
-                "a bucket is in that directory; give its URL: {}",
+                "this directory contains a bucket; give its URL: {}",
                 quote_word(url.as_ref())
             ));
         }
@@ -169,49 +171,50 @@ pub fn next_after(error: &EngineError) -> Option<String> {
             "give the directory of a session: STORE/sessions/ID; `foldlog sessions STORE` lists them"
         }
         EngineError::NotAFile { .. } => {
-            "it was not opened; put the session's own file back in its place, and let nobody else write into the store"
+            "it was not opened; restore the session's own file, and deny other users write access to the store"
         }
         EngineError::FutureFormat { .. } | EngineError::FutureCompression { .. } => {
             "read the session with a newer version of foldlog"
         }
         EngineError::CompressionUnavailable { .. } => {
-            "build foldlog with its feature `compression`, or make the segments plain again with a foldlog that has it: `foldlog compact \
-             SESSION --keep all --compress none`"
+            "build foldlog with the feature `compression`, or decompress the segments with a foldlog that has \
+             it: `foldlog compact SESSION --keep all --compress none`"
         }
         EngineError::InsideTransaction { .. } => {
-            "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
+            "`foldlog ledger SESSION` shows the start and end records of the operation: give the position \
+             before the start, or that of the end"
         }
         EngineError::Compacted { .. } => {
-            "`foldlog compact` keeps the positions of snapshots that have a tag, which `foldlog show SESSION --kind snapshot` lists; a fork or a \
-             backup that was made before the compaction has the others"
+            "`foldlog compact` keeps the positions of tagged snapshots, which `foldlog show SESSION --kind \
+             snapshot` lists; forks and backups from before the compaction contain the others"
         }
         EngineError::Collected { .. } => {
-            "`foldlog gc` keeps the captures of the latest calls and of snapshots that have a tag; a backup made before it has the others"
+            "`foldlog gc` keeps the captures of the latest calls and of tagged snapshots; backups from before the collection contain the others"
         }
         EngineError::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
         EngineError::NoRewind(_) => {
-            "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back, and of those that were rolled back it \
-             names what that replaced"
+            "`foldlog ledger SESSION` lists the operations: only one named `foldlog.restore`, or one whose \
+             rollback replaced files, can be undone"
         }
         EngineError::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
-            "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each directory that it works on"
+            "let its host recover it, or run `foldlog recover SESSION`, with `--workspace` for each of its directories"
         }
         EngineError::Filesystem(filesystem::Error::Replaced { .. }) => {
-            "no file was changed; give the directory that the session worked on, or another one that takes its place, by `--rebind` \
-             of `foldlog recover`, `restore` or `rewind`: that is empty, or `--overwrite` removes its files"
+            "no file was changed; give the session's own directory, or a replacement with `--rebind` of \
+             `foldlog recover`, `restore` or `rewind`: it must be empty, or `--overwrite` removes its files"
         }
         EngineError::ResourceDirty { session_dir, .. }
         | EngineError::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(
-                "recover {} first; if its mark on the workspace is not true, `foldlog recover {} --force` removes the mark, with \
-                 `--workspace` for the directory",
+                "recover {} first; if its mark on the workspace is wrong, `foldlog recover {} --force` \
+                 removes the mark, with `--workspace` for the directory",
                 escape::path(session_dir),
                 quote_word(session_dir.as_os_str())
             ));
         }
         EngineError::Uncaptured { .. } => {
-            "the call stays open; make room, or what else is said to be missing, and recover again; or recover with `--without-capture`: what \
-             is there now and was changed since the call began is lost then"
+            "the call remains open; free disk space, or fix the reported problem, and recover again; or \
+             recover with `--without-capture`, which discards the changes since the start of the call"
         }
         EngineError::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {
             return failed.iter().find_map(|(_, error)| next_after(error));
@@ -219,27 +222,30 @@ pub fn next_after(error: &EngineError) -> Option<String> {
         EngineError::RestoreFailed { failed, .. }
             if failed.iter().any(|(_, error)| is_damaged_object(error)) =>
         {
-            "the call stays open; write the file as it was before the call, or bring the object back from a copy of the store, then \
-             `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with `--resume` if `run` began it"
+            "the call remains open; restore the file to its content before the call, or the object from a \
+             backup of the store, then run `foldlog recover SESSION --workspace DIR`, or the same `foldlog \
+             run` with `--resume` if `run` started it"
         }
         EngineError::RestoreFailed { .. } | EngineError::SnapshotMismatch(_) => {
-            "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with \
-             `--resume` if `run` began it; a resource that is not a directory only the host can restore"
+            "the call remains open; remove the obstacle, then run `foldlog recover SESSION --workspace DIR`, \
+             or the same `foldlog run` with `--resume` if `run` started it; only the host can restore a \
+             resource that is not a directory"
         }
         EngineError::NoSuchOperation { .. } => {
-            "`foldlog ledger SESSION` lists the operations and what became of them"
+            "`foldlog ledger SESSION` lists the operations and their outcomes"
         }
         EngineError::WithinSession { .. } => "give a directory outside of the session",
         EngineError::WithinStore { .. } => "give a directory outside of the store",
         EngineError::Replicated { .. } => {
-            "let its host do it, with the replicator; or add --unreplicated: what is written then counts only if no other worker has gone on \
-             with the session"
+            "let its host do this, with the replicator; or add --unreplicated: the new records then count \
+             only if no other worker has continued the session"
         }
         EngineError::ReplicaElsewhere { .. } => {
-            "give the place that the log names; or add --unreplicated, and this one holds the session from now on"
+            "give the place that the log names; or add --unreplicated to replicate the session to this place \
+             from now on"
         }
         EngineError::Locked { .. } => "wait for the other process, or close the session there",
-        EngineError::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
+        EngineError::OverBudget { .. } => "allow more with `--memory BYTES`, if you trust the log",
         EngineError::Full { .. } => "free disk space, and try again",
         EngineError::NoHandle { .. } => {
             "close other files, or let the process open more (`ulimit -n`), and try again"

@@ -98,8 +98,12 @@ pub fn lost_segments(dir: &Path) -> Option<String> {
         .filter_map(|path| Some(format!("`{}`", escape::path(path.file_name()?.as_ref()))))
         .collect();
     names.sort();
-    (!names.is_empty())
-        .then(|| format!("its segments are missing: it holds {}, which only records bring", names.join(", ")))
+    (!names.is_empty()).then(|| {
+        format!(
+            "its segments are missing: it contains {}, which exist only if records were written",
+            names.join(", ")
+        )
+    })
 }
 
 /// Returns the store that contains a session's directory, and the session's id; `None` if the

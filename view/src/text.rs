@@ -6,7 +6,7 @@ use foldlog_codec::escape;
 /// States that a replica contains a session's records, and its place.
 pub fn held_text(replicated: &Replicated) -> String {
     let (at, by) = (escape::text(&replicated.at), escape::text(&replicated.by));
-    format!("a replica holds this session's records ({at}, first claimed by `{by}`)")
+    format!("this session is replicated ({at}, first claimed by `{by}`)")
 }
 
 /// Number of digits of a digest that a person is shown in a row and copies into a command, and the

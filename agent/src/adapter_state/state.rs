@@ -88,7 +88,7 @@ impl CapturedState {
             Ok(state) => Ok(Some(state)),
             Err(error) => Err(Error::AdapterState {
                 adapter: self.adapter_type.clone(),
-                reason: format!("it has another form than this program reads: {error}"),
+                reason: format!("this program does not know its form: {error}"),
             }),
         }
     }

@@ -80,15 +80,15 @@ impl ResumeCheck {
 
     fn advice(self) -> &'static str {
         match self {
-            ResumeCheck::Resumable | ResumeCheck::SessionId => "begin a fresh session",
+            ResumeCheck::Resumable | ResumeCheck::SessionId => "start a new session",
             ResumeCheck::WorkspacePath => {
                 "resume in the recorded directory, declare that it was moved here, or validate less strictly"
             }
             ResumeCheck::PromptName => "resume with the recorded prompt, or validate less strictly",
-            ResumeCheck::Recency => "begin a fresh session, allow a greater age, or validate less strictly",
+            ResumeCheck::Recency => "start a new session, allow a greater age, or validate less strictly",
             ResumeCheck::LivePath => {
-                "begin a fresh session, or validate less strictly: the provider's session is forked then where the log \
-                 was rolled back to"
+                "start a new session, or validate less strictly: the provider's session is then forked at the \
+                 point to which the log was rolled back"
             }
         }
     }
@@ -114,7 +114,7 @@ impl fmt::Display for ResumeRefusal {
         let ResumeRefusal { sequence, adapter, check, recorded, expected } = self;
         write!(
             f,
-            "the state of adapter `{}` in record {sequence} fails the check `{}`: it says {}, and expected is {}: {}",
+            "the state of adapter `{}` in record {sequence} fails the check `{}`: it has {}, expected {}: {}",
             escape::text(adapter),
             check.name(),
             escape::text(recorded),
@@ -176,8 +176,8 @@ impl ResumeValidation {
     }
 }
 
-const ABANDONED: &str = "what a rollback abandoned";
-const LIVE: &str = "what is on the live path";
+const ABANDONED: &str = "a state that a rollback abandoned";
+const LIVE: &str = "a state on the live path";
 
 struct ResumeChecker<'a> {
     snapshot: &'a AdapterStateSnapshot,
@@ -207,12 +207,13 @@ impl ResumeChecker<'_> {
     fn names_a_session(&self) -> Result<(), ResumeRefusal> {
         let id = self.snapshot.state.text("session_id");
         let no_id = || "no session id".to_owned();
-        self.require(id.is_some(), ResumeCheck::SessionId, no_id, || "the id of a session".to_owned())?;
+        self.require(id.is_some(), ResumeCheck::SessionId, no_id, || "a session id".to_owned())?;
         self.resumable()
     }
 
     fn resumable(&self) -> Result<(), ResumeRefusal> {
-        let (no, yes) = (|| "that it cannot be resumed".to_owned(), || "that it can".to_owned());
+        let (no, yes) =
+            (|| "a state that cannot be resumed".to_owned(), || "a state that can be resumed".to_owned());
         self.require(self.snapshot.state.resumable(), ResumeCheck::Resumable, no, yes)
     }
 
@@ -256,7 +257,7 @@ impl ResumeChecker<'_> {
         let active_at = self.snapshot.last_activity_at();
         // A time in the future comes from another clock, and counts as now.
         let age = self.context.now.signed_duration_since(active_at).to_std().unwrap_or_default();
-        let active = || format!("last active at {}", active_at.to_rfc3339());
+        let active = || format!("last activity at {}", active_at.to_rfc3339());
         let limit = || format!("at most {} s before {}", max_age.as_secs(), self.context.now.to_rfc3339());
         self.require(age <= max_age, ResumeCheck::Recency, active, limit)
     }

@@ -114,7 +114,7 @@ impl Evaluation {
 
     fn unprepared_error(&self) -> Error {
         let name = format!("{}:{}", self.identity.namespace, self.identity.key);
-        Error::evaluation(EvaluationPhase::Request, name, "there is no request to be sent")
+        Error::evaluation(EvaluationPhase::Request, name, "no request was prepared")
     }
 
     fn render<O>(

@@ -218,7 +218,7 @@ impl InnerLoop {
             (State::Telling, Fact::Recorded(_)) => self.record_turn(false),
             (State::RecordingTurn { complete }, Fact::Recorded(_)) => self.turn_recorded(complete),
             (state, fact) => {
-                let reason = format!("the driver of the loop told {fact:?} at {state:?}");
+                let reason = format!("the driver of the loop reported {fact:?} in the state {state:?}");
                 LoopStep::Fail(Error::evaluation(EvaluationPhase::Request, "", reason))
             }
         }

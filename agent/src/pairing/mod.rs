@@ -94,20 +94,20 @@ impl PairingRule {
     /// Returns the problem, in words that follow the place of the message.
     fn text(self) -> &'static str {
         match self {
-            PairingRule::Unanswered => "has no result directly behind its answer",
-            PairingRule::OutOfOrder => "has its result before that of an earlier call",
+            PairingRule::Unanswered => "has no result directly after its answer",
+            PairingRule::OutOfOrder => "has its result before the result of an earlier call",
             PairingRule::AnsweredTwice => "has a second result",
-            PairingRule::Orphan => "is none of the answer directly before this result",
-            PairingRule::CallsElsewhere => "is made by a message that is no answer",
+            PairingRule::Orphan => "is not in the answer directly before this result",
+            PairingRule::CallsElsewhere => "is in a message that is not an answer",
             PairingRule::MalformedId => "has an id that the provider refuses",
             PairingRule::RepeatedId => "has the id of an earlier call",
             PairingRule::ToolName => "is a tool's name that the provider refuses",
             PairingRule::SpeakerName => "is a speaker's name that the provider refuses",
             PairingRule::EmptyContent => "its content is missing or blank",
-            PairingRule::MalformedBlocks => "its blocks are no JSON, or hold nothing",
-            PairingRule::SystemNotFirst => "a system message stands behind another message",
-            PairingRule::UserNotFirst => "the first message that is no system message is not a user's",
-            PairingRule::NoMessages => "there is no message that the provider could answer",
+            PairingRule::MalformedBlocks => "its blocks are not valid JSON, or are empty",
+            PairingRule::SystemNotFirst => "a system message follows another message",
+            PairingRule::UserNotFirst => "the first message after the system message is not a user's",
+            PairingRule::NoMessages => "there is no message for the provider to answer",
         }
     }
 }
@@ -249,7 +249,7 @@ fn result_id(message: &ConversationMessage) -> &str {
 /// let violations = validate(MessageFormat::OpenAi, &[orphan]).unwrap_err();
 /// assert_eq!(
 ///     violations[0].to_string(),
-///     "message 0: the call `` is none of the answer directly before this result"
+///     "message 0: the call `` is not in the answer directly before this result"
 /// );
 /// ```
 pub fn validate(

@@ -127,14 +127,14 @@ impl fmt::Display for RepairChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RepairChange::CallsDropped { message, call_ids } => {
-                write!(f, "message {message}: the calls of a message that is no answer are left out:")?;
+                write!(f, "message {message}: the calls of a message that is not an answer are removed:")?;
                 call_ids.iter().try_for_each(|id| write!(f, " `{}`", escape_beginning(id)))
             }
             RepairChange::BlocksDropped { message } => {
-                write!(f, "message {message}: its malformed blocks are left out")
+                write!(f, "message {message}: its malformed blocks are removed")
             }
             RepairChange::MessageDropped { message } => {
-                write!(f, "message {message}: it has no content and is left out")
+                write!(f, "message {message}: it has no content and is removed")
             }
             RepairChange::ContentFilled { message } => {
                 write!(f, "message {message}: its content is filled with `{NO_CONTENT}`")
@@ -142,25 +142,25 @@ impl fmt::Display for RepairChange {
             RepairChange::ResultAdded { message, call_id } => {
                 write!(
                     f,
-                    "message {message}: the call `{}` gets a stand-in result",
+                    "message {message}: the call `{}` gets a placeholder result",
                     escape_beginning(call_id)
                 )
             }
             RepairChange::CallAdded { message, call_id } => {
                 write!(
                     f,
-                    "message {message}: the result for `{}` gets a stand-in call",
+                    "message {message}: the result for `{}` gets a placeholder call",
                     escape_beginning(call_id)
                 )
             }
             RepairChange::ResultDropped { message, call_id } => {
                 let id = escape_beginning(call_id);
-                write!(f, "message {message}: the result for `{id}` belongs to no call and is left out")
+                write!(f, "message {message}: the result for `{id}` belongs to no call and is removed")
             }
             RepairChange::ResultMoved { message, call_id } => {
                 write!(
                     f,
-                    "message {message}: the result for `{}` is put behind its answer",
+                    "message {message}: the result for `{}` is moved after its answer",
                     escape_beginning(call_id)
                 )
             }
@@ -173,12 +173,12 @@ impl fmt::Display for RepairChange {
                 write!(f, "message {message}: the tool `{was}` of call {ordinal} becomes `{now}`")
             }
             RepairChange::SpeakerDropped { message, name } => {
-                write!(f, "message {message}: the speaker's name `{}` is left out", escape_beginning(name))
+                write!(f, "message {message}: the speaker's name `{}` is removed", escape_beginning(name))
             }
             RepairChange::SystemMoved { message } => {
-                write!(f, "message {message}: the system message is put before all others")
+                write!(f, "message {message}: the system message is moved before all others")
             }
-            RepairChange::UserAdded => f.write_str("a user's message without content is put first"),
+            RepairChange::UserAdded => f.write_str("a user's message without content is added first"),
         }
     }
 }
@@ -206,7 +206,7 @@ type IndexedMessage = (Option<usize>, ConversationMessage);
 /// assert_eq!(repaired.messages.len(), 1);
 /// assert_eq!(
 ///     repaired.changes[0].to_string(),
-///     "message 1: the result for `` belongs to no call and is left out"
+///     "message 1: the result for `` belongs to no call and is removed"
 /// );
 /// assert!(validate(MessageFormat::OpenAi, &repaired.messages).is_ok());
 /// ```
@@ -246,7 +246,7 @@ pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair
 /// let closed = close_open(&[orphan.clone()]);
 /// assert_eq!(closed.messages.len(), 2);
 /// assert_eq!(closed.messages[1], orphan);
-/// assert_eq!(closed.changes[0].to_string(), "message 0: the result for `` gets a stand-in call");
+/// assert_eq!(closed.changes[0].to_string(), "message 0: the result for `` gets a placeholder call");
 /// ```
 pub fn close_open(messages: &[ConversationMessage]) -> Repair {
     let mut changes = Vec::new();

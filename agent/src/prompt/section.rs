@@ -199,7 +199,7 @@ impl MarkdownSection {
         let invalid = |reason: String| PromptError::InvalidParameters { section: self.key.clone(), reason };
         match serde_json::to_value(parameters) {
             Ok(Value::Object(values)) => self.parameters.extend(values),
-            Ok(_) => return Err(invalid("it is another kind of value".to_owned())),
+            Ok(_) => return Err(invalid("they are another kind of value".to_owned())),
             Err(error) => return Err(invalid(error.to_string())),
         }
         Ok(self)

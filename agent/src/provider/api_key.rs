@@ -22,9 +22,9 @@ impl ApiKey {
     pub fn new(key: impl AsRef<str>) -> Result<ApiKey, Box<ProviderError>> {
         let key = key.as_ref().trim();
         let message = if key.is_empty() {
-            "the key is empty: leave it out for a provider that takes none"
+            "the API key is empty: omit it for a provider that needs none"
         } else if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            "the key holds a character that is no visible ASCII character: check what was copied"
+            "the API key contains a character that is not visible ASCII: copy the key again"
         } else {
             return Ok(ApiKey(key.into()));
         };

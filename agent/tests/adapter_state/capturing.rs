@@ -90,7 +90,7 @@ fn a_state_that_is_too_large_is_refused_unless_the_host_has_it_stored_apart() {
     capture.offer(&sized(STATE_BYTES_MAX), None, CaptureOccasion::Init).unwrap();
     let error = capture.offer(&sized(STATE_BYTES_MAX + 1), None, CaptureOccasion::Tool).unwrap_err();
     assert!(matches!(error, Error::StateTooLarge { bytes: 65_537, max: 65_536, .. }), "{error}");
-    assert!(error.to_string().contains("keep ids in it and the rest elsewhere"), "{error}");
+    assert!(error.to_string().contains("keep only ids in it"), "{error}");
     assert_eq!(states(&session).len(), 1, "nothing was recorded");
 
     let options = AdapterStateOptions { oversized: OversizedState::Reference, ..on_every_occasion() };

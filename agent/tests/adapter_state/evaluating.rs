@@ -222,5 +222,5 @@ fn an_adapter_whose_provider_keeps_no_session_returns_no_state_and_writes_no_rec
     let options =
         EvaluateOptions { resume_from: ResumeFrom::Adapter(Box::new(foreign)), ..EvaluateOptions::default() };
     let error = adapter.evaluate_with_state(&prompt, &state, options).unwrap_err().to_string();
-    assert!(error.contains("cannot resume the state of adapter `claude_agent_sdk`"), "{error}");
+    assert!(error.contains("the state of adapter `claude_agent_sdk` cannot be resumed"), "{error}");
 }

@@ -70,7 +70,13 @@ fn a_state_is_read_as_the_type_of_its_own_adapter_alone() {
     assert_eq!(captured.read::<ClaudeAgentSDKState>().unwrap(), None);
     let other = CapturedState::from_json("threads", true, json!({"thread": "seven"}));
     let error = other.read::<Thread>().unwrap_err();
-    assert!(error.to_string().starts_with("the state of adapter `threads`: it has another form"), "{error}");
+    assert!(
+        error.to_string().starts_with(
+            "the state of adapter `threads` cannot be used: this program does \
+         not know its form"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

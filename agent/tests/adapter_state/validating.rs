@@ -29,8 +29,9 @@ fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_to
     assert_eq!(refusal.check, ResumeCheck::WorkspacePath);
     assert_eq!(
         refusal.to_string(),
-        "the state of adapter `claude_agent_sdk` in record 7 fails the check `workspace_path`: it says `/work`, and \
-         expected is `/other`: resume in the recorded directory, declare that it was moved here, or validate less strictly"
+        "the state of adapter `claude_agent_sdk` in record 7 fails the check `workspace_path`: it has \
+         `/work`, expected `/other`: resume in the recorded directory, declare that it was moved here, or \
+         validate less strictly"
     );
     let moved_from = vec!["/first".to_owned(), "/work".to_owned()];
     let moved = ResumeContext { workspace_path: Some("/other".into()), moved_from, ..context() };
@@ -51,7 +52,7 @@ fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_to
     let late = ResumeContext { now: at(3601), ..context() };
     let refusal = strict(claude("abc123"), late).unwrap();
     assert_eq!(refusal.check, ResumeCheck::Recency);
-    assert_eq!(refusal.recorded, "last active at 2026-01-01T12:00:00+00:00");
+    assert_eq!(refusal.recorded, "last activity at 2026-01-01T12:00:00+00:00");
     assert_eq!(refusal.expected, "at most 3600 s before 2026-01-01T13:00:01+00:00");
 
     let ahead = ResumeContext { now: at(-3600), ..context() };

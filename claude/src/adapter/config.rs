@@ -124,8 +124,7 @@ impl ClaudeAgentSDKModelConfig {
             return Ok(());
         }
         let names = names.join(" and ");
-        let reason =
-            format!("the program takes no {names}: leave it out, or ask the model with another provider");
+        let reason = format!("the program does not support {names}: leave it out, or use another provider");
         Err(Error::evaluation(EvaluationPhase::Request, prompt, reason))
     }
 }
@@ -251,8 +250,9 @@ impl RunOptions {
             return Ok(());
         };
         let name = foldlog::escape::text(name);
-        let reason =
-            format!("the host's tool `{name}` has the name of a tool of the program that may run: rename it");
+        let reason = format!(
+            "the host's tool `{name}` has the same name as an enabled tool of the program: rename it"
+        );
         Err(Error::evaluation(EvaluationPhase::Request, prompt, reason))
     }
 }

@@ -134,7 +134,8 @@ impl ClaudeAgentSDKAdapter {
         self.model.check(&prompt.name())?;
         self.options.check(&prompt.name(), &prompt.tools().names())?;
         if options.on_delta.is_some() {
-            let reason = "this adapter streams no answers: leave `on_delta` out, or ask the model with another provider";
+            let reason =
+                "this adapter does not stream answers: leave out `on_delta`, or use another provider";
             return Err(Error::evaluation(EvaluationPhase::Request, prompt.name(), reason));
         }
         if options.deadline.is_past() {

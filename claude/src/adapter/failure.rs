@@ -67,7 +67,7 @@ impl fmt::Display for ProgramExit {
         match (self.exit_code, self.signal) {
             (Some(code), _) => write!(f, "the program exited with code {code}"),
             (None, Some(signal)) => write!(f, "the program was killed by signal {signal}"),
-            (None, None) => f.write_str("the program did not tell how it ended"),
+            (None, None) => f.write_str("the exit status of the program is unknown"),
         }
     }
 }
@@ -217,7 +217,10 @@ pub(super) fn not_offered(prompt: &str, tools: &[&str], version: Option<&str>) -
     let names: Vec<String> = tools.iter().map(|tool| format!("`{}`", escape::text(tool))).collect();
     let version = version.map(|version| format!(" {}", escape::text(version))).unwrap_or_default();
     let what = if names.len() == 1 { "no tool" } else { "no tools" };
-    let reason = format!("Claude Code{version} offers {what} {}: leave them out", names.join(", "));
+    let reason = format!(
+        "Claude Code{version} offers {what} {}: correct the names, or use another version",
+        names.join(", ")
+    );
     Error::evaluation(EvaluationPhase::Request, prompt, reason)
 }
 

@@ -172,7 +172,7 @@ impl Directories {
         made().map_err(|error| Error::PromptEvaluation {
             phase: EvaluationPhase::Request,
             prompt: prompt.to_owned(),
-            reason: format!("a directory of the run cannot be made: {error}"),
+            reason: format!("a directory of the run cannot be created: {error}"),
             source: Some(Box::new(error)),
         })
     }
@@ -200,7 +200,7 @@ impl Directories {
         match locked() {
             Ok(Some(file)) => Ok(file),
             Ok(None) => Err(refused(format!(
-                "another run works in the program's session {}: wait for its end, or fork the session",
+                "another run uses the program's session {}: wait until it ends, or fork the session",
                 provided.id()
             ))),
             Err(error) => Err(refused(format!("{} cannot be locked: {error}", path.display()))),

@@ -104,8 +104,8 @@ pub(super) fn left_text(report: &ToolReport) -> String {
 /// Returns the error of a call that ran without having started here.
 fn unbegun(tool: &str) -> Error {
     let reason = format!(
-        "the program ran `{}` without waiting for the begin of the call: what it changed is not captured: look at the \
-         workspace before you resume",
+        "the program ran `{}` without waiting for the start record of the call: its changes are not captured: \
+         check the workspace before you resume",
         foldlog::escape::text(tool)
     );
     Error::evaluation(EvaluationPhase::Tool, "", reason)

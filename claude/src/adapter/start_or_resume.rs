@@ -100,7 +100,7 @@ impl ClaudeAgentSDKAdapter {
         let Some(resume) = given else { return Ok(RunOrigin::new(ProgramSession::fresh(id))) };
         let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
             let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
-            let reason = format!("the state of adapter `{name}` is none of this one");
+            let reason = format!("the state of adapter `{name}` does not belong to this adapter");
             return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
         };
         let transcripts = match self.home {

@@ -132,7 +132,7 @@ fn two_runs_do_not_write_into_one_session_of_the_program() {
         let second = adapter(&other).evaluate(&other.prompt(), &other.state, other.asking("Three?"));
         drop(go_on);
         let error = second.unwrap_err().to_string();
-        assert!(error.contains("another run works in the program's session"), "{error}");
+        assert!(error.contains("another run uses the program's session"), "{error}");
         assert_eq!(first.join().unwrap().unwrap().text, "Yes.");
     });
     // It can be resumed once the first run is over.

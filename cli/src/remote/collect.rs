@@ -117,7 +117,7 @@ fn describe_collected(report: &CollectReport) -> String {
         0 => String::new(),
         payloads => {
             format!(
-                ", and {} that nothing names any more, {} bytes",
+                ", and {} that no record names any more, {} bytes",
                 count_text(payloads, "payload"),
                 report.payload_bytes
             )
@@ -131,10 +131,10 @@ fn payloads_stay(left: u64) -> String {
     let hours = MIN_AGE.as_secs() / 3_600;
     match left {
         1 => format!(
-            "1 payload that nothing names any more stays until `gc` finds it so again, {hours} h later"
+            "1 payload that no record names any more remains until `gc` finds it unused again, {hours} h later"
         ),
         _ => format!(
-            "{left} payloads that nothing names any more stay until `gc` finds them so again, {hours} h later"
+            "{left} payloads that no record names any more remain until `gc` finds them unused again, {hours} h later"
         ),
     }
 }
@@ -144,12 +144,12 @@ fn stay(left: u64, young: u64) -> String {
     let rest = left.saturating_sub(young);
     let hours = MIN_AGE.as_secs() / 3_600;
     let young = (young > 0).then(|| format!("{young} whose volume is younger than {hours} h"));
-    let rest = (rest > 0).then(|| format!("{rest} that no volume holds yet"));
+    let rest = (rest > 0).then(|| format!("{rest} that no volume contains yet"));
     let whys: Vec<String> = young.into_iter().chain(rest).collect();
     match left {
-        0 => "none stay".to_owned(),
-        1 => format!("1 chunk stays: {}", whys.join(", ")),
-        _ => format!("{left} chunks stay: {}", whys.join(", ")),
+        0 => "none remain".to_owned(),
+        1 => format!("1 chunk remains: {}", whys.join(", ")),
+        _ => format!("{left} chunks remain: {}", whys.join(", ")),
     }
 }
 
@@ -158,20 +158,22 @@ fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
     let verb = if yes { "removed" } else { "would remove" };
     let made = match volumes {
         0 => String::new(),
-        _ => format!(", put {}", count_text(volumes, "volume")),
+        _ => format!(", wrote {}", count_text(volumes, "volume")),
     };
     let more = match waiting {
         0 => String::new(),
         _ => {
             format!(
-                "; the bodies of {} more go once their chunks are collected",
-                count_text(waiting, "record")
+                "; the bodies of {} wait until their chunks are collected",
+                count_text(waiting, "more record")
             )
         }
     };
     let payloads = match (report.undecoded, payloads_left) {
         (Some(record), _) => {
-            format!("; no payload goes: this version cannot say what record {record} names")
+            format!(
+                "; no payload is removed: this version does not know which payloads record {record} names"
+            )
         }
         (None, 0) => String::new(),
         (None, left) => format!("; {}", payloads_stay(left)),

@@ -37,7 +37,7 @@ pub(crate) fn with_copy(
     let place = super::place(&asked.url)?;
     let Copy { directory, dir, standing } = Copy::pull(Arc::clone(&place), asked.session, output.is_process)?;
     output.note(format_args!(
-        "note: {} is read in {}: epoch {}, claimed by `{}`",
+        "note: {} is read from {}: epoch {}, claimed by `{}`",
         asked.session,
         place.url(),
         standing.epoch,
@@ -85,7 +85,7 @@ pub(crate) fn with_each_copy(
     check: &mut dyn FnMut(&HeldSession, Result<Copy>) -> Result<()>,
 ) -> Result<()> {
     let (place, sessions) = super::some_sessions_at(url)?;
-    let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
+    let mut progress = output.progress("verifying replicated sessions", sessions.len() as u64);
     for (done, held) in (1..).zip(&sessions) {
         check(held, Copy::pull(Arc::clone(&place), held.session, output.is_process))?;
         progress.at(done);

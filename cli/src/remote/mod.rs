@@ -74,10 +74,10 @@ pub(crate) fn sessions_at(
 }
 
 #[cfg(feature = "object-store")]
-pub(crate) const NO_SESSION: &str = "no session is held there";
+pub(crate) const NO_SESSION: &str = "there are no sessions at this URL";
 
 #[cfg(feature = "object-store")]
-pub(crate) const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
+pub(crate) const WHERE: &str = "give the URL of the host's replicator, with its prefix";
 
 /// Opens a place like [`sessions_at`], and fails if it lists no sessions.
 #[cfg(feature = "object-store")]
@@ -93,8 +93,8 @@ fn some_sessions_at(
 /// Error: a place does not contain a session.
 #[cfg(feature = "object-store")]
 pub(crate) fn nothing_held(session: Uuid) -> crate::CommandError {
-    let what = format!("nothing is held of session {session} there");
-    crate::CommandError::usage(what, "`foldlog sessions URL` lists what is held")
+    let what = format!("there is no session {session} at this URL");
+    crate::CommandError::usage(what, "`foldlog sessions URL` lists the sessions there")
 }
 
 /// Names a session in a place: the place's URL, and the session's id.
@@ -150,14 +150,14 @@ pub(crate) fn no_session(url: &str) -> crate::CommandError {
     let what = format!("{} names no session", redact_url(url));
     crate::CommandError::usage(
         what,
-        "give URL/sessions/ID, in front of a `?`, or the URL and the id; `foldlog sessions URL` lists them",
+        "give URL/sessions/ID (before a `?`), or the URL and the id; `foldlog sessions URL` lists the ids",
     )
 }
 
 /// Error: a verb writes, but places are read-only.
 pub(crate) fn not_written(url: &str) -> crate::CommandError {
-    let what = format!("{} is a place, and this verb is for a directory", redact_url(url));
-    let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
+    let what = format!("{} is a URL, and this command needs a directory", redact_url(url));
+    let next = "copy the session by `foldlog pull URL --to STORE`; to write into it, take it over by `foldlog takeover URL --to STORE --by WHO --reason WHY`";
     crate::CommandError::usage(what, next)
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn not_written(url: &str) -> crate::CommandError {
 #[cfg(not(feature = "object-store"))]
 pub(crate) fn not_built() -> crate::CommandError {
     crate::CommandError::usage(
-        "this program was built without what speaks to places of sessions",
-        "build it in: `cargo install --path cli --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
+        "this program was built without support for buckets and databases",
+        "build it with support: `cargo install --path cli --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
     )
 }
 

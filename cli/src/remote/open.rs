@@ -23,12 +23,12 @@ pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
 pub(crate) fn failure(error: Error) -> CommandError {
     let next = match error {
         Error::NotBuiltIn { .. } => {
-            "build it with what does: `cargo install --path cli --features s3` (or gcs, azure, postgres)"
+            "build foldlog with support for it: `cargo install --path cli --features s3` (or gcs, azure, postgres)"
         }
         Error::Url { .. } => {
-            "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"
+            "give a URL with the prefix of the sessions, as `foldlog help pull` explains, and without keys: these come from the environment"
         }
-        Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
+        Error::Settings { .. } => "correct the environment variables; `foldlog help pull` names some",
         Error::Store { failure, ref details, .. } => after(failure, details),
         Error::NewerFormat { .. } | Error::NewerTables { .. } => {
             "read the session with a newer version of foldlog"
@@ -43,7 +43,7 @@ pub(crate) fn failure(error: Error) -> CommandError {
         | Error::Row { .. }
         | Error::DatabaseWentBack { .. }
         | Error::Payload { .. } => return CommandError::Held(error.to_string()),
-        _ => "check the place, and the way to it",
+        _ => "check the URL, and the network connection to its host",
     };
     CommandError::usage(error.to_string(), next)
 }
@@ -60,34 +60,34 @@ fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'
         NoCredentials => {
             "set the keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         }
-        Elsewhere => "set AWS_REGION, or AWS_ENDPOINT_URL, to where the bucket is",
+        Elsewhere => "set AWS_REGION or AWS_ENDPOINT_URL to the location of the bucket",
         Missing => "check the name of the bucket, and the endpoint",
-        NotAFile => {
-            "look for pipes and directories where the bucket's directory should have files, and take them away"
+        NotAFile => "remove pipes and directories that are in the place of files in the bucket's directory",
+        ClockSkew => "set the clock of this machine",
+        Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which only its owner may read",
+        NoDatabase => "check the database in the URL, or create it",
+        NoRight => "grant the user CONNECT on the database, and its own schema or CREATE",
+        ReadOnly => {
+            "give the server that accepts writes, or several hosts with target_session_attrs=read-write"
         }
-        ClockSkew => "set the clock",
-        Password => "check the user in the URL, and PGPASSWORD or ~/.pgpass, which its owner alone may read",
-        NoDatabase => "check the database in the URL, or have it created",
-        NoRight => "have the user granted CONNECT on the database, and its own schema or CREATE",
-        ReadOnly => "name the server that takes writes: several hosts and target_session_attrs=read-write",
-        Full => "make room on the server",
+        Full => "free disk space on the server",
         Refused if is_database => "start the server, or check the host and the port in the URL",
         Refused => "start the server, or check the host and the port in AWS_ENDPOINT_URL",
         Unresolved if is_database => "check the host in the URL, and this machine's name servers",
         Unresolved => {
-            "check AWS_ENDPOINT_URL, or AWS_REGION, which the host's name follows from, and this machine's name servers"
+            "check AWS_ENDPOINT_URL, or AWS_REGION, which determines the host's name, and this machine's name servers"
         }
         Untrusted if is_database => {
-            "give the authority's file as sslrootcert=PATH, or the host that the certificate names"
+            "give the file of the certificate authority as sslrootcert=PATH, or the host that the certificate names"
         }
         Untrusted => {
-            "have this machine trust the certificate's authority, or give the host that the certificate names as AWS_ENDPOINT_URL"
+            "add the certificate authority to those that this machine trusts, or give the host that the certificate names as AWS_ENDPOINT_URL"
         }
         NoTls if is_database => {
-            "turn TLS on at the server; or, if the way there is safe, give sslmode=disable"
+            "enable TLS on the server; or, if the network is trusted, give sslmode=disable"
         }
         NoTls => {
-            "give the endpoint that speaks TLS; or, if the way there is safe, one that begins with http://"
+            "give an endpoint that supports TLS; or, if the network is trusted, one that starts with http://"
         }
         Busy if matches!(
             details.answer,
@@ -96,11 +96,11 @@ fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'
         {
             "close other connections to the server, or raise its max_connections"
         }
-        Busy => "try again a little later",
+        Busy => "try again later",
         TimedOut => {
-            "check the way to the host: something on it may drop what is sent there; or try again later"
+            "check the network connection to the host, such as a firewall that drops packets; or try again later"
         }
-        _ => "check the place, and the way to it",
+        _ => "check the URL, and the network connection to its host",
     }
 }
 
@@ -108,8 +108,8 @@ fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'
 fn after_denial(details: &FailureDetails) -> &'static str {
     let Some(ServerAnswer::Http { code: Some(code), .. }) = &details.answer else { return CHECK_KEYS };
     match code.as_str() {
-        "InvalidAccessKeyId" => "check AWS_ACCESS_KEY_ID: the store knows no key of that id",
-        "SignatureDoesNotMatch" => "check AWS_SECRET_ACCESS_KEY: it is not the one of that key",
+        "InvalidAccessKeyId" => "check AWS_ACCESS_KEY_ID: the service knows no key with this id",
+        "SignatureDoesNotMatch" => "check AWS_SECRET_ACCESS_KEY: it does not belong to that key",
         "ExpiredToken" | "InvalidToken" => {
             "get new keys, and set all three: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
         }
@@ -118,4 +118,4 @@ fn after_denial(details: &FailureDetails) -> &'static str {
 }
 
 const CHECK_KEYS: &str =
-    "check the keys in the environment, and that they may list, read and put objects beneath the prefix";
+    "check the keys in the environment, and that they may list, read and put objects under the prefix";

@@ -55,8 +55,8 @@ impl TemporaryDirectory {
     /// if this is a separate process.
     pub(super) fn new(is_process: bool) -> Result<TemporaryDirectory> {
         let refused = |error: io::Error| {
-            let what = format!("no temporary directory can be made: {}", escape::display(error));
-            CommandError::usage(what, "name another place for temporary files by TMPDIR")
+            let what = format!("a temporary directory cannot be created: {}", escape::display(error));
+            CommandError::usage(what, "set TMPDIR to another directory for temporary files")
         };
         let alone = Permissions::from_mode(0o700);
         let directory =

@@ -273,7 +273,7 @@ pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Res
         Ok(())
     })?;
     if bytes == 0 {
-        return Err(super::malformed_error(path, None, "the file holds no message"));
+        return Err(super::malformed_error(path, None, "the file contains no message"));
     }
     let store = Store::open_with(root, options(bytes))?;
     let options = SessionOptions::default();

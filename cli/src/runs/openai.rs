@@ -171,7 +171,7 @@ impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
                 }
             };
             if place.is_some() {
-                return Err(A::Error::custom(format!("the field `{name}` stands twice")));
+                return Err(A::Error::custom(format!("the field `{name}` occurs twice")));
             }
             *place = Some(value).filter(|value| value.get() != "null");
         }
@@ -190,11 +190,14 @@ fn parse_message(raw: &RawValue) -> Result<ChatFileMessage, String> {
         }
     };
     if fields.function_call.is_some() {
-        return Err("field `function_call`: it is no longer in use; give the call in `tool_calls`".to_owned());
+        return Err("field `function_call`: it is obsolete; give the call in `tool_calls`".to_owned());
     }
     let calls = calls(fields.calls)?;
     if role != Role::Assistant && !calls.is_empty() {
-        return Err(format!("field `tool_calls`: a message of role `{}` makes no calls", role.name()));
+        return Err(format!(
+            "field `tool_calls`: a message of the role `{}` cannot contain calls",
+            role.name()
+        ));
     }
     let call_id = text("tool_call_id", fields.call_id)?;
     if role == Role::Tool && call_id.is_none() {
@@ -213,7 +216,7 @@ fn parse_message(raw: &RawValue) -> Result<ChatFileMessage, String> {
 fn text(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, String> {
     let Some(raw) = raw else { return Ok(None) };
     let read = escape::read_json(raw.get());
-    read.map(Some).map_err(|error| format!("field `{field}`: it is no text: {}", strip_position(&error)))
+    read.map(Some).map_err(|error| format!("field `{field}`: it is not a string: {}", strip_position(&error)))
 }
 
 /// Returns the text of a content, or the JSON of its parts.
@@ -229,7 +232,7 @@ fn content(raw: Option<&RawValue>) -> Result<(Option<String>, Option<&str>), Str
     }
     let parts: Result<Vec<Part>, _> = serde_json::from_str(raw.get());
     parts.map_err(|error| {
-        format!("field `content`: a part is no object with a `type`: {}", strip_position(&error))
+        format!("field `content`: a part is not an object with a `type`: {}", strip_position(&error))
     })?;
     Ok((None, Some(raw.get())))
 }
@@ -255,7 +258,7 @@ struct Function<'a> {
 fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
     let Some(raw) = raw else { return Ok(Vec::new()) };
     let calls: Vec<OpenAiCall<'_>> = serde_json::from_str(raw.get()).map_err(|error| {
-        format!("field `tool_calls`: it is no array of calls: {}", strip_position(&error))
+        format!("field `tool_calls`: it is not an array of calls: {}", strip_position(&error))
     })?;
     let calls = calls.into_iter().enumerate().map(|(ordinal, call)| {
         let field = |name: &str| format!("tool_calls[{ordinal}].{name}");

@@ -17,7 +17,7 @@ use crate::failure::Result;
 pub fn read(path: &Path) -> Result<Vec<AgentRun>> {
     let file = read_json(path)?;
     let Some(runs) = file.as_array() else {
-        return Err(malformed_error(path, None, "the file does not hold an array of runs"));
+        return Err(malformed_error(path, None, "the file does not contain an array of runs"));
     };
     let runs = runs.iter().enumerate();
     runs.map(|(index, value)| run(value).map_err(|reason| malformed_error(path, Some(index), reason)))
@@ -56,7 +56,7 @@ fn tag(run: &Value, field: &str) -> Result<String, String> {
         Some(Value::Str(text)) => Ok(text.clone()),
         Some(Value::Unsigned(number)) => Ok(number.to_string()),
         Some(Value::Signed(number)) => Ok(number.to_string()),
-        Some(_) => Err(format!("`{field}` is neither a number nor a text")),
+        Some(_) => Err(format!("`{field}` is neither a number nor a string")),
         None => Err(format!("it has no `{field}`")),
     }
 }

@@ -20,32 +20,36 @@ use crate::readers::{open_store, pass_over};
 /// Describes the fields of `backup --json`.
 const BACKUP_JSON: &str = "\
 With --json one object:
-  copied       one for each session: session, dir, records, records_before, segments, objects, files, bytes, verified, captures,
-               captures_absent, captures_healed, elsewhere, damaged, damaged_more;
-               dir: the copy; records_before: those of the older copy; segments, objects, files, bytes: what was copied now;
-               files: what else is in the session's directory, such as captures of workspaces;
-               verified: records that were read again from the copy and checked; captures: those of workspaces that were read
-               again; captures_absent: those that the session's directory lacks; captures_healed: files of captures that were damaged
-               in the copy and were copied anew; elsewhere: resource, captures, parent of each workspace whose captures are not in
-               the session's directory, parent: the session that keeps them; damaged: path, reason of each damaged file of captures,
-               which later backups name again
+  copied       one object for each session:
+    session, dir      id of the session, directory of the copy
+    records           number of records in the copy; records_before: number in the older copy
+    segments, objects, files, bytes
+                      copied now; files: other files, such as captures of workspaces
+    verified          number of records that were read from the copy and checked
+    captures          number of captures of workspaces that the copy contains
+    captures_absent   number of captures that the session's directory lacks
+    captures_healed   number of damaged files of captures in the copy that were copied again
+    elsewhere         workspaces whose captures are not in the session's directory: resource,
+                      captures, parent (the session that has them, or null)
+    damaged           damaged files of captures: path, reason; later backups report them again
+    damaged_more      number of further damaged files of captures
   failed       sessions of a store that could not be copied: session, reason
-  passed_over  number of directories of a store that hold no records";
+  passed_over  number of directories of a store that contain no records";
 
 /// Holds what the command line asks of `foldlog backup`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BACKUP_JSON)]
 pub struct Args {
-    /// The session's directory, or the store's.
+    /// Directory of the session or store
     #[arg(value_name = "SESSION|STORE")]
     pub from: PathBuf,
-    /// Directory of the store of the copies; it is created if it does not exist.
+    /// Directory of the store for the copies, created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Copy the newest image too, so that the copy opens as fast as the session.
+    /// Copy the newest image too, so that the copy opens as fast as the session
     #[arg(long)]
     pub images: bool,
-    /// Read all captures of workspaces again, in the copy and in the session, and not only those that are copied now.
+    /// Check all captures in the session and in the copy, not only newly copied ones
     #[arg(long)]
     pub check_captures: bool,
 }
@@ -122,13 +126,14 @@ struct BackupFailure {
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
     let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
-    for (directory, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
+    let (itself, its_store) = ("which is to be copied", "the store of the session to be copied");
+    for (directory, what) in [(Some(from), itself), (around.as_deref(), its_store)] {
         let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
         else {
             continue;
         };
         let (to, directory) = (escape::path(to), escape::path(directory));
-        let what = format!("{to} is or lies within {directory}, {what} is to be copied");
+        let what = format!("{to} is the same as or inside {directory}, {what}");
         return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
@@ -157,7 +162,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     } else {
         // Checked first, so that no store is created for a directory without a session.
         if !from.is_dir() {
-            let reason = if from.exists() { "it is not a directory" } else { "there is no such directory" };
+            let reason = if from.exists() { "it is not a directory" } else { "it does not exist" };
             let reason = reason.to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());
         }
@@ -171,16 +176,15 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     match (damaged, document.failed.is_empty()) {
         (0, is_all) if damaged_captures > 0 => {
             let sessions = count_text(damaged_captures, "session");
-            let rest = if is_all { "all else was copied" } else { "other sessions could not be copied" };
+            let rest =
+                if is_all { "everything else was copied" } else { "other sessions could not be copied" };
             Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
         }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
         (damaged, _) => {
             let sessions = count_text(damaged as u64, "session");
-            Err(CommandError::DoesNotHold(format!(
-                "{sessions} could not be copied, since the log is damaged"
-            )))
+            Err(CommandError::DoesNotHold(format!("{sessions} could not be copied because of a damaged log")))
         }
     }
 }
@@ -217,15 +221,15 @@ impl Elsewhere {
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
         let (captures, name) = (count_text(self.captures, "capture"), escape::text(&self.resource));
         output.line(format_args!(
-            "  not in the session's directory, so not in the copy: {captures} of the workspace `{name}`"
+            "  not copied (outside the session's directory): {captures} of the workspace `{name}`"
         ))?;
         match self.parent {
             Some(parent) => output.line(format_args!(
-                "    they are in the directory of its parent, session {parent}: a backup of that session has them"
+                "    they are in the directory of its parent, session {parent}: back up that session too"
             ))?,
             None => output.line(format_args!(
-                "    copy the directory in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
-                 `--snapshots {}`",
+                "    also copy the directory in which the host keeps them, with any tool; `foldlog rewind` and `foldlog recover` \
+                 read it with `--snapshots {}`",
                 quote_word(format!("{}=DIRECTORY", self.resource).as_ref()),
             ))?,
         }
@@ -241,7 +245,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     for copied in &document.copied {
         let (session, new) = (copied.session, copied.records - copied.records_before);
         output.line(format_args!(
-            "session {session}: {}, of which {new} are new; {}, {}, {} and {} bytes copied; {} verified",
+            "session {session}: {} ({new} new); copied {}, {}, {}, {} bytes; {} verified",
             count_text(copied.records, "record"),
             count_text(copied.segments, "segment"),
             count_text(copied.objects, "object"),
@@ -254,7 +258,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
         if copied.captures_healed > 0 {
             let files = count_text(copied.captures_healed, "file");
-            output.line(format_args!("  {files} of captures were damaged in the copy, and copied anew"))?;
+            output.line(format_args!("  damaged in the copy, copied again: {files} of captures"))?;
         }
         for elsewhere in &copied.elsewhere {
             elsewhere.print(output)?;
@@ -264,7 +268,8 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             output.line(format_args!("  damaged capture: {path}: {reason}"))?;
         }
         if copied.damaged_more > 0 {
-            output.line(format_args!("  and {} more damaged files of captures", copied.damaged_more))?;
+            let more = count_text(copied.damaged_more, "more damaged file");
+            output.line(format_args!("  and {more} of captures"))?;
         }
     }
     for failed in &document.failed {

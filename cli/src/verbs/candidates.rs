@@ -17,20 +17,20 @@ use crate::readers::{open_sound_outline, open_store};
 /// Names what a word may be completed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CandidateKind {
-    /// Ids of the sessions of a store.
+    /// Ids of the sessions of a store
     Sessions,
-    /// Tags: of a session those of its snapshots, which name positions; of a store those of its sessions, as KEY=VALUE.
+    /// Tags of a session's snapshots, or of a store's sessions as KEY=VALUE
     Tags,
 }
 
 /// Holds what the command line asks of `foldlog candidates`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What the word may be.
+    /// Kind of the candidates
     pub kind: CandidateKind,
-    /// The directory of a store or a session.
+    /// Directory of a store or session
     pub path: PathBuf,
-    /// The beginning of the word.
+    /// Beginning of the word
     #[arg(default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     pub prefix: String,
 }

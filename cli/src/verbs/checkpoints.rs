@@ -14,9 +14,10 @@ use crate::readers::open_session;
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
-  latest       the checkpoint that `latest` stands for: the last one on the live path
-  mismatch     why a hash does not fit the records; null if all do
-  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces, resources, snapshot, validation_hash;
+  latest       id of the last checkpoint on the live path, to which the strategy `latest` returns
+  mismatch     reason why a hash does not match the records; null if all match
+  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces,
+               resources, snapshot, validation_hash;
                manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
                conversation_messages_count, storage_size_bytes, dependencies";
 
@@ -24,7 +25,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = CHECKPOINTS_JSON)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
 }
 
@@ -68,7 +69,8 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         return Ok(code);
     }
     if checkpoints.is_empty() {
-        let next = "its host creates them; those that an imported session had are positions of the log that it was exported from";
+        let next =
+            "the host of a session creates them; those of an exported session remain in its original log";
         return Err(CommandError::usage("the session has no checkpoints", next));
     }
     for checkpoint in checkpoints {

@@ -22,47 +22,48 @@ use crate::readers::{WriteArgs, in_store, open_session};
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
 With --json one object:
-  session   id of the session
-  through   position through which bodies were dropped; null if there was nothing to drop
-  kept      positions at and before it at which the slices are known
-  dropped   number of records whose bodies were dropped
-  segments  number of segments that were written anew
-  bytes     bytes that the compacted segments have less
-  object_bytes  bytes of the objects that the dropped bodies named, which `gc` removes unless other records name them
-  compressed  with --compress: compression, segments (files written anew), finished (segments that could be),
-              bytes_before, bytes_after (of their files); else null
-Of a whole store:
-  compacted  the sessions of which something was dropped, each as above
+  session       id of the session
+  through       position up to which bodies were dropped; null if there was nothing to drop
+  kept          positions up to there at which the slices can still be read
+  dropped       number of records whose bodies were dropped
+  segments      number of segments that were rewritten
+  bytes         number of bytes by which these segments became smaller
+  object_bytes  bytes of the objects that the dropped bodies refer to; `gc` removes these objects
+                unless other records refer to them
+  compressed    with --compress: compression, segments (files rewritten), finished (segments),
+                bytes_before, bytes_after (of their files); otherwise null
+With --json of a store one object:
+  compacted  the changed sessions, each as above
   unchanged  number of sessions with nothing to drop
-  open       ids of the sessions that are open for writing, and were left as they are
+  open       ids of the sessions that are open for writing, and were skipped
   failed     sessions that could not be compacted: session, reason";
 
 /// Holds what the command line asks of `foldlog compact`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = COMPACT_JSON)]
 pub struct Args {
-    /// The session's directory, or a store's: then each of its sessions that is not open is compacted.
+    /// Directory of a session, or of a store: sessions that are open are skipped
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
-    /// Which snapshots keep their positions.
+    /// Snapshots whose positions are kept
     #[arg(long, value_enum, default_value_t)]
     pub keep: SnapshotRetention,
-    /// Another position that is kept: a number or a snapshot's tag; may be given several times.
+    /// Keep this position too, a number or a snapshot's tag; may be repeated
     #[arg(long = "keep-position", value_name = "POSITION")]
     pub positions: Vec<Position>,
-    /// Keep the bodies of the last DAYS days.
+    /// Keep the bodies of the last DAYS days
     #[arg(long = "keep-days", value_name = "DAYS")]
     pub days: Option<u64>,
-    /// How the files of finished segments are kept. Left out, they stay as they are.
+    /// Compression of the files of finished segments [default: unchanged]
     #[arg(long, value_enum, value_name = "CODEC")]
     pub compress: Option<Compress>,
-    /// Compress segments from BYTES on, in place of 64 KiB.
+    /// Compress only segments of at least BYTES [default: 65536]
     #[arg(long = "compress-from", value_name = "BYTES", requires = "compress")]
     pub compress_from: Option<u64>,
-    /// Tell what would be dropped and compressed, and change nothing.
+    /// Print what would be dropped and compressed, without changing anything
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether sessions that a replica holds are written.
+    /// Whether replicated sessions are written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -85,12 +86,12 @@ pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
 /// Names the snapshots whose positions are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum SnapshotRetention {
-    /// Those with a tag.
+    /// Snapshots with a tag
     #[default]
     Tagged,
-    /// All.
+    /// All snapshots
     All,
-    /// None.
+    /// No snapshot
     None,
 }
 
@@ -107,11 +108,11 @@ impl From<SnapshotRetention> for KeptSnapshots {
 /// Names how the files of finished segments are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Compress {
-    /// Compressed with zstd, which compresses more.
+    /// Zstandard, for smaller files
     Zstd,
-    /// Compressed with LZ4, which is faster.
+    /// LZ4, which is faster
     Lz4,
-    /// Plain.
+    /// No compression
     None,
 }
 
@@ -170,8 +171,8 @@ struct CompactFailure {
 pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Result<u8> {
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
-        let what = "the sessions of a store have no positions in common".to_owned();
-        return Err(CommandError::usage(what, "give the directory of a session with `--keep-position`"));
+        let what = "--keep-position applies to one session, not to a store".to_owned();
+        return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
     }
     let positions = positions(path, &asked.positions, output)?;
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
@@ -228,7 +229,7 @@ fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Resu
             print(report, options, output)?;
         }
         for session in &document.open {
-            output.line(format_args!("session {session}: open for writing, left as it is"))?;
+            output.line(format_args!("session {session}: open for writing, skipped"))?;
         }
         for CompactFailure { session, reason } in &document.failed {
             output.line(format_args!("session {session}: not compacted: {reason}"))?;
@@ -245,7 +246,7 @@ fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'
         Some(through) => {
             let (verb, written) = match options.dry_run {
                 true => ("would drop", String::new()),
-                false => ("dropped", format!("; {} written anew", count_text(*segments, "segment"))),
+                false => ("dropped", format!("; {} rewritten", count_text(*segments, "segment"))),
             };
             output.line(format_args!(
                 "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
@@ -253,11 +254,12 @@ fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'
             ))?;
             if *object_bytes > 0 {
                 output.line(format_args!(
-                    "  they name objects of {object_bytes} bytes; what nothing else names, `foldlog gc` removes"
+                    "  they refer to objects of {object_bytes} bytes; `foldlog gc` removes those that no other record needs"
                 ))?;
             }
             let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-            output.line(format_args!("  known up to there: {}", kept.join(", ")))?;
+            output
+                .line(format_args!("  positions up to there that can still be read: {}", kept.join(", ")))?;
         }
         None if options.keep_bodies => {}
         None => output.line(format_args!("session {session}: nothing to drop"))?,
@@ -270,8 +272,8 @@ fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'
 fn tell(id: Uuid, compressed: &CompressReport, dry_run: bool, output: &mut Output<'_>) -> Result<()> {
     let CompressReport { compression, segments, finished, bytes_before, bytes_after, .. } = compressed;
     let verb = match (compression, dry_run) {
-        (Compression::None, false) => "made plain",
-        (Compression::None, true) => "would be made plain",
+        (Compression::None, false) => "decompressed",
+        (Compression::None, true) => "would be decompressed",
         (_, false) => "compressed",
         (_, true) => "would be compressed",
     };

@@ -21,7 +21,7 @@ const FISH: &str = include_str!("completions/live.fish");
 /// Holds what the command line asks of `foldlog completions`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The shell.
+    /// Shell that reads the script
     pub shell: Shell,
 }
 

@@ -20,38 +20,42 @@ use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
 /// Describes the lines of `diff --json`.
 const DIFF_JSON: &str = "\
-Two sessions are compared by what they say: from their first records on until they part, and behind that by the slices, tags and
-conversations at N of SESSION and at M of the other. What is made anew in each run counts for nothing: a provider's ids, how
-long calls took, captures of workspaces. Files are not compared: `foldlog rewind --preview` and `foldlog view` show theirs.
+Two sessions are compared record by record up to the first difference, and then by their slices,
+tags and conversations, at position N of SESSION and M of the other session. Ids of providers,
+durations of calls and captures of workspaces are not compared, since they differ in every run.
+`foldlog rewind --preview` and `foldlog view` compare files.
 
-With --json a line for each difference:
+With --json one object a line, for each difference:
   slice         name of the slice; null for tags and conversations
-  conversation  id of the evaluation, only with a message
+  conversation  id of the evaluation, only for a message
   path          items[3].status, messages[3], tags.KEY
   change        added, removed, changed
-  before, after the values; null where there is none
-and with --with or --parent first one line:
-  parting       alike: records that both have; here, there: sequence and record of the first that only one of them has, null where it
-                ends; difference: path, recorded (here), produced (there) where both are of one kind
-  objects       only where a value of the difference stands in an object: here, there: object, bytes, value, or error in its place
-                where the object cannot be read or is over a mebibyte; null where the record has the value itself";
+  before, after the values; null if there is none
+With --with or --parent, the first line is another object:
+  parting       alike: number of equal records at the start;
+                here, there: sequence and record of the first different record of each session,
+                null if its log ends;
+                difference: path, recorded (here), produced (there), if both records are of one kind
+  objects       only if a value of the difference is in an object: here, there: object, bytes,
+                value; error instead of value if the object cannot be read or exceeds 1 MiB;
+                null if the record itself contains the value";
 
 /// Holds what the command line asks of `foldlog diff`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The position before; with another session that in SESSION, its last one if not given.
+    /// First position [default with --with or --parent: the last one of SESSION]
     #[arg(value_name = "N", required_unless_present_any = ["with", "parent"])]
     pub before: Option<Position>,
-    /// The position after; with another session that in the other, its last one if not given.
+    /// Second position [default with --with or --parent: the last one of the other session]
     #[arg(value_name = "M", required_unless_present_any = ["with", "parent"])]
     pub after: Option<Position>,
-    /// Compare with this session.
+    /// Compare with another session, given by its directory
     #[arg(long, value_name = "OTHER", conflicts_with = "parent")]
     pub with: Option<PathBuf>,
-    /// Compare a fork with the session of the same store that it comes from.
+    /// Compare a fork or a child session with its parent in the same store
     #[arg(long)]
     pub parent: bool,
 }
@@ -126,14 +130,14 @@ fn parent_of(reader: &LogReader) -> Result<PathBuf> {
         if let Some(end) = reader.sound_end() {
             return Err(end.damage.clone().into());
         }
-        let what = format!("{} comes from no other session", escape::path(reader.dir()));
-        return Err(CommandError::usage(what, "name another session by `--with OTHER`".to_owned()));
+        let what = format!("{} has no parent session", escape::path(reader.dir()));
+        return Err(CommandError::usage(what, "give another session: `--with OTHER`".to_owned()));
     };
     let beside = reader.dir().parent().unwrap_or(Path::new(".."));
     let parent = beside.join(session.to_string());
     if !parent.is_dir() {
-        let what = format!("the parent {session} is not beside {}", escape::path(reader.dir()));
-        return Err(CommandError::usage(what, "say where it is by `--with OTHER`".to_owned()));
+        let what = format!("the parent session {session} is not next to {}", escape::path(reader.dir()));
+        return Err(CommandError::usage(what, "give the directory of the parent: `--with OTHER`".to_owned()));
     }
     Ok(parent)
 }
@@ -191,7 +195,7 @@ impl DifferencePrinter {
                     one.sequence,
                     escape::text(&one.record)
                 ))?,
-                None if self.parts => output.line(format_args!("  {place:<5}  it ends"))?,
+                None if self.parts => output.line(format_args!("  {place:<5}  the log ends"))?,
                 None => {}
             }
         }

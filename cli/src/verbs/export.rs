@@ -21,21 +21,21 @@ use crate::runs::claude_code;
 /// Holds what the command line asks of `foldlog export`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The position [default: the last one].
+    /// Position to export [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub at: Option<Position>,
-    /// What to print.
+    /// Format of the export
     #[arg(long)]
     pub format: Format,
-    /// The directory that the files of a transcript are written into. No file that is there is changed.
+    /// Directory for the files of format claude-code; existing files are not changed
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// The directory whose `.aca` the files of the format aca are written into: of those that are there, those that changed.
+    /// Directory in whose `.aca` the changed files of format aca are written
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
-    /// What files of the format aca of 4 KiB and more are compressed by [default: none].
+    /// Compression of files of format aca that have at least 4 KiB [default: none]
     #[arg(long, value_name = "CODEC")]
     pub compress: Option<Compress>,
 }
@@ -55,26 +55,26 @@ impl Args {
 /// Names what an export prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// The slices, as one JSON document for other implementations of agent sessions.
+    /// Slices as one JSON document, for `foldlog import snapshot-json` and other programs
     SnapshotJson,
-    /// The records, one JSON object a line, as `show --json` prints them.
+    /// Records, one JSON object a line, as `foldlog show --json` prints them
     Jsonl,
-    /// The files of an imported transcript of Claude Code, as they were.
+    /// Files of an imported Claude Code transcript, byte for byte
     ClaudeCode,
-    /// All that the session is, as a tree of JSON files in `.aca/sessions/ID`, which `foldlog import aca` reads.
+    /// The whole session as JSON files in `.aca/sessions/ID`, for `foldlog import aca`
     Aca,
 }
 
 /// Says what files of a tree are compressed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Compress {
-    /// Zstandard.
+    /// Zstandard
     Zstd,
-    /// gzip.
+    /// gzip
     Gzip,
-    /// LZ4.
+    /// LZ4
     Lz4,
-    /// Nothing: every file can be read as it is.
+    /// No compression
     None,
 }
 
@@ -123,10 +123,10 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if target.out.is_some() && format != Format::ClaudeCode {
-        return Err(CommandError::usage("--out is of the format claude-code only", "leave it out"));
+        return Err(CommandError::usage("--out applies only to --format claude-code", "omit --out"));
     }
     if (target.to.is_some() || target.compress.is_some()) && format != Format::Aca {
-        return Err(CommandError::usage("--to and --compress are of the format aca only", "leave them out"));
+        return Err(CommandError::usage("--to and --compress apply only to --format aca", "omit them"));
     }
     match format {
         Format::ClaudeCode => return transcript(session, at, target.out.as_deref(), output),
@@ -159,8 +159,8 @@ pub fn run(
 /// Writes the session's tree into the `.aca` of a directory.
 fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
     let Some(to) = &target.to else {
-        let next = "name the directory that `.aca` is to be in: `--to DIR`";
-        return Err(CommandError::usage("the format aca writes files", next));
+        let next = "give the directory that is to contain `.aca`: `--to DIR`";
+        return Err(CommandError::usage("--format aca writes files, and needs a directory", next));
     };
     let algorithm = match target.compress.unwrap_or(Compress::None) {
         Compress::Zstd => CompressionAlgorithm::Zstd,
@@ -173,7 +173,9 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         // A position within a call cannot become a session.
         (None, Some(open)) if open.begin > SequenceNumber::MIN => {
             let (before, operation) = (open.begin.saturating_sub(1), open.operation);
-            output.note(format_args!("note: exported as it was before operation {operation}, which is open"));
+            output.note(format_args!(
+                "note: operation {operation} has not ended: the session is exported as of before it"
+            ));
             before
         }
         (at, _) => position(&reader, at)?,
@@ -187,13 +189,13 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         return Ok(HOLDS);
     }
     let (files, written) = (count_text(report.files, "file"), report.written);
-    output.line(format_args!("position {at} in {}", foldlog::escape::path(&report.dir)))?;
+    output.line(format_args!("position {at} exported to {}", foldlog::escape::path(&report.dir)))?;
     output.line(format_args!(
         "{files}: {written} written ({} bytes), {} removed",
         report.written_bytes, report.removed
     ))?;
     for path in &report.foreign {
-        output.line(format_args!("not of the tree, left alone: {}", foldlog::escape::text(path)))?;
+        output.line(format_args!("not part of the export, unchanged: {}", foldlog::escape::text(path)))?;
     }
     Ok(HOLDS)
 }
@@ -205,8 +207,9 @@ fn transcript(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if at.is_some() {
-        let what = "--at is not of the format claude-code: it writes the files as they were imported";
-        return Err(CommandError::usage(what, "leave it out"));
+        let what =
+            "--at does not apply to --format claude-code, which writes the files as they were imported";
+        return Err(CommandError::usage(what, "omit --at"));
     }
     let reader = open_session(session, output)?;
     let Some(out) = out else {

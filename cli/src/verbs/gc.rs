@@ -16,39 +16,44 @@ use crate::remote;
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
 With --json one object:
-  sessions  by their ids, those of which anything was removed: objects, captures, images, leftovers, bytes;
-            objects: of large payloads; captures: objects of captures of workspaces; leftovers: what crashes have left;
-            bytes: what the disk gets back
-  skipped   by their ids, why nothing was removed of a session, or nothing of its captures
-  left      what is in the place of a file or directory of the store's and is none, and was left alone: path, what
-  all       what was removed of the whole store, with the same fields
-With --json of a place one object a line, for each session: session, chunks, bytes, volumes, left, young, dropped, dropped_bytes,
-            waiting, payloads, payload_bytes, payloads_left, undecoded;
-            chunks: those that are removed, or would be, and bytes: their length; volumes: larger objects that were missing and
-            were put; left: chunks that stay, and young: how many of these stand in a volume that is younger than a day, the others
-            are in none yet; dropped: records that lose the bodies that `compact` dropped from the session's log,
-            and dropped_bytes: by how much the place gets shorter; waiting: records that lose theirs once their chunks are collected;
-            payloads: large values and packs of captures that nothing names any more, and payload_bytes: their length;
-            payloads_left: those that go at the earliest a day after the `gc --yes` that first found them so; undecoded: first record
-            of which this version cannot say what it names, so that no payload goes";
+  sessions  by id, the sessions with files that are, or would be, removed: objects (of large
+            payloads), captures (objects of captures of workspaces), images, leftovers (of crashes),
+            bytes (freed on the disk)
+  skipped   by id, the reason why nothing of a session, or none of its captures, is removed
+  left      entries that have the name of a file or directory of the store but are something else,
+            and are not touched: path, what
+  all       sums for the whole store, with the same fields
+With --json and a URL one object a line, for each session:
+  session
+  chunks         small objects with records that are, or would be, removed; bytes: their length
+  volumes        larger objects that were missing and are written
+  left           chunks that remain; young: how many of them are in a volume that is younger than a
+                 day; the others are in no volume yet
+  dropped        records whose bodies are removed, since `compact` dropped them from the session's
+                 log; dropped_bytes: length of these bodies
+  waiting        records whose bodies are removed once their chunks are
+  payloads       large values and packs of captures that nothing refers to; payload_bytes: their
+                 length
+  payloads_left  those that remain until a day after the first `gc --yes` that found them
+  undecoded      first record whose references this version cannot read: no payload is removed";
 
 /// Holds what the command line asks of `foldlog gc`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = GC_JSON)]
 pub struct Args {
-    /// The directory of a store, or of a session of one; or the URL of a bucket that holds sessions, or of one of them.
+    /// Directory of a store or session, or URL of a bucket, a database or a session in one
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Which snapshots keep their captures.
+    /// Snapshots whose captures are kept
     #[arg(long, value_enum, default_value_t)]
     pub keep: SnapshotRetention,
-    /// Keep the captures of the latest N calls of each session [default: 100].
+    /// Keep the captures of the latest N calls of each session [default: 100]
     #[arg(long = "keep-calls", value_name = "N")]
     pub calls: Option<u64>,
-    /// Keep the captures of the last DAYS days.
+    /// Keep the captures of the last DAYS days
     #[arg(long = "keep-days", value_name = "DAYS")]
     pub days: Option<u64>,
-    /// Remove the files.
+    /// Remove the files instead of only listing them
     #[arg(long)]
     pub yes: bool,
 }
@@ -64,8 +69,8 @@ impl Args {
         if let Some(url) = remote::url(&path) {
             if calls.is_some() || days.is_some() || keep != SnapshotRetention::default() {
                 return Err(CommandError::usage(
-                    "--keep, --keep-calls and --keep-days are for a store: a place keeps all captures",
-                    "leave them out",
+                    "--keep, --keep-calls and --keep-days apply only to a store: a bucket or database keeps all captures",
+                    "omit them",
                 ));
             }
             #[cfg(feature = "object-store")]
@@ -144,7 +149,7 @@ pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8
 fn no_store(path: &Path, failure: CommandError) -> CommandError {
     match failure {
         CommandError::Usage { .. } => CommandError::usage(
-            format!("{} is no store and no session of one", escape::path(path)),
+            format!("{} is neither a store nor a session in one", escape::path(path)),
             "give the directory of a store, or of a session: STORE/sessions/ID",
         ),
         failure => failure,

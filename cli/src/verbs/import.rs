@@ -27,102 +27,107 @@ const CLAUDE_CODE_JSON: &str = "\
 With --json one object:
   sessions, messages, records, rollbacks, log_bytes, seconds
   lines, rewinds, agents   lines of all files, rewinds, and sub-agents that became child sessions
-  findings                 kind, file, line; id: what is missing or repeated; lines: how many repeat earlier ones
-The kinds are dangling_parent, dangling_logical_parent, cycle, second_beginning, torn_line, malformed_line,
-replayed_lines, repeated_uuid, agent_without_call, call_without_result.";
+  findings                 kind, file, line; id: what is missing or repeated; lines: number of
+                           lines that repeat earlier ones
+The kinds are dangling_parent, dangling_logical_parent, cycle, second_beginning, torn_line,
+malformed_line, replayed_lines, repeated_uuid, agent_without_call, call_without_result.";
 
 /// Describes the fields of `import aca --json`.
 const ACA_JSON: &str = "\
 With --json one object:
   session, dir      the new session
   exported_session  the session that was exported
-  tasks, messages   how many there are
-  differing         parts of the state that differ from what was exported
+  tasks, messages   numbers of tasks and messages
+  differing         parts of the state that differ from the exported session
 With --partial one object:
   session           the new session, which requires validation; null if nothing was imported
   impossible, position, tasks, completed_tasks, messages, files, lost_updates
-  lost              what is lost with each file that is not what the manifest says";
+  lost              what is lost with each file that does not match the manifest";
 
 /// Describes the fields of `import snapshot-json --json`.
 const SNAPSHOT_JSON: &str = "\
 With --json one object:
   session, dir     the new session
   exported_at_us   when the export was taken, in microseconds since 1970
-  slices, items, conversations   how many there are";
+  slices, items, conversations   numbers of slices, items and conversations";
 
 /// Holds what the command line asks of `foldlog import`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Args {
-    /// Import a file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
+    /// Import a tau-bench file: an array of runs with `task_id`, `trial` and `traj`
     TauBench {
-        /// The file.
+        /// File to import
         file: PathBuf,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Import a conversation in OpenAI's form: a JSON array of messages, or one JSON object a line.
+    /// Import an OpenAI conversation: a JSON array of messages, or one message a line
     Openai {
-        /// The file.
+        /// File to import
         file: PathBuf,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Import transcripts of Claude Code: NAME.jsonl, with the sub-agents in NAME/subagents.
+    /// Import transcripts of Claude Code: NAME.jsonl, with sub-agents in NAME/subagents.
     ///
-    /// Every line is kept, and `foldlog export --format claude-code` writes the files again. Files that repeat or
-    /// follow lines of each other become one session, others one each. A sub-agent becomes a child session of the call that started it, a
-    /// rewind a rollback.
+    /// Every line is kept: `foldlog export --format claude-code` writes the same files. Files that
+    /// repeat or continue each other become one session; every other file becomes its own. A
+    /// sub-agent becomes a child session of the call that started it, and a rewind becomes a
+    /// rollback.
     #[command(after_help = CLAUDE_CODE_JSON)]
     ClaudeCode {
-        /// The files.
+        /// Files to import
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Import the tree of a session, which `foldlog export --format aca` wrote.
+    /// Import a session's tree of files, written by `foldlog export --format aca`.
     ///
-    /// Every file is compared with the tree's manifest first. The new session has another id; what else differs from what was
-    /// exported is named.
+    /// All files are checked against the manifest of the tree first. The new session has a
+    /// different id; other differences from the exported session are reported.
     #[command(after_help = ACA_JSON)]
     Aca {
-        /// The session's directory in a tree, or a directory with an `.aca` that holds one session.
+        /// Directory of the session in a tree, or directory whose `.aca` contains one session
         dir: PathBuf,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
-        /// Take the files of a damaged tree that its manifest still vouches for. Tells what that would yield and what is lost with
-        /// each other file, and imports it if --by and --reason are given.
+        /// Import the intact files of a damaged tree.
+        ///
+        /// Without --by and --reason, only reports what they contain, and what is lost with each
+        /// damaged or missing file.
         #[arg(long)]
         partial: bool,
-        /// Who imports the sound files.
+        /// Name of the person who imports the intact files
         #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires_all = ["partial", "reason"])]
         by: Option<String>,
-        /// Why.
+        /// Reason for the import
         #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "by")]
         reason: Option<String>,
     },
-    /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.
+    /// Import slices, written by `foldlog export --format snapshot-json` or another program.
     ///
-    /// The new session has another id. Its slices need no types: each keeps its policy and the very values of the session that
-    /// was exported. Conversations become records again, and calls stay with the log that they were exported from.
+    /// The new session has a different id. Its slices need no types: each keeps its policy and its
+    /// exact values. Conversations become records again. Calls are not imported: they remain in
+    /// the log of the exported session.
     #[command(after_help = SNAPSHOT_JSON)]
     SnapshotJson {
-        /// The file.
+        /// File to import
         file: PathBuf,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Import trajectories of SWE-agent: one run a file, with `history`.
+    /// Import trajectories of SWE-agent: one run a file, with `history`
     SweAgent {
-        /// The files.
+        /// Files to import
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The store's directory; it is created if it does not exist.
+        /// Directory of the store, created if it does not exist
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
@@ -262,7 +267,7 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     }
     let more: usize = shown.values().map(|count| count.saturating_sub(SHOWN_MAX)).sum();
     if more > 0 {
-        output.line(format_args!("and {more} more, which --json lists"))?;
+        output.line(format_args!("and {more} more; --json lists all"))?;
     }
     Ok(HOLDS)
 }
@@ -366,18 +371,18 @@ pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut
     }
     for (id, from) in unfinished_imports(&store)? {
         output.note(format_args!(
-            "note: session {id} is what a killed import of session {} left: it has no past, and can be deleted",
+            "note: session {id} is left from a killed import of session {}: it has no history, and can be deleted",
             foldlog::escape::text(&from)
         ));
     }
     let TreeDocument { session, exported_session, tasks, messages, differing, .. } = document;
-    output.line(format_args!("session {session}, of {exported_session}"))?;
+    output.line(format_args!("session {session}, imported from session {exported_session}"))?;
     output.line(format_args!("{}, {}", count_text(tasks, "task"), count_text(messages, "message")))?;
     for part in differing {
-        output.line(format_args!("differs from what was exported: {}", part.name()))?;
+        output.line(format_args!("differs from the exported session: {}", part.name()))?;
     }
     output.note(
-        "note: its ledger, the captures of its workspaces and its checkpoints stay with the log that it was exported from",
+        "note: its ledger, checkpoints and captures of workspaces were not imported: they remain with the exported session",
     );
     Ok(HOLDS)
 }

@@ -18,36 +18,42 @@ use crate::style::{BAD, CAUTION, GONE, GOOD, HEADING, PLAIN, Style};
 /// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
-  operation    its id: the sequence number of its first begin
-  parent       the operation within which it ran; undoes: the operation that it undid
-  verifies     the operation about which it asked the outside, if any did
-  asked_by     the answer that asked for it, by its sequence number, and which of the answer's calls it is
-  call_id      the provider's id of the call, which may name several operations
-  tool         its name; idempotency: whether it may be run again
-  outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or suspended, then rolled back)
-  cause        why it failed; exit_code: that of the command that the tool ran, if it is known; ended: unknown,
-               if its tool cannot tell whether its work ended, and what it changed was kept; waits_for: what it waits for while it is suspended: asks, awaits, within
-  effects      on anything that a rollback does not reach: none, unknown
+  operation    its id: the sequence number of its first start record
+  parent       operation within which it ran; undoes: operation that it undid
+  verifies     operation whose outcome it checked, if it did
+  asked_by     answer that asked for it: its sequence number, and the number of the call in it
+  call_id      the provider's id of the call, which several operations may share
+  tool         name of the tool; idempotency: whether the call may run again
+  outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or
+               suspended, then rolled back)
+  cause        reason for its failure
+  exit_code    exit code of the command that the tool ran, if it is known
+  ended        unknown, if the tool cannot determine whether its work ended; its changes were kept
+  waits_for    what a suspended operation waits for: asks, awaits, within
+  effects      effects that a rollback cannot undo: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
-  replaced     what its rollback replaced or removed, whoever had changed it: resource, changed, removed, more
-  begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
-  settled      decision (committed, failed, run-again, approved), by, reason, sequence; of an approval also arguments, the digest of
-               the arguments that were approved, and until, if it expires
+  replaced     what its rollback replaced or removed, even if another program had changed it:
+               resource, changed, removed, more
+  begin, end   sequence numbers of its latest run; elapsed_us: duration of that run; runs: number
+               of runs
+  settled      decision (committed, failed, run-again, approved), by, reason, sequence; of an
+               approval also arguments (digest of the approved arguments), and until, if it expires
 With OPERATION and --json one object: these fields, and
-  arguments    as they came; digest, question: of a call that asks
-  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, ended, elapsed_us, rolled_back, effects, not_undone, replaced, message,
-               result
-  undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
-  before       what has to be done before somebody can decide, or null
-  decide       what can be decided: meaning, command";
+  arguments    as received; digest, question: of a call that asks
+  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, ended, elapsed_us,
+               rolled_back, effects, not_undone, replaced, message, result
+  undone_by    operations that undid it; calls: operations within it: operation, tool, outcome,
+               effects
+  before       what must be done before a decision, or null
+  decide       possible decisions: meaning, command";
 
 /// Holds what the command line asks of `foldlog ledger`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = LEDGER_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The operation's id: what a person needs to decide about it, and what can be decided.
+    /// Print the details of the operation with this id, and the commands that decide about it
     pub operation: Option<OperationId>,
 }
 
@@ -76,8 +82,8 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     let fate = reader.fate_in_parent();
     if let FateInParent::Unknown { parent, operation, reason } = &fate {
         output.note(format_args!(
-            "note: this session works for operation {operation} of session {parent}, and whether that kept its work is \
-             not known: {reason}"
+            "note: this session works for operation {operation} of session {parent}; whether that operation kept its work is \
+             unknown: {reason}"
         ));
     }
     if let Some(operation) = operation {
@@ -120,11 +126,11 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     }
     if let FateInParent::Child { parent, operation, fate } = fate {
         let fate = match fate {
-            ChildFate::Undecided => "has not kept or abandoned its work yet",
-            ChildFate::Kept => "has kept its work",
-            ChildFate::Abandoned => "has abandoned its work",
+            ChildFate::Undecided => "has neither kept nor abandoned this work yet",
+            ChildFate::Kept => "has kept this work",
+            ChildFate::Abandoned => "has abandoned this work",
         };
-        output.line(format_args!("operation {operation} of its parent {parent} {fate}"))?;
+        output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
     }
     let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
     let fates = [

@@ -23,13 +23,13 @@ With --out and --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MAN_JSON)]
 pub struct Args {
-    /// The verb whose page is printed, such as `show` or `import aca` [default: the page of foldlog]
+    /// Command whose page is printed, such as `show` or `import aca` [default: foldlog]
     #[arg(value_name = "VERB", conflicts_with = "out")]
     pub verb: Vec<String>,
-    /// Write all pages into this directory, which is created if it does not exist. No file that is there is changed, but with --force.
+    /// Write all pages into this directory, created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Replace pages that are there
+    /// Replace existing pages
     #[arg(long, requires = "out")]
     pub force: bool,
 }
@@ -77,8 +77,8 @@ fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
         found.ok_or_else(|| {
             let of = command.get_display_name().unwrap_or("foldlog").replace('-', " ");
             CommandError::usage(
-                format!("`{of}` has no verb `{}`", escape::text(word)),
-                "`foldlog help` lists the verbs",
+                format!("`{of}` has no command `{}`", escape::text(word)),
+                "`foldlog help` lists the commands",
             )
         })
     })

@@ -28,22 +28,25 @@ use crate::readers;
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
 With --json one object a line:
-  session, operation   what `foldlog settle` needs
-  tool, call_id        its name, and the provider's id of the call
-  asked_by             the answer that asked for the call, and which of its calls it is
-  parent               the operation within which it ran
-  waits_for            approval, result; decision: its process ended before it did, and whether it did its work is unknown;
-                       recovery: the same, and the session is to be recovered first
-  question, arguments  as the tool and the model gave them
-  digest               BLAKE3 of the arguments, which an approval names
-  asked_at, expires_at times; a call that nobody answers in time has failed. An interrupted call was begun at asked_at
-  decide               what can be decided: meaning, command";
+  session, operation   arguments of `foldlog settle`
+  tool, call_id        name of the tool, and the provider's id of the call
+  asked_by             answer that made the call: its sequence number, and the number of the call
+                       in it
+  parent               operation within which the call ran
+  waits_for            approval, result; decision: its process ended during the call, and it is
+                       unknown whether the call did its work; recovery: the same, and the session
+                       must be recovered first
+  question, arguments  question of the tool, and arguments from the model
+  digest               BLAKE3 hash of the arguments, which an approval names
+  asked_at, expires_at times; a call without an answer fails at expires_at. asked_at of an
+                       interrupted call is the time of its start
+  decide               possible decisions: meaning, command";
 
 /// Holds what the command line asks of `foldlog pending`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = PENDING_JSON)]
 pub struct Args {
-    /// The store's directory.
+    /// Directory of the store
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
 }
@@ -77,10 +80,10 @@ struct PendingRow {
 }
 
 /// Question about a call of a session that has not been recovered yet.
-const UNRECOVERED: &str = "Its process ended before it did, and nobody has recovered the session since.";
+const UNRECOVERED: &str = "Its process ended during the call, and the session has not been recovered since.";
 
 /// Question about a call if it is unknown whether its work was done.
-const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
+const INTERRUPTED: &str = "Its process ended during the call. Did the call do its work?";
 
 impl PendingRow {
     fn from_question(reader: &LogReader, pending: PendingQuestion) -> PendingRow {
@@ -118,7 +121,7 @@ impl PendingRow {
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
         let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
-            meaning: "its host does not come back: restore what it worked on, with `--workspace` for each directory",
+            meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
             command: format!("foldlog recover {dir}"),
         };
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
@@ -228,9 +231,10 @@ fn show(row: &PendingRow, output: &mut Output<'_>) -> Result<()> {
             output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires {expires}"))?;
         }
         None if matches!(*waits_for, "decision" | "recovery") => {
-            output.line(format_args!("  was interrupted, and waits for a {waits_for}; begun {asked_at}"))?;
+            output
+                .line(format_args!("  was interrupted, and waits for a {waits_for}; started {asked_at}"))?;
         }
-        None => output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires never"))?,
+        None => output.line(format_args!("  waits for its {waits_for} since {asked_at}, never expires"))?,
     }
     output.line(format_args!("  {}", escape::text(&row.question)))?;
     output.line(format_args!("  arguments {}", escape::text(&row.arguments)))?;

@@ -29,76 +29,92 @@ use crate::readers::{WriteArgs, in_store};
 
 /// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
-What the call left half done is captured first, so that nothing is lost; what cannot be captured is moved to the directory
-.foldlog-aside of the workspace. If neither is possible, nothing is touched. No tool is run: the host runs again the calls that may be, and the others wait for `foldlog settle`.
+The present files are captured first, so that nothing is lost. Files that cannot be captured are
+moved to the directory .foldlog-aside of the workspace. If neither is possible, nothing is changed.
+No tool is run: the host runs calls again if that is safe, and `foldlog settle` decides about the
+others.
 
 With --json one object:
   session
-  ended         the calls that were open: operation, tool, call_id
+  ended         calls that were open: operation, tool, call_id
   workspaces    name, root, snapshots;
-                rebound: whether another directory took the place of the call's;
-                overwritten: whether files of that directory were removed;
-                removed_mark: what the mark said that --force removed
-  marks         where no call has a workspace to be restored, the directories given with --force: root, removed_mark
-  not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
-  replaced      what was replaced or removed, whoever had changed it: resource, changed, removed, more (paths that are not named);
-                `foldlog rewind SESSION --undo` brings it back
+                rebound: whether root replaces the directory on which the call worked;
+                overwritten: whether files were removed from root;
+                removed_mark: text of the mark that --force removed
+  marks         if no call has a workspace to restore, the directories given with --force: root,
+                removed_mark
+  not_undone    changes of the call that were not undone, and files that could not be captured:
+                resource, path, reason
+  replaced      what was replaced or removed, even if another program had changed it: resource,
+                changed, removed, more (paths that are not listed); `foldlog rewind SESSION --undo`
+                brings it back
   unsettled     calls that the host runs again or a person settles: operation, tool, call_id
 
 With --strategies and --json one object:
-  crash         what a crash left: incomplete_writes, corrupted_files, orphaned_resources, detected_at; null if nothing
-  strategies    strategy, impossible, new_session, position, tasks, completed_tasks, messages, files, lost_updates, lost
+  crash         effects of a crash: incomplete_writes, corrupted_files, orphaned_resources,
+                detected_at; null if there are none
+  strategies    strategy, impossible, new_session, position, tasks, completed_tasks, messages,
+                files, lost_updates, lost
 With --strategy and --json one object:
-  session       the session that goes on; strategy, tasks, messages, lost_updates, lost
-  differences   in what a session made of updates differs from the one that was read
-  workspaces    restored: name, root of each workspace that went back; left: names of resources that stay as they are";
+  session       id of the session that continues; strategy, tasks, messages, lost_updates, lost
+  differences   what differs in a session rebuilt from updates from the recorded session
+  workspaces    restored: name, root of each restored workspace; left: names of unchanged resources";
 
 /// Holds what the command line asks of `foldlog recover`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RECOVER_JSON)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session
     pub session: PathBuf,
-    /// The directory of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
+    /// Directory of a workspace that the call worked on; NAME= is optional if there is only one
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// The directory that holds a workspace's captures, if it is not in the session's directory.
+    /// Directory with a workspace's captures, if it is outside of the session's directory
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
-    /// A directory that takes the place of a workspace which is gone, was replaced, or is a copy. It must be empty, unless
-    /// --overwrite is given.
+    /// Directory to use instead of a workspace that is missing, was replaced, or is a copy
+    ///
+    /// It must be empty, unless --overwrite is given.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
-    /// Remove the files of a directory given by --rebind that the capture does not hold.
+    /// Remove files from a --rebind directory that the capture does not contain
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
-    /// Go on where what is there now can neither be captured nor be moved aside, as on a full disk. It is lost then.
+    /// Continue even if present files can neither be captured nor moved aside
+    ///
+    /// These files are then lost. The cause can be a full disk, for example.
     #[arg(long)]
     pub without_capture: bool,
-    /// Remove another session's mark from the directories given, also if no call is open. Only for a mark that is not true.
+    /// Remove another session's mark from the given directories, even if no call is open
+    ///
+    /// Use this only if the other session does not work in these directories.
     #[arg(long)]
     pub force: bool,
-    /// Tell what a crash left, and what each strategy would bring back. Writes nothing.
+    /// Print the effects of a crash and what each strategy would recover, without writing
     #[arg(long, conflicts_with_all = ["strategy", "workspaces", "snapshots", "rebind", "force"])]
     pub strategies: bool,
-    /// Go on by a strategy: latest, checkpoint:ID, updates (a new session made of the updates alone) or partial (a new
-    /// session of what is sound). With latest and checkpoint:ID, the workspaces given go back too; else they stay as they are.
+    /// Recover by a strategy: latest, checkpoint:ID, updates or partial
+    ///
+    /// `updates` creates a new session from the updates of tasks and messages, `partial` one from the
+    /// intact data. `latest` and `checkpoint:ID` also restore the given workspaces; other workspaces
+    /// remain unchanged.
     #[arg(long, value_name = "STRATEGY", conflicts_with = "force")]
     pub strategy: Option<String>,
-    /// The session's tree of files, as `foldlog export --format aca` wrote it: it is looked at too, and `partial` takes its
-    /// sound files if nothing of the log is sound.
+    /// The session's tree of files, written by `foldlog export --format aca`
+    ///
+    /// It is checked too. `partial` uses its intact files if no part of the log is intact.
     #[arg(long, value_name = "DIR", conflicts_with = "force")]
     pub tree: Option<PathBuf>,
-    /// The store of a new session [default: the session's own].
+    /// Store for a new session [default: the session's own]
     #[arg(long, value_name = "DIR", requires = "strategy")]
     pub to: Option<PathBuf>,
-    /// Who recovers the session by a strategy.
+    /// Name of the person who recovers the session by a strategy
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason for the recovery
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
     pub reason: Option<String>,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -303,7 +319,7 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     files.rebind(rebind).map_err(|error| match error {
         filesystem::Error::Path { .. } if !overwrite => CommandError::usage(
             error.to_string(),
-            "give an empty directory, or add --overwrite, which removes the files that the capture does not hold",
+            "give an empty directory, or add --overwrite, which removes the files that the capture does not contain",
         ),
         error => error.into(),
     })
@@ -333,9 +349,9 @@ fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
             Some("no mark was removed: --force removes the mark of a directory given by --workspace DIR")
         }
         (true, false, true) | (false, true, true) => None,
-        (true, false, false) => Some("--rebind changed nothing: no call has a workspace to be restored"),
+        (true, false, false) => Some("--rebind changed nothing: no call has a workspace to restore"),
         (false, ..) => Some(
-            "nothing was changed: no call has a workspace to be restored; to remove another session's mark from a directory, \
+            "nothing was changed: no call has a workspace to restore; to remove another session's mark from a directory, \
              give --workspace DIR --force",
         ),
     }
@@ -393,10 +409,10 @@ pub(super) fn places(
                 (None, None) => {
                     let name = escape::text(&name);
                     let what =
-                        format!("the session works on the workspace `{name}`, whose directory is not given");
+                        format!("the directory of the workspace `{name}` is not given");
                     // The path is a hint: only a person knows whether the directory still exists.
                     let (last, dir) = match &taken.path {
-                        Some(path) => (format!("; it was {path} last"), quote_word(path.as_ref())),
+                        Some(path) => (format!("; it was last {path}"), quote_word(path.as_ref())),
                         None => (String::new(), "DIR".to_owned()),
                     };
                     let next = format!("give its directory: --workspace {name}={dir}");
@@ -448,7 +464,8 @@ fn directories_by_name(
                     let each: Vec<String> =
                         taken.keys().map(|name| format!("{option} {}=DIR", escape::text(name))).collect();
                     let one = escape::text(one);
-                    let what = format!("`{one}` names none of the session's workspaces, which are {names}");
+                    let what =
+                        format!("`{one}` names no workspace of the session; its workspaces are {names}");
                     return Err(CommandError::usage(what, format!("give each: {}", each.join(" "))));
                 }
             },
@@ -493,10 +510,10 @@ fn find_captures(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
             let what = format!("{} is {}", escape::path(&path), found.in_place_of(wanted));
             return CommandError::usage(
                 what,
-                "move it away, and put back what was there, from a backup for instance",
+                "move it away, and restore the original, for example from a backup",
             );
         }
-        let what = format!("the session's directory does not hold the capture of the workspace `{name}`");
+        let what = format!("the session's directory does not contain the capture of the workspace `{name}`");
         CommandError::usage(
             what,
             format!("give the directory in which the host keeps it: --snapshots {name}=DIR"),
@@ -546,11 +563,11 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         for Workspace { name, root, rebound, overwritten, .. } in workspaces {
             if *rebound {
                 let removed = match overwritten {
-                    true => "; files in it that the capture does not hold were removed",
+                    true => "; files in it that the capture does not contain were removed",
                     false => "",
                 };
                 output.line(format_args!(
-                    "workspace `{name}`: {} took the place of the call's directory{removed}",
+                    "workspace `{name}`: {} replaces the call's directory{removed}",
                     escape::path(root)
                 ))?;
             }
@@ -576,7 +593,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             false => "--workspace NAME=DIR",
         };
         let command = format!("`foldlog rewind SESSION --undo --by WHO --reason WHY {directory}`");
-        output.line(format_args!("{} brings back what was there", output.places.put_into(&command)))?;
+        output.line(format_args!("{} brings these files back", output.places.put_into(&command)))?;
     }
     for RecoverOperationRow { operation, tool, .. } in ended {
         output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;
@@ -584,8 +601,8 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     for RecoverOperationRow { operation, tool, .. } in unsettled {
         let commands = output.places.put_into(&format!("`foldlog ledger SESSION {operation}`"));
         output.line(format_args!(
-            "operation {operation} (`{tool}`) waits: its host (or `foldlog run --resume`) runs it again if it may, or a person decides: {commands} prints the \
-             commands that do"
+            "operation {operation} (`{tool}`) waits: its host or `foldlog run --resume` runs it again if that is safe; otherwise a person \
+             decides: {commands} prints the commands"
         ))?;
     }
     Ok(())

@@ -36,9 +36,9 @@ use crate::readers::open_session;
 /// Holds what the command line asks of `foldlog replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// Check every rollback, not only 16 of them.
+    /// Check every rollback, not only 16 of them
     #[arg(long)]
     pub thorough: bool,
 }
@@ -148,18 +148,20 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
         output.line(format_args!("session {}: {records} folded", replayed.session))?;
         let compacted = match replayed.compacted {
             0 => String::new(),
-            some => format!("; of {some} a compaction has dropped what the slices held"),
+            some => {
+                format!("; {some} cannot be checked: a compaction has dropped the slices' contents there")
+            }
         };
         output.line(format_args!("{} of {rollbacks} checked{compacted}", replayed.checked))?;
         if replayed.lineage {
-            output.line("the records that it shares with its parent are those that the parent holds")?;
+            output.line("the records that the session shares with its parent are equal")?;
         }
         output.line(format_args!("digest {}", replayed.digest))?;
     }
     match replayed.difference {
         None if output.json() => Ok(HOLDS),
         None => {
-            output.line("the log holds: a fold from its first record contradicts nothing in it")?;
+            output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
             Ok(HOLDS)
         }
         Some(difference) => Err(CommandError::DoesNotHold(difference.to_string())),
@@ -208,7 +210,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let end = reader.fold(|record, state| {
         let sequence = record.sequence;
         if sequence != next {
-            let reason = format!("{next} was next");
+            let reason = format!("the next record should be {next}");
             return Err(foldlog::Error::Inconsistent { sequence, reason });
         }
         next += 1;

@@ -26,17 +26,18 @@ const PAYLOAD_BYTES: u64 = 1 << 20;
 /// Describes the fields of `report --json`.
 const REPORT_JSON: &str = "\
 With --json one object:
-  file, bytes    the file, and its length
-  session        the session's id; from, last: the records that are listed; at: the step at which the report opens
-  payload_bytes  length of the longest value that is included, or null if values are left out";
+  file, bytes    path of the file, and its length
+  session        id of the session; from, last: first and last listed record; at: position at
+                 which the report opens
+  payload_bytes  maximum length of an included value; null without --payloads";
 
 /// Holds what the command line asks of a report.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REPORT_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// File that is written. One that is there stays as it is, but with --force.
+    /// File to write
     #[arg(long, value_name = "FILE")]
     pub html: PathBuf,
     /// Position at which the report opens: a number or a snapshot's tag [default: the last one]
@@ -48,13 +49,13 @@ pub struct Args {
     /// Last record that is listed: its number, or a snapshot's tag [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub to: Option<Position>,
-    /// Include what hosts, tools and models said, which is left out otherwise
+    /// Include payloads: values and texts of hosts, tools and models
     #[arg(long)]
     pub payloads: bool,
-    /// Length of the longest value that is included, in bytes or as 64K; a longer one is cut [default: 1M]
+    /// Maximum length of an included value, such as 64K; longer ones are cut [default: 1M]
     #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::cli::bytes)]
     pub limit: Option<u64>,
-    /// Replace FILE if it is there
+    /// Replace FILE if it already exists
     #[arg(long)]
     pub force: bool,
 }
@@ -85,8 +86,8 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
     if !is_within {
         return Ok(());
     }
-    let what = format!("{} lies within a session, or among those of its store", escape::path(path));
-    Err(CommandError::usage(what, "name a file outside of the store"))
+    let what = format!("{} is inside a session, or among the sessions of its store", escape::path(path));
+    Err(CommandError::usage(what, "give a file outside of the store"))
 }
 
 /// Writes a session as one HTML file, which makes no request and needs no other file. The file
@@ -111,10 +112,11 @@ pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
         Some(at) => position(&reader, Some(at.clone()))?,
     };
     if !(range.from..=range.last).contains(&at) {
-        let what = format!("the report lists records {} to {}, and not {at}", range.from, range.last);
+        let what =
+            format!("the report lists records {} to {}, but not position {at}", range.from, range.last);
         return Err(CommandError::usage(
             what,
-            "give a position among them by --at, or other ones by --from and --to",
+            "give one of these by --at, or list other records by --from and --to",
         ));
     }
     let limit = arguments.payloads.then(|| arguments.limit.unwrap_or(PAYLOAD_BYTES));
@@ -135,7 +137,7 @@ pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
         let records = count_text(range.len(), "record");
         output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
         if limit.is_none() {
-            output.line("payloads are left out; --payloads includes them")?;
+            output.line("payloads are not included; --payloads includes them")?;
         }
     }
     Ok(code_of(&reader, output))
@@ -147,16 +149,17 @@ fn range(reader: &LogReader, arguments: &Args) -> Result<RecordRange> {
     let last = position(reader, arguments.to.clone())?;
     let range = RecordRange { from, last };
     if range.is_empty() {
-        let what = format!("record {from} is behind record {last}");
-        return Err(CommandError::usage(what, "give --from a number that is not above that of --to"));
+        let what = format!("record {from} is after record {last}");
+        return Err(CommandError::usage(what, "give --from a number that is not greater than that of --to"));
     }
     if range.last.get() > u64::from(u32::MAX) {
         let what = format!("a report lists records up to {}", u32::MAX);
         return Err(CommandError::usage(what, "give an earlier last record by --to"));
     }
     if range.len() > RECORDS_MAX {
-        let what = format!("a report lists {RECORDS_MAX} records at most, not {}", range.len());
-        return Err(CommandError::usage(what, "give a range of records by --from and --to"));
+        let what =
+            format!("a report lists at most {RECORDS_MAX} records, and this range has {}", range.len());
+        return Err(CommandError::usage(what, "give a smaller range by --from and --to"));
     }
     Ok(range)
 }

@@ -21,45 +21,49 @@ use crate::readers::{WriteArgs, in_store, open_session};
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\
 With --json one object:
-  checkpoint, position  what the session was restored to
-  undo                  the checkpoint of what was there before
-  rolled_back           the rollback's record
-  applied               later updates that were applied again: their records, old and new
-  refused               later updates that were not: sequence, reason
+  checkpoint, position  checkpoint to which the session was restored
+  undo                  checkpoint of the state before the restore
+  rolled_back           record of the rollback
+  applied               later updates that were applied again: their old and new records
+  refused               later updates that were refused: sequence, reason
   not_compared          later captures whose changes are unknown: sequence, workspace, reason
-  workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
+  workspaces            restored: name, root of each restored workspace; left: names of unchanged
+                        resources";
 
 /// Holds what the command line asks of `foldlog restore`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RESTORE_JSON)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session
     pub session: PathBuf,
-    /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
+    /// Checkpoint, as `foldlog checkpoints` lists it, or `latest`
     pub checkpoint: String,
-    /// Who restores the session.
+    /// Name of the person who restores the session
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
-    /// Why.
+    /// Reason for the restore
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
-    /// Apply the later events of tasks again, in order, as far as they are still legal; list all other later updates.
+    /// Apply later events of tasks again, in order, if they are still legal
+    ///
+    /// All other later updates are only listed.
     #[arg(long)]
     pub apply_later: bool,
-    /// The directory of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
+    /// Directory of a workspace to restore as well; NAME= is optional if there is only one
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// Another directory that takes the place of a workspace's own: where that is gone, was replaced, or is a copy. It has to be
-    /// empty.
+    /// Directory to use instead of a workspace that is missing, was replaced, or is a copy
+    ///
+    /// It must be empty, unless --overwrite is given.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
-    /// With --rebind, remove what is in the directory and not in the checkpoint.
+    /// Remove files from a --rebind directory that the checkpoint does not contain
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
-    /// The directory that holds a workspace's captures, if it is not in the session's directory.
+    /// Directory with a workspace's captures, if it is outside of the session's directory
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -143,7 +147,7 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
         "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
             let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
-                CommandError::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
+                CommandError::usage(error.to_string(), "`foldlog checkpoints SESSION` lists the checkpoints")
             })?;
             history.get(id)?
         }
@@ -155,8 +159,8 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
     if !output.json() {
         let position = checkpoint.position;
         output
-            .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
-        output.line(format_args!("    there: {}", describe_checkpoint(checkpoint)))?;
+            .line(format_args!("restoring from position {end} to {}, position {position}", checkpoint.id))?;
+        output.line(format_args!("    state there: {}", describe_checkpoint(checkpoint)))?;
         // Flushed before a possible error is printed to the other stream.
         output.stdout.flush()?;
     }
@@ -199,7 +203,7 @@ fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>)
         };
         return output.value(&document);
     }
-    output.line(format_args!("the session is at {id} since record {rolled_back}; {undo} undoes that"))?;
+    output.line(format_args!("restored to {id} by record {rolled_back}; restoring {undo} undoes this"))?;
     if !applied.is_empty() || !refused.is_empty() {
         output.line(format_args!("{} applied again", count_text(applied.len() as u64, "later update")))?;
     }

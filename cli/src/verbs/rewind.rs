@@ -25,29 +25,38 @@ use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
-A workspace goes back to what the last call before TO had left, or to what the first call behind TO found if there was none.
-Files that were changed by hand since the last call are kept whole, also those whose permissions alone were changed; files
-that were removed by hand stay removed. What captures leave out, and resources that are no directories, stay as they are.
---undo goes back to before the last rewind, also after later work, which it abandons. If a call that failed or was recovered
-has been rolled back since, and that replaced or removed files, --undo brings these files back instead; files that were changed
-since stay, and so does STATE; with --of that is done for the rollback of any call. --preview tells what either would do.
+A workspace returns to its state after the last call before TO. Without such a call, it returns to
+its state before the first call after TO. Files that were changed by hand since the last call are
+kept, even if only their permissions changed; files that were removed by hand stay removed. Files
+that captures leave out, and resources that are not directories, remain unchanged.
+
+--undo returns to the state before the last rewind, and abandons later work. If a later rollback of
+a failed or recovered call replaced or removed files, --undo brings these files back instead; files
+that were changed since, and STATE, remain unchanged. --of does this for the rollback of any call.
+--preview prints what a rewind or an undo would do.
 
 With --json one object:
-  operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the rewind, or the call, that it undid
-  rolled_back  sequence, to, abandoned, outside: calls that may have effects outside, which stay
-  resources    name, capture (record, of), created, modified, removed, kept (path, by_hand, otherwise, in_place_of), kept_more,
-               unknown (path, otherwise): files of which no capture knows, which are kept; unknown_more, left_out
-  left         name, reason of each resource that stays as it is
-  not_undone   resource, path, reason of what was restored otherwise
-and with --preview:
+  operation    operation of the rewind, as in `foldlog ledger`; undoes: rewind or call that it undid
+  rolled_back  sequence, to, abandoned; outside: calls that may have had external effects, which
+               remain
+  resources    name, capture (record, of), created, modified, removed,
+               kept (path, by_hand, otherwise, in_place_of), kept_more,
+               unknown (path, otherwise): kept files that a tool may or may not have written,
+               unknown_more, left_out
+  left         name, reason of each unchanged resource
+  not_undone   resource, path, reason of each part that was not restored exactly
+With --preview one object:
   from, to, undoes, left, abandoned
-  resources    name, capture, kept, unknown, left_out, files: path, change, before, after (len, permissions), diff (form: text, binary,
-               too_long, equal; unified)
-  slices, conversations  items, messages and turns, before and after; turns_removed: the records of those that go
-  differences  as `foldlog diff --json` has them
+  resources    name, capture, kept, unknown, left_out, files: path, change, before, after (len,
+               permissions), diff (form: text, binary, too_long, equal; unified)
+  slices, conversations
+               items, messages and turns, before and after; turns_removed: their records
+  differences  as in `foldlog diff --json`
   tags         tag, position of snapshots that would be abandoned
   outside      operation, tool, call_id, idempotency
-  recover_first  operations of an interrupted session, which is to be recovered before; the preview tells what the rewind does then";
+  recover_first
+               operations of an interrupted session, which must be recovered first; the preview
+               shows the rewind after that";
 
 /// Forms of the command, with the options that most sessions need.
 const USAGE: &str = "\
@@ -59,40 +68,44 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session
     pub session: PathBuf,
-    /// The position to go back to, or the tag of a snapshot.
+    /// Position to go back to, or the tag of a snapshot
     #[arg(required_unless_present = "undo", conflicts_with = "undo")]
     pub to: Option<Position>,
-    /// Undo the last rewind, or the last rollback of a call that replaced or removed files.
+    /// Undo the last rewind, or the last rollback of a call that replaced or removed files
     #[arg(long)]
     pub undo: bool,
-    /// Undo the rollback of this operation, and not the last one. `foldlog ledger SESSION` lists what each has replaced.
+    /// Undo the rollback of this operation instead of the last one
+    ///
+    /// `foldlog ledger SESSION` lists what each rollback has replaced.
     #[arg(long, value_name = "OPERATION", requires = "undo")]
     pub of: Option<u64>,
-    /// Tell what would change, with diffs. Writes nothing into the session's log.
+    /// Print what would change, with diffs, without writing into the session's log
     #[arg(long)]
     pub preview: bool,
-    /// Take back what was changed by hand, too.
+    /// Revert changes by hand too
     #[arg(long)]
     pub overwrite: bool,
-    /// Who rewinds the session.
+    /// Name of the person who rewinds the session
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason for the rewind
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
-    /// The directory of a workspace. `NAME=` may be left out if there is one workspace only.
+    /// Directory of a workspace; NAME= is optional if there is only one
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// The directory that holds a workspace's captures, if it is not in the session's directory.
+    /// Directory with a workspace's captures, if it is outside of the session's directory
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
-    /// Another directory for a workspace, such as that of a backup or a copy. What is there is captured first. Files that are not as
-    /// the last call left them count as changed by hand: an empty directory gets its files with --overwrite.
+    /// Other directory for a workspace, such as that of a backup or a copy
+    ///
+    /// Its files are captured first. Files that differ from the state after the last call count as
+    /// changed by hand: to fill an empty directory, add --overwrite.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -197,12 +210,12 @@ fn explain_failure(
         }
         CommandError::Engine(error @ Error::Interrupted { .. }) => CommandError::usage(
             error.to_string(),
-            format!("let its host recover it, or do so by `{}`", recovery(at, directories)),
+            format!("let its host recover it, or run `{}`", recovery(at, directories)),
         ),
         CommandError::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => {
             CommandError::usage(
                 error.to_string(),
-                "the session is as it was, and so are the other files; remove what is in the way, and rewind again",
+                "the session and the other files are unchanged; remove what is in the way, and rewind again",
             )
         }
         failure => failure,
@@ -218,8 +231,8 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
     let call = ledger.iter().filter(holds).min_by_key(|entry| entry.begin)?;
     let before = call.begin.checked_sub(1)?;
     Some(match call.end {
-        Some(end) => format!("go to {before}, before that call, or to {end}, behind it"),
-        None => format!("go to {before}, before that call"),
+        Some(end) => format!("rewind to {before}, before that call, or to {end}, after it"),
+        None => format!("rewind to {before}, before that call"),
     })
 }
 
@@ -265,11 +278,11 @@ fn rewind(
         if !preview.recover_first.is_empty() {
             let calls: Vec<String> = preview.recover_first.iter().map(ToString::to_string).collect();
             output.line(format_args!(
-                "the session was interrupted within operation {}: before it is recovered, it takes no rewind",
+                "the session was interrupted within operation {}: it must be recovered before a rewind",
                 calls.join(", ")
             ))?;
             output.line(format_args!(
-                "  its host recovers it, or this: `{}`; then a rewind does what follows",
+                "  let its host recover it, or run `{}`; a rewind then does the following",
                 recovery(at, asked.directories)
             ))?;
         }
@@ -301,7 +314,7 @@ fn run_of(
     {
         return Err(CommandError::usage(
             "the session has no captures of a workspace",
-            "leave out --workspace",
+            "leave out --workspace and --rebind",
         ));
     }
     let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
@@ -376,7 +389,7 @@ fn print_preview(
     for call in &preview.outside {
         let call_id = call.call_id.as_ref().map(|id| format!(", {}", escape::text(id))).unwrap_or_default();
         output.line(format_args!(
-            "operation {} (`{}`{call_id}, {}) may have effects outside, which stay",
+            "operation {} (`{}`{call_id}, {}) may have had external effects, which remain",
             call.operation,
             escape::text(&call.tool),
             call.idempotency.name()
@@ -395,10 +408,10 @@ fn print_report(
     let is_rollback = report.resources.iter().any(|one| one.capture.of == CaptureMoment::RollbackBegan);
     match report.undoes.filter(|_| is_rollback) {
         Some(undone) => output.line(format_args!(
-            "the files are back that the rollback of operation {undone} had replaced; operation {operation} says so"
+            "brought back the files that the rollback of operation {undone} had replaced; recorded as operation {operation}"
         ))?,
         None => output.line(format_args!(
-            "the session is as it was at position {to}; operation {operation} says so"
+            "the session is back at position {to}; recorded as operation {operation}"
         ))?,
     }
     for resource in &report.resources {
@@ -423,11 +436,11 @@ fn print_report(
     for call in &report.rolled_back.outside {
         let tool = escape::text(&call.tool);
         output.note(format_args!(
-            "note: operation {} (`{tool}`) may have effects outside, which stay",
+            "note: operation {} (`{tool}`) may have had external effects, which remain",
             call.operation
         ));
     }
-    output.line("to bring back what was there:")?;
+    output.line("to undo this:")?;
     let (dir, option) = (quote_word(at.dir.as_os_str()), at.option());
     let mut command = format!("foldlog rewind {dir} --undo --by \"$USER\" --reason WHY{option}");
     for (name, root) in roots {
@@ -448,14 +461,14 @@ fn print_place(
 ) -> Result<()> {
     let when = match capture.of {
         CaptureMoment::CallEnded => "after the call that ended",
-        CaptureMoment::CallBegan => "before the call that began",
-        CaptureMoment::CallBeganLater => "before the first call behind it, which began",
-        CaptureMoment::RewindBegan => "before the rewind that began",
+        CaptureMoment::CallBegan => "before the call that started",
+        CaptureMoment::CallBeganLater => "before the first later call, which started",
+        CaptureMoment::RewindBegan => "before the rewind that started",
         CaptureMoment::RollbackBegan => "before the rollback of the call that ended",
     };
     let root = roots.get(name).map(|root| escape::path(root)).unwrap_or_default();
     let name = escape::text(name);
-    let but = if kept_any { ", but for what is kept" } else { "" };
+    let but = if kept_any { ", except for kept files" } else { "" };
     output.line(format_args!("workspace `{name}`, {root}: as {when} at {}{but}", capture.record))
 }
 
@@ -474,7 +487,7 @@ fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {
     };
     let form = match diff {
         ContentDiff::Binary => ", binary",
-        ContentDiff::TooLong => ", too long to be shown",
+        ContentDiff::TooLong => ", too long to show",
         ContentDiff::Text { .. } | ContentDiff::Equal => "",
     };
     output.line(format_args!("  {change} {}: {sizes}{modes}{form}", escape::text(path)))?;
@@ -494,25 +507,26 @@ fn print_kept(kept: &[KeptFile], left_out: u64, output: &mut Output<'_>) -> Resu
     }
     match left_out {
         0 => Ok(()),
-        _ => output.line(format_args!("  {} left out of captures stay", count_text(left_out, "file"))),
+        _ => output.line(format_args!("  {} left out of captures, unchanged", count_text(left_out, "file"))),
     }
 }
 
 fn print_unknown(unknown: &[FileUnknown], more: u64, output: &mut Output<'_>) -> Result<()> {
     for FileUnknown { path, otherwise } in unknown {
         let path = escape::text(path);
-        output
-            .line(format_args!("  kept {path}: nobody knows who left it so; {otherwise} with --overwrite"))?;
+        output.line(format_args!(
+            "  kept {path}: unknown whether a tool wrote it; {otherwise} with --overwrite"
+        ))?;
     }
     match more {
         0 => Ok(()),
-        _ => output.line(format_args!("  and {more} more of which nobody knows")),
+        _ => output.line(format_args!("  and {more} more of unknown origin")),
     }
 }
 
 fn print_left(left: &[SkippedResource], output: &mut Output<'_>) {
     for SkippedResource { name, reason } in left {
         let (name, reason) = (escape::text(name), escape::text(reason));
-        output.note(format_args!("note: `{name}` stays as it is: {reason}"));
+        output.note(format_args!("note: `{name}` is unchanged: {reason}"));
     }
 }

@@ -21,25 +21,26 @@ use crate::readers::note_interrupted;
 /// Describes the fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\
 With --json one object:
-  session, dir     the new session
-  from             the damaged session
-  records          number of records that were copied: those below this sequence number
-  objects          number of objects that were copied
-  damage           the error with which the damaged session does not open; null if it opens
-  segment, offset  where its sound part ends
-  mended           damaged places that what follows them proves: segment, offset
-  left             what was not copied: segment, offset, bytes, records, sequences, more, reason
+  session, dir     id and directory of the new session
+  from             id of the damaged session
+  records          number of copied records, which are those below this sequence number
+  objects          number of copied objects
+  damage           error with which the damaged session does not open; null if it opens
+  segment, offset  end of its intact part
+  mended           damaged places whose contents the bytes after them prove: segment, offset
+  left             parts that were not copied: segment, offset, bytes, records, sequences, more,
+                   reason
   missing_objects  objects that are missing or damaged: sequence, path, reason
-  open, unsettled  calls to be recovered, and to be settled: operation, tool
+  open, unsettled  calls to recover, and calls to settle: operation, tool
   beside           other files in the session's directory, which were not copied";
 
 /// Holds what the command line asks of `foldlog salvage`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SALVAGE_JSON)]
 pub struct Args {
-    /// The damaged session's directory.
+    /// Directory of the damaged session
     pub session: PathBuf,
-    /// The store of the new session; it is created if it does not exist.
+    /// Directory of the store for the new session, created if it does not exist
     #[arg(long, value_name = "STORE")]
     pub to: PathBuf,
 }
@@ -202,13 +203,13 @@ fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
     let failed = |source| CommandError::File { path: to.to_owned(), source };
     let resolved = resolve(to).map_err(failed)?;
-    let Some(resolved) = resolved else { return wrong("has `..` behind a directory that does not exist") };
+    let Some(resolved) = resolved else { return wrong("has `..` after a directory that does not exist") };
     if resolved.starts_with(session) {
-        return wrong("is inside the session that is to be salvaged");
+        return wrong("is inside the damaged session");
     }
     match fs::symlink_metadata(to) {
         Err(_) => return Ok(true),
-        Ok(found) if found.is_symlink() => return wrong("is a link"),
+        Ok(found) if found.is_symlink() => return wrong("is a symbolic link"),
         Ok(found) if !found.is_dir() => return wrong("is not a directory"),
         Ok(_) => {}
     }
@@ -246,7 +247,7 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     ))?;
     for (segment, offset) in &salvaged.mended {
         output.line(format_args!(
-            "mended   {} at byte {offset}: damaged, but what follows proves what was there",
+            "mended   {} at byte {offset}: damaged, but the bytes after it prove its contents",
             escape::path(segment)
         ))?;
     }
@@ -255,9 +256,9 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     }
     for left in &salvaged.left {
         let sound = match (left.records, ranges(&left.sequences)) {
-            (0, _) => "no sound record".to_owned(),
-            (records, Some(ranges)) => format!("{} ({ranges})", count_text(records, "sound record")),
-            (records, None) => count_text(records, "sound record"),
+            (0, _) => "no intact record".to_owned(),
+            (records, Some(ranges)) => format!("{} ({ranges})", count_text(records, "intact record")),
+            (records, None) => count_text(records, "intact record"),
         };
         let more = if left.more { ", or more" } else { "" };
         output.line(format_args!(

@@ -30,47 +30,59 @@ use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
 /// Describes the fields of `sessions --json`.
 const SESSIONS_JSON: &str = "\
 With --json one object a line:
-  session, status        the first that is true: damaged, unreadable, running, interrupted, unsettled, suspended, resumable, unclosed, closed
-  records, log_bytes     of a damaged session those before its damage
-  objects, object_bytes  in its directory
-  created_at, last_at    times of its own first record and of its last one; tags
+  session, status        the first status that applies: damaged, unreadable, running, interrupted,
+                         unsettled, suspended, resumable, unclosed, closed
+  records, log_bytes     of a damaged session, those before its damage
+  objects, object_bytes  objects in its directory
+  created_at, last_at    times of its own first record and of its last record; tags
   parent                 session, how: fork, child; position or operation
-  replicated             at, by, epoch: a replica holds its records there, first claimed by whom; left out if none does
-  fenced                 from, epoch, by: another worker has claimed it, and records from there on were never acknowledged
-  running                pid, host, since, ended: the process that has it open, as far as that left a note
-  open                   calls that have begun and not ended: operation, tool, since; workspaces: their names and the paths that they had
-  unsettled, suspended   calls that were interrupted, and that wait for an answer: the same
-  resumable              conversations that stopped before their end and that their host resumes: evaluation, next (provider, calls),
-                         calls (ordinals of those that are to run), since
-  damage                 where its sound part ends: segment, offset, sequence
-  error                  why it cannot be read, or not all of it
+  replicated             at, by, epoch: where its records are replicated, and its first claim; left
+                         out if the session is not replicated
+  fenced                 from, epoch, by: another worker has claimed it, and records from `from` on
+                         were never acknowledged
+  running                pid, host, since, ended: the process that has it open, as far as known
+  open                   calls that have started and not ended: operation, tool, since; workspaces:
+                         their names and last paths
+  unsettled, suspended   calls that were interrupted, and calls that wait for an answer: the same
+                         fields
+  resumable              conversations that stopped before their end, which their host resumes:
+                         evaluation, next (provider, calls), calls (ordinals of calls to run), since
+  damage                 end of its intact part: segment, offset, sequence
+  error                  reason why it, or a part of it, cannot be read
 
-Of a place (file://, s3://, gs://, az:// or postgres://, as `foldlog help pull` says) the id, and as its log says: epoch and by, the last claim and
-who made it; records; last_at, the time of its last record; error. Every log is read for it. worker: closed, if nobody keeps a lease of it (it
-was closed, or its worker keeps none), alive, ran_out (whoever takes it over waits for nobody) or unknown: a bucket tells whether a worker
-lives only to whoever watches it for the length of its lease, as --wait does. lease, left out if nobody keeps one: worker, length_ms, renewed_at
-by the place's clock, and left_ms where the place can tell: 0 once it has run out.";
+With --json of a URL (`foldlog help pull` lists the kinds) one object a line:
+  session                id; every log is read for the following fields
+  epoch, by              last claim, and the worker that made it
+  records, last_at       number of records, and time of the last one
+  worker                 closed: there is no lease, since the session was closed or its worker uses
+                         none; alive; ran_out: a takeover does not have to wait; unknown: a bucket
+                         shows whether a worker is alive only to a reader that watches its lease for
+                         the lease's whole length, as --wait does
+  lease                  worker, length_ms, renewed_at by the clock of the bucket or database,
+                         left_ms if it is known, 0 once the lease has run out; left out if there is
+                         no lease
+  error                  reason why it cannot be read";
 
 /// Holds what the command line asks of `foldlog sessions`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SESSIONS_JSON)]
 pub struct Args {
-    /// The store's directory, or the URL of a place that holds sessions.
+    /// Directory of the store, or URL of a bucket or database
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
-    /// Only sessions of which this is true; may be given several times.
+    /// List only sessions to which this status applies; may be repeated
     #[arg(long, value_parser = status_parser())]
     pub status: Vec<Status>,
-    /// Only sessions with a record since this time, such as 2027-01-31T12:00:00Z, or since so long ago: 30m, 12h, 7d.
+    /// List only sessions with records since a time (2027-01-31T12:00:00Z) or age (30m, 12h, 7d)
     #[arg(long, value_name = "TIME")]
     pub since: Option<Since>,
-    /// Only sessions with this tag, KEY or KEY=VALUE; may be given several times.
+    /// List only sessions with this tag, KEY or KEY=VALUE; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
-    /// The order.
+    /// Order of the sessions
     #[arg(long, value_enum, default_value_t)]
     pub sort: Sort,
-    /// Of a bucket: watch which workers renew their leases, until it is known of each whether it lives.
+    /// With a URL, watch the leases until it is known which workers are alive
     #[arg(long)]
     pub wait: bool,
 }
@@ -90,8 +102,8 @@ impl Args {
             #[cfg(not(feature = "object-store"))]
             Some(_) => Err(crate::remote::not_built()),
             None if wait => {
-                let next = "a store knows at once: leave out --wait";
-                Err(CommandError::usage("--wait is for the sessions of a place", next))
+                let next = "leave out --wait: the statuses of a store are known at once";
+                Err(CommandError::usage("--wait applies only to a URL", next))
             }
             None => run(&dir, &asked, output),
         }
@@ -102,12 +114,12 @@ impl Args {
 fn status_parser() -> impl TypedValueParser<Value = Status> {
     let help = |status| match status {
         Status::Damaged => "Its log is damaged",
-        Status::Unreadable => "The session cannot be read, and is not known to be damaged",
+        Status::Unreadable => "It cannot be read, but no damage is known",
         Status::Running => "A process has it open for writing",
-        Status::Interrupted => "A tool's call has begun and not ended, and no process has the session open",
+        Status::Interrupted => "A tool call has started and not ended, and no process has the session open",
         Status::Unsettled => "A call was interrupted, and has neither run again nor been settled",
-        Status::Suspended => "A call waits for somebody's answer",
-        Status::Resumable => "A conversation stopped before its end: its host has to resume it",
+        Status::Suspended => "A call waits for an answer",
+        Status::Resumable => "A conversation stopped before its end, and its host can resume it",
         Status::Unclosed => "Its last writer ended without closing it, between two calls",
         Status::Closed => "Its last writer closed it",
     };
@@ -120,18 +132,18 @@ fn status_parser() -> impl TypedValueParser<Value = Status> {
 /// Names what sessions are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Their ids.
+    /// By id
     #[default]
     Id,
-    /// Their status, the worst first.
+    /// By status, the worst first
     Status,
-    /// Their last record's time, the latest first.
+    /// By the time of the last record, the latest first
     Activity,
-    /// The time of their creation, the latest first.
+    /// By creation time, the latest first
     Created,
-    /// Their number of records, the greatest first.
+    /// By number of records, the most first
     Records,
-    /// The bytes of their logs and objects, the most first.
+    /// By bytes of logs and objects, the most first
     Bytes,
 }
 
@@ -323,9 +335,9 @@ fn describe_row(row: &SessionListRow) -> String {
 
 fn replica_text(row: &SessionListRow) -> Option<String> {
     let fenced = row.fenced.as_ref().map(|fenced| {
-        format!("held by a replica, and fenced: records from {} on were never acknowledged", fenced.from)
+        format!("replicated, and fenced: records from {} on were never acknowledged", fenced.from)
     });
-    row.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
+    row.replicated.is_some().then(|| fenced.unwrap_or_else(|| "replicated".to_owned()))
 }
 
 fn first_resumable_text(row: &SessionListRow) -> String {
@@ -386,11 +398,11 @@ fn operations_text(operations: &[SessionOperationRow]) -> String {
 
 fn writer_text(writer: &WriterProcess) -> String {
     let WriterProcess { pid: Some(pid), host, since, ended } = writer else {
-        return "a process that left no note".to_owned();
+        return "an unknown process".to_owned();
     };
     let host = host.as_deref().map(|host| format!(" on {}", escape::text(host))).unwrap_or_default();
     let since = since.as_deref().map(|since| format!(" since {}", escape::text(since))).unwrap_or_default();
-    let ended = if *ended { ", which has ended: one that it forked holds the lock" } else { "" };
+    let ended = if *ended { ", which has ended: a process forked from it has the lock" } else { "" };
     format!("pid {pid}{host}{since}{ended}")
 }
 

@@ -25,35 +25,35 @@ use crate::readers::{WriteArgs, in_store, open_session};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SETTLE_JSON)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session
     pub session: PathBuf,
-    /// The operation's id, as `foldlog ledger` lists it.
+    /// Id of the operation, as `foldlog ledger` lists it
     pub operation: OperationId,
-    /// What is decided.
+    /// Decision about the call
     #[arg(value_enum)]
     pub decision: Settled,
-    /// Who decides.
+    /// Name of the person who decides
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
-    /// Why.
+    /// Reason for the decision
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
-    /// The result of a committed call, as JSON.
+    /// Result of a committed call, as JSON
     #[arg(long, value_name = "JSON")]
     pub result: Option<String>,
-    /// The text that the model reads [default: the result, or the reason].
+    /// Text for the model [default: the result, or the reason]
     #[arg(long, value_name = "TEXT")]
     pub shown: Option<String>,
-    /// The arguments that are approved: the digest that `foldlog pending` lists, or its first 12 digits or more.
+    /// Digest of the approved arguments, from `foldlog pending`; 12 or more digits are enough
     #[arg(long, value_name = "DIGEST")]
     pub arguments: Option<String>,
-    /// The time from which on the approval does not count, such as 2027-01-31T12:00:00Z.
+    /// Time at which the approval expires, such as 2027-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     pub until: Option<DateTime<Utc>>,
-    /// How many seconds to wait until the process that has the session open has taken the decision.
+    /// Seconds to wait until the process that has the session open takes the decision
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_SECONDS)]
     pub wait: u64,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -64,13 +64,14 @@ const WAIT_SECONDS: u64 = 2;
 
 /// Describes the output of `settle --json`.
 const SETTLE_JSON: &str = "\
-If another process has the session open, the decision is left for it, and this says whether it was taken: a host takes decisions when it
-waits for one, recovers the session or goes on with the conversation. It checks the decision once more.
+If another process has the session open, the decision is left for it, and the output reports whether
+it was taken. A host takes decisions when it waits for one, recovers the session or continues the
+conversation. It checks each decision again.
 
 With --json one object:
-  operation    its id
-  sequence     the record that holds the decision; null if no process has taken it yet
-  left         the file in which it was left, if no process has taken it yet";
+  operation    id of the operation
+  sequence     record of the decision; null if no process has taken it yet
+  left         file of the decision, if no process has taken it yet";
 
 impl Args {
     /// Runs the verb, and returns the exit code.
@@ -98,13 +99,13 @@ impl Args {
 /// Names what a person decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Settled {
-    /// The call had done its work; or here is the result for which it waits.
+    /// The call has done its work, or receives the result for which it waits
     Committed,
-    /// The call had not done its work, and is not run again; or what it asks for is refused.
+    /// The call has not done its work and does not run again, or its request is refused
     Failed,
-    /// The next recovery by the host runs the interrupted call again.
+    /// The next recovery by the host runs the interrupted call again
     RunAgain,
-    /// The call that asks may run, with the arguments that --arguments names.
+    /// The call that asks may run, with the arguments of --arguments
     Approved,
 }
 
@@ -196,7 +197,7 @@ fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
     );
     CommandError::usage(
         what,
-        "nothing was recorded; `foldlog pending` lists what waits, and `foldlog ledger` what became of each call",
+        "nothing was recorded; `foldlog pending STORE` lists the calls that wait, and `foldlog ledger SESSION` the outcome of each call",
     )
 }
 
@@ -213,10 +214,10 @@ fn tell_left(
         return Ok(HOLDS);
     }
     output.line(format_args!(
-        "the decision about operation {operation} is left for the process that has the session open ({holder}), and is not taken yet"
+        "the decision about operation {operation} is left for the process that has the session open ({holder}), which has not taken it yet"
     ))?;
     output.line(format_args!(
-        "  it is taken when that process waits for a decision, recovers the session or goes on with the conversation"
+        "  it is taken when that process waits for a decision, recovers the session or continues the conversation"
     ))?;
     output.line(format_args!("  to take it back, remove {file}"))?;
     Ok(HOLDS)
@@ -237,7 +238,7 @@ fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'
         return Err(CommandError::usage(what, "leave out --result, or settle the call as `committed`"));
     }
     if (arguments.is_some() || until.is_some()) && decision != Settled::Approved {
-        let what = "--arguments and --until belong to an approval";
+        let what = "--arguments and --until apply only to an approval";
         return Err(CommandError::usage(what, "leave them out, or settle the call as `approved`"));
     }
     let settlement = match decision {
@@ -252,20 +253,23 @@ fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'
 
 /// Returns the digest of the approved arguments. The command line gives its first digits.
 fn approved_digest(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
-    let list = "`foldlog pending` lists each question with the digest of its arguments";
+    let list = "`foldlog pending STORE` lists each question with the digest of its arguments";
     let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {
         let what =
-            format!("an approval names at least {DIGEST_DIGITS} digits of the digest of the arguments");
+            format!("an approval needs --arguments, with at least {DIGEST_DIGITS} digits of the digest");
         return Err(CommandError::usage(what, list));
     };
     let pending = open_session(session, output)?.pending_questions(now())?;
     let Some(asked) = pending.iter().find(|one| one.operation == decided.operation) else {
-        return Err(CommandError::usage(format!("operation {} asks for nothing", decided.operation), list));
+        return Err(CommandError::usage(
+            format!("operation {} has no open question", decided.operation),
+            list,
+        ));
     };
     let PendingQuestion { digest, .. } = asked;
     if !digest_text(digest).starts_with(&digits.to_ascii_lowercase()) {
         let what = format!(
-            "operation {} has other arguments: their digest is {}",
+            "the arguments of operation {} have another digest: {}",
             decided.operation,
             digest_text(digest)
         );

@@ -18,21 +18,21 @@ use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 /// Holds what the command line asks of `foldlog show`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The first record: its number, or a snapshot's tag [default: 0].
+    /// First record to list: its number, or a snapshot's tag [default: 0]
     #[arg(long, value_name = "POSITION")]
     pub from: Option<Position>,
-    /// The last record: its number, or a snapshot's tag [default: the last one of the log].
+    /// Last record to list: its number, or a snapshot's tag [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub to: Option<Position>,
-    /// Only records of this kind, such as `dispatch` or `rollback`.
+    /// List only records of this kind, such as `dispatch` or `rollback`
     #[arg(long)]
     pub kind: Option<String>,
-    /// Show what hosts and tools put into the records: values of events, arguments and results of calls.
+    /// Show payloads: values of events, arguments and results of calls
     #[arg(long)]
     pub payload: bool,
-    /// List the sound records behind damage too, as `unattached`: nobody knows what they followed.
+    /// List the intact records after damage too, as `unattached`: what they followed is unknown
     #[arg(long)]
     pub beyond_damage: bool,
 }
@@ -124,7 +124,7 @@ fn known_kind(name: &str) -> Result<RecordKind> {
     }
     let kinds = RecordKind::ALL.iter().filter(|kind| !kind.is_envelope()).map(|kind| kind.name());
     let next = format!("the kinds are {}", kinds.collect::<Vec<_>>().join(", "));
-    Err(CommandError::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
+    Err(CommandError::usage(format!("there is no kind of record `{}`", escape::text(name)), next))
 }
 
 /// Returns the style of a record's line: abandoned records are dimmed, rollbacks are highlighted.

@@ -18,12 +18,12 @@ use crate::readers::{code_of, map_write_error, open_sound};
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The position [default: the last one].
+    /// Position whose state is shown [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub at: Option<Position>,
-    /// Only the slice of this name.
+    /// Show only the slice with this name
     #[arg(long, value_name = "NAME")]
     pub slice: Option<String>,
 }

@@ -22,9 +22,10 @@ use crate::readers::{code_of, open_sound};
 
 /// Describes the fields of `stats --json`; [`Stats`] documents each.
 const STATS_JSON: &str = "\
-`rollbacks` counts records of that kind. The end of a call that was rolled back is a `tool_end`.
+`rollbacks` counts records of the kind `rollback`. The end record of a call that was rolled back is
+of the kind `tool_end`, and does not count.
 
-With --json one object. `bytes` and fields that end in `_bytes` are bytes, other numbers count things:
+With --json one object. `bytes` and fields that end in `_bytes` are bytes, other numbers are counts:
   session, records, live_records, abandoned_records, snapshots, rollbacks,
   used_bytes, allocated_bytes, segment_header_bytes, torn_bytes,
   segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, compression,
@@ -34,19 +35,20 @@ With --json one object. `bytes` and fields that end in `_bytes` are bytes, other
   slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
   objects   count, bytes (in the directory), named_count, named_bytes (by records)
   images    name, bytes
-  models    model (null where no record names it), requests (of which the provider said what they used), input_tokens,
-            output_tokens, cache_read_tokens, cache_write_tokens, cost_micros
-  tools     tool, calls, failed_calls, argument_bytes, result_bytes, elapsed_us, and where something was spent within the calls
-            the tokens and the cost of that, calls within them included
-  spent     sequence, time, and the tokens and the cost of all until then; at most 200 records, the last one among them
-Tokens of the cache are not among input_tokens. cost_micros is in millionths of the host's currency, and left out where nobody
-has said it. What a rollback abandoned was spent too.";
+  models    model (null if no record names it), requests (whose usage the provider reported),
+            input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_micros
+  tools     tool, calls, failed_calls, argument_bytes, result_bytes, elapsed_us; if requests were
+            made within the calls, their tokens and cost, including those of nested calls
+  spent     sequence, time, and the total tokens and cost up to there; at most 200 records,
+            including the last one
+input_tokens does not include tokens of the cache. cost_micros is in millionths of the host's
+currency, and left out if no cost was reported. Abandoned records are counted too.";
 
 /// Holds what the command line asks of `foldlog stats`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = STATS_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
 }
 

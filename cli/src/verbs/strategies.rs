@@ -71,14 +71,11 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
         None => manager,
     };
     let Some(strategy) = asked.strategy else { return tell(&manager, output) };
-    let list = "`foldlog recover SESSION --strategies` tells what each would bring back";
+    let list = "`foldlog recover SESSION --strategies` lists the strategies, and what each would recover";
     let strategy: RecoveryStrategy =
         strategy.parse().map_err(|error: String| CommandError::usage(error, list))?;
     let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
-        return Err(CommandError::usage(
-            "nobody is named who recovers the session",
-            "add --by WHO --reason WHY",
-        ));
+        return Err(CommandError::usage("a strategy needs --by and --reason", "add --by WHO --reason WHY"));
     };
     let outlook = manager.plan(strategy)?;
     if !output.json() {
@@ -114,7 +111,7 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     }
     output.line(format_args!("recovered: {}", escape::path(&to.session_dir(session))))?;
     for difference in differences {
-        output.line(format_args!("    differs from what was recorded: {difference}"))?;
+        output.line(format_args!("    differs from the recorded session: {difference}"))?;
     }
     workspaces::print(&given.report, output)?;
     Ok(HOLDS)
@@ -134,7 +131,7 @@ fn open_workspaces(
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
         if !directories.workspaces.is_empty() || !directories.rebound.is_empty() {
-            let what = format!("`{strategy}` makes a new session, and workspaces stay as they are");
+            let what = format!("`{strategy}` creates a new session, and does not change workspaces");
             return Err(CommandError::usage(what, "leave out --workspace and --rebind"));
         }
         return Ok(CheckpointWorkspaces { resources: None, report: Workspaces::default() });
@@ -158,10 +155,10 @@ fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
         return Ok(HOLDS);
     }
     match crash {
-        None => output.line("no crash left anything")?,
+        None => output.line("no effects of a crash were found")?,
         Some(crash) => print_crash(&crash, output)?,
     }
-    output.line("where the log is sound none of these is needed: `foldlog recover` ends open calls, and the host goes on")?;
+    output.line("if the log is intact, no strategy is needed: `foldlog recover` ends open calls, and the host continues")?;
     outlooks.iter().try_for_each(|outlook| print_outlook(outlook, output))?;
     Ok(HOLDS)
 }

@@ -20,19 +20,20 @@ use crate::readers::{code_of, note_torn, open_sound_outline};
 /// Holds what the command line asks of `foldlog tail`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// How many records before the end.
+    /// Number of records before the end
     #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
     pub lines: u64,
-    /// The first record, in place of a number of records: its number, or a snapshot's tag; with --follow a number need not be
-    /// written yet.
+    /// First record to list: its number, or a snapshot's tag
+    ///
+    /// With --follow, it can be the number of a record that is not written yet.
     #[arg(long, value_name = "POSITION")]
     pub from: Option<Position>,
-    /// Go on as another process writes, until this one is interrupted.
+    /// Continue with new records as another process writes them, until interrupted
     #[arg(short, long)]
     pub follow: bool,
-    /// Time between two looks at a place, in milliseconds.
+    /// Time between two reads of a bucket or database, in milliseconds
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000, requires = "follow")]
     pub every: u64,
 }
@@ -65,7 +66,7 @@ impl Args {
             Some(Position::At(from)) => TailStart::From(*from),
             Some(Position::Tagged(_)) => {
                 return Err(CommandError::usage(
-                    "tags are not looked for in a place",
+                    "--from does not accept a tag with a URL",
                     "give the number of a record; `foldlog show SESSION` lists them",
                 ));
             }
@@ -175,7 +176,7 @@ fn print(
         let Some(last) = known.next.checked_sub(1) else {
             return Err(CommandError::usage(
                 "the session has no record yet",
-                "give --follow to wait for the first one",
+                "add --follow to wait for the first one",
             ));
         };
         if let TailStart::From(from) = start {

@@ -17,22 +17,23 @@ use crate::readers::open_session;
 /// Describes the fields of `tasks --json`.
 const TASKS_JSON: &str = "\
 With --json one object:
-  tasks             by their ids: id, number, parent, title, description, status, reason, status_at, priority, dependencies (on, kind),
-                    attempts, failures, created_at, updated_at, fields
+  tasks             by id: id, number, parent, title, description, status, reason, status_at,
+                    priority, dependencies (on, kind), attempts, failures, created_at, updated_at,
+                    fields
   root_tasks        ids of the tasks without a parent
-  children          ids of the parts of each task that has parts
+  children          ids of the subtasks, of each task that has any
   active_task       id of the task that was started last and is in progress
   task_counter      number of tasks that were created
-  dependency_graph  what each task that depends on others depends on
+  dependency_graph  dependencies, of each task that has any
   scheduling_state  ready, blocked (task, waits), in_progress, failed";
 
 /// Holds what the command line asks of `foldlog tasks`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TASKS_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The position [default: the last one].
+    /// Position whose tasks are drawn [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub at: Option<Position>,
 }
@@ -67,7 +68,7 @@ pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Res
         return Ok(HOLDS);
     }
     if tree.tasks.is_empty() {
-        let next = "`foldlog state` shows what it holds".to_owned();
+        let next = "`foldlog state SESSION` shows its slices".to_owned();
         return Err(CommandError::usage(format!("the session has no tasks at position {at}"), next));
     }
     output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
@@ -136,7 +137,7 @@ impl<'a> TaskTreePrinter<'a> {
         }
         let rest: Vec<&Task> = self.tree.tasks.values().filter(|task| !drawn.contains(&task.id)).collect();
         if !rest.is_empty() {
-            output.line("below no root (`foldlog validate` says why):")?;
+            output.line("below no root (`foldlog validate` reports the reason):")?;
         }
         rest.into_iter().try_for_each(|task| output.line(self.line(1, task)))
     }

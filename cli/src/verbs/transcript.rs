@@ -21,30 +21,31 @@ use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 /// Describes the output of `transcript --json`.
 const TRANSCRIPT_JSON: &str = "\
 With --json and the formats text and markdown one object a line, for each message:
-  role, content, tool_calls (call_id, name, arguments), tool_call_id, name, created_at, message_id, is_error,
-  blocks (format, json: the content in a provider's own form)
+  role, content, tool_calls (call_id, name, arguments), tool_call_id, name, created_at, message_id,
+  is_error, blocks (format, json: the content in a provider's own form)
 With --json and the format anthropic one object: system, messages.";
 
 /// Holds what the command line asks of `foldlog transcript`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
 pub struct Args {
-    /// The session's directory, or URL/sessions/ID of one that a place holds.
+    /// Directory of the session, or URL/sessions/ID in a bucket or database
     pub session: PathBuf,
-    /// The evaluation whose conversation is printed; may be left out if there is only one.
+    /// Evaluation whose conversation is printed; optional if there is only one
     #[arg(long, value_name = "ID")]
     pub evaluation: Option<String>,
-    /// The position [default: the last one].
+    /// Position whose conversation is printed [default: the last one]
     #[arg(long, value_name = "POSITION")]
     pub at: Option<Position>,
-    /// Print the messages as they were recorded, valid or not.
+    /// Print the messages as they were recorded, valid or not
     #[arg(long)]
     pub as_recorded: bool,
-    /// Add what no provider accepts a history without: a stand-in result for each call that is open, and a stand-in call for
-    /// each result that has none. Each addition is noted on standard error.
+    /// Add placeholder results to open calls, and placeholder calls to results without one
+    ///
+    /// Providers refuse a history without them. Each addition is noted on standard error.
     #[arg(long, conflicts_with = "as_recorded")]
     pub close_open: bool,
-    /// The form.
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -69,13 +70,13 @@ const LISTED_MAX: usize = 10;
 /// Chooses the form in which a conversation is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For a terminal.
+    /// Text for a terminal
     Text,
-    /// For a document: each content is a fenced block.
+    /// Markdown: each content is a fenced block
     Markdown,
-    /// A JSON array of messages for OpenAI's chat completions.
+    /// JSON array of messages for OpenAI's chat completions
     Openai,
-    /// A JSON array of messages for Anthropic's Messages API.
+    /// JSON array of messages for Anthropic's Messages API
     Anthropic,
 }
 
@@ -165,7 +166,7 @@ fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber
         (Some(asked), _) => asked,
         (None, [only]) => only.as_str(),
         (None, _) => {
-            let what = format!("the session holds {} conversations", evaluations.len());
+            let what = format!("the session contains {} conversations", evaluations.len());
             return Err(CommandError::usage(what, format!("give one by --evaluation: {names}")));
         }
     };
@@ -182,7 +183,7 @@ fn check(format: MessageFormat, messages: &[ConversationMessage]) -> Result<()> 
     if violations.is_empty() {
         return Ok(());
     }
-    let mut what = format!("{} accepts no such history:", format.name());
+    let mut what = format!("{} would refuse this history:", format.name());
     for violation in violations.iter().take(LISTED_MAX) {
         what.push_str(&format!("\n{violation}"));
     }
@@ -221,9 +222,7 @@ fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> Strin
         Some(system) if output.json() => format!(r#"{{"system":{system},"messages":{rendered}}}"#),
         None if output.json() => format!(r#"{{"messages":{rendered}}}"#),
         Some(_) => {
-            output.note(
-                "note: the system message is no element of the array; --json prints it too, as `system`",
-            );
+            output.note("note: the system message is not in the array; --json prints it too, as `system`");
             rendered
         }
         None => rendered,

@@ -23,31 +23,33 @@ use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Describes the fields of `validate --json`.
 const VALIDATE_JSON: &str = "\
-The exit code is 1 if something critical is left. With --json one object:
-  position     where the state was read; is_valid: whether nothing critical was found there
-  issues       rule (name, component, rule_type, severity), error (its kind and facts), suggested_repair (steps)
-  repair_plan  steps (rule, step and the event's fields) in their order; unrepairable (issue, why)
-  repair       with --repair: done (rule, step, record), refused, result (is_valid, issues, repair_plan) afterwards";
+The exit code is 1 if a critical issue remains. With --json one object:
+  position     position whose state was checked; is_valid: whether it has no critical issue
+  issues       rule (name, component, rule_type, severity), error (its kind and facts),
+               suggested_repair (steps)
+  repair_plan  steps (rule, step and the event's fields) in order; unrepairable (issue, why)
+  repair       with --repair: done (rule, step, record), refused, result (is_valid, issues,
+               repair_plan) after the repair";
 
 /// Holds what the command line asks of `foldlog validate`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VALIDATE_JSON)]
 pub struct Args {
-    /// The session's directory.
+    /// Directory of the session
     pub session: PathBuf,
-    /// The position [default: the last one].
+    /// Position whose state is checked [default: the last one]
     #[arg(long, value_name = "POSITION", conflicts_with = "repair")]
     pub at: Option<Position>,
-    /// Dispatch the events that repair what does not hold.
+    /// Dispatch events that repair the issues
     #[arg(long, requires = "by")]
     pub repair: bool,
-    /// Who repairs.
+    /// Name of the person who repairs the session
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "repair")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason for the repair
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
-    /// Whether a session that a replica holds is written.
+    /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -169,7 +171,7 @@ fn repair(
         let opened = open_for(plan, directory, repairer.writing, output);
         if matches!(opened, Err(CommandError::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
-                "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
+                "note: only the process that has the session open can repair it, by `StateValidator::apply`"
             ));
         }
         let session = opened?;
@@ -190,7 +192,7 @@ fn repair(
     }
     if report.done.is_empty() && report.refused.is_none() {
         let nothing = if result.issues.is_empty() { "" } else { " by an event" };
-        output.line(format_args!("nothing is to be repaired{nothing}"))?;
+        output.line(format_args!("nothing to repair{nothing}"))?;
     } else {
         let verdict = if report.result.is_valid { "valid" } else { "not valid" };
         output.line(format_args!("now {verdict}{}", counts(&report.result.issues)))?;
@@ -223,11 +225,11 @@ fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Ou
                 taken.slices.iter().map(|slice| format!("`{}`", escape::text(slice))).collect();
             let (event, slices) = (escape::text(&taken.event), slices.join(", "));
             let what = format!(
-                "the session's host takes `{event}` into {slices} too, which a repair without it would leave out"
+                "the session's host also applies `{event}` to {slices}, which a repair without the host cannot do"
             );
             Err(CommandError::usage(
                 what,
-                "nothing was changed; the host repairs the session itself, by `StateValidator::apply`",
+                "nothing was changed; let the host repair the session, by `StateValidator::apply`",
             ))
         }
     }

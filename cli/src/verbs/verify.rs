@@ -24,20 +24,23 @@ const VERIFY_JSON: &str = "\
 With --json one object:
   sessions, passed_over, records, bytes, torn_bytes
   corrupt      damaged places: session, segment, offset, sequence, reason;
-               follows: the sound frames up to the next place: segment, offset, records, sequences (first and last)
-  incomplete   places, with the same fields, that lack what was younger when the session was copied while it was written
+               follows: the intact frames up to the next place: segment, offset, records, sequences
+               (first and last)
+  incomplete   places with missing newer parts, as in a copy that was taken while the session was
+               written: the same fields
   torn         session, segment, offset, sequence, bytes
-  captures     with --captures: read, collected, elsewhere: numbers of captures; of damaged ones, `corrupt` has the files
+  captures     with --captures: read, collected, elsewhere: numbers of captures; `corrupt` lists
+               the files of damaged ones
   unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
 
 /// Holds what the command line asks of `foldlog verify`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VERIFY_JSON)]
 pub struct Args {
-    /// Directories of sessions or stores, or URLs of sessions or places.
+    /// Directories of sessions or stores, or URLs of sessions, buckets or databases
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Read all captures of workspaces too that are kept in the sessions' directories.
+    /// Check the captures of workspaces in the sessions' directories too
     #[arg(long)]
     pub captures: bool,
 }
@@ -195,10 +198,10 @@ fn follows_text(follows: &Follows, segment: &Path) -> String {
         format!(" of {}", escape::path(&follows.segment))
     };
     let what = match (follows.records, follows.sequences) {
-        (0, _) => "sound frames without records follow".to_owned(),
-        (1, Some((first, _))) => format!("sound record {first} follows"),
-        (_, Some((first, last))) => format!("sound records {first} to {last} follow"),
-        (records, None) => format!("{} without their numbers follow", count_text(records, "sound record")),
+        (0, _) => "intact frames without records follow".to_owned(),
+        (1, Some((first, _))) => format!("intact record {first} follows"),
+        (_, Some((first, last))) => format!("intact records {first} to {last} follow"),
+        (records, None) => format!("{} without their numbers follow", count_text(records, "intact record")),
     };
     format!("{what} from byte {}{file}", follows.offset)
 }
@@ -237,7 +240,7 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
             Some(follows) => {
                 output.line(format_args!("         {}", follows_text(follows, &damage.segment)))?;
             }
-            None if damage.searched => output.line("         nothing sound follows")?,
+            None if damage.searched => output.line("         nothing intact follows")?,
             None => {}
         }
     }
@@ -247,7 +250,7 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
         output.pieces(&[(CAUTION, &"unknown"), (PLAIN, &kind)])?;
     }
     for open in &verified.exposed {
-        let path = format!("  {} is {}: others may read it", escape::path(&open.path), open.mode);
+        let path = format!("  {} is {}: other users may read it", escape::path(&open.path), open.mode);
         output.pieces(&[(CAUTION, &"exposed"), (PLAIN, &path)])?;
     }
     for unreadable in &verified.unreadable {
@@ -259,9 +262,9 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     }
     if verified.corrupt.is_empty() && verified.incomplete.is_empty() && verified.unreadable.is_empty() {
         let (style, text) = match (verified.sessions, verified.passed_over) {
-            (0, 1..) => (CAUTION, "nothing was checked: no directory of a session holds records"),
-            (_, 0) => (GOOD, "every frame, body, seal and object holds"),
-            (_, 1..) => (GOOD, "every frame, body, seal and object of these sessions holds"),
+            (0, 1..) => (CAUTION, "nothing was checked: no directory of a session contains records"),
+            (_, 0) => (GOOD, "every frame, body, seal and object is intact"),
+            (_, 1..) => (GOOD, "every frame, body, seal and object of these sessions is intact"),
         };
         output.styled_line(style, text)?;
     }

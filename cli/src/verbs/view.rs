@@ -7,20 +7,20 @@ use crate::output::Output;
 
 /// Describes the fields of `view --json`.
 const VIEW_JSON: &str = "\
-With --json one object, before the first page is asked for:
-  url, port    the address with its token; nobody but you should know it";
+With --json one object, before the first page is requested:
+  url, port    address with its secret token, and port";
 
 /// Holds what the command line asks of the viewer.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
 pub struct Args {
-    /// The store's directory, or that of one session.
+    /// Directory of the store or session
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
-    /// Port of the loopback that is listened at [default: one that is free]
+    /// Port on 127.0.0.1 to listen on [default: a free port]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
-    /// Print the address, and open no browser
+    /// Print the address without opening a browser
     #[arg(long)]
     pub no_open: bool,
 }
@@ -84,8 +84,8 @@ mod serving {
         (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
         let port = arguments.port;
         let server = Server::start(shown, port, output.memory_bytes).map_err(|error| {
-            let what = format!("port {port} of 127.0.0.1 cannot be listened at: {}", escape::display(error));
-            CommandError::usage(what, "leave out --port to take one that is free")
+            let what = format!("cannot listen on port {port} of 127.0.0.1: {}", escape::display(error));
+            CommandError::usage(what, "leave out --port to take a free one")
         })?;
         let url = server.url();
         if output.json() {
@@ -96,7 +96,7 @@ mod serving {
         output.stdout.flush()?;
         let redirect = if arguments.no_open { None } else { open_browser(&url, output) };
         if !output.json() {
-            output.note("the address lets in whoever knows it; Ctrl-C ends");
+            output.note("everyone who knows this address can read the pages; Ctrl-C ends the server");
         }
         while (output.pause)(WAIT).map_err(CommandError::Wait)? {}
         drop((redirect, server));

@@ -79,7 +79,10 @@ pub(super) fn open_given(
             || "the session has no checkpoint to go back to".to_owned(),
             |checkpoint| format!("{} has no captures of workspaces", checkpoint.id),
         );
-        return Err(CommandError::usage(what, "leave out --workspace: the workspaces stay as they are"));
+        return Err(CommandError::usage(
+            what,
+            "leave out --workspace and --rebind: the workspaces remain unchanged",
+        ));
     }
     if !is_given && open.is_empty() {
         return Ok(CheckpointWorkspaces { resources: None, report: left_alone(kept, checkpoint) });
@@ -122,7 +125,7 @@ fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -
 
 /// Prints the resources at a checkpoint, restored and unchanged.
 pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
-    let when = if workspaces.before_call { "before the open call" } else { "then" };
+    let when = if workspaces.before_call { "before the open call" } else { "at the checkpoint" };
     for RestoredWorkspace { name, root } in &workspaces.restored {
         let (name, root) = (escape::text(name), escape::path(root));
         output.line(format_args!("workspace `{name}` is as it was {when}: {root}"))?;
@@ -133,7 +136,7 @@ pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<
             true => format!(": --workspace {name}=DIR restores it"),
             false => String::new(),
         };
-        output.note(format_args!("note: `{name}` stays as it is{next}"));
+        output.note(format_args!("note: `{name}` is unchanged{next}"));
     }
     Ok(())
 }

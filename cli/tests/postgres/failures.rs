@@ -87,9 +87,13 @@ fn buckets() -> Vec<Case> {
         bucket(&["HTTP 400 ExpiredToken)"], "AWS_SESSION_TOKEN", |stream| {
             answer_http(&stream, 400, "", |_| xml("ExpiredToken"));
         }),
-        bucket(&["no such bucket", "HTTP 404 NoSuchBucket)"], "check the name of the bucket", |stream| {
-            answer_http(&stream, 404, "", |_| xml("NoSuchBucket"));
-        }),
+        bucket(
+            &["the bucket or directory does not exist", "HTTP 404 NoSuchBucket)"],
+            "check the name of the bucket",
+            |stream| {
+                answer_http(&stream, 404, "", |_| xml("NoSuchBucket"));
+            },
+        ),
         bucket(
             &["another region", "HTTP 301 PermanentRedirect, the bucket is in the region eu-west-1)"],
             "set AWS_REGION",
@@ -97,7 +101,7 @@ fn buckets() -> Vec<Case> {
                 answer_http(&stream, 301, "x-amz-bucket-region: eu-west-1\r\n", |_| xml("PermanentRedirect"));
             },
         ),
-        bucket(&["busy", "HTTP 503 SlowDown)"], "try again a little later", |stream| {
+        bucket(&["busy", "HTTP 503 SlowDown)"], "try again later", |stream| {
             answer_http(&stream, 503, "", |_| xml("SlowDown"));
         }),
         // A server that echoes its requests.
@@ -107,14 +111,14 @@ fn buckets() -> Vec<Case> {
                 format!("<Error><Code>{}</Code><Message>{head}</Message></Error>", token.unwrap())
             });
         }),
-        bucket(&["HTTP 500)"], "check the place", |stream| {
+        bucket(&["HTTP 500)"], "check the URL", |stream| {
             answer_http(&stream, 500, "", |head| format!("<html>{head}\u{1b}[2J"));
         }),
         Case {
             url: "s3://agents/team".to_owned(),
             endpoint: format!("http://{silent}"),
             said: vec![format!(
-                "the connection was refused: nobody listens there (s3://agents/team at {silent})"
+                "the connection was refused: no server listens there (s3://agents/team at {silent})"
             )],
             next: "check the host and the port in AWS_ENDPOINT_URL",
         },
@@ -127,8 +131,8 @@ fn buckets() -> Vec<Case> {
         Case {
             endpoint: format!("https://{}", serve(answer_plainly)),
             url: "s3://agents/team".to_owned(),
-            said: vec!["the server does not speak TLS (s3://agents/team at 127.0.0.1:".to_owned()],
-            next: "give the endpoint that speaks TLS",
+            said: vec!["the server does not support TLS (s3://agents/team at 127.0.0.1:".to_owned()],
+            next: "give an endpoint that supports TLS",
         },
     ]
 }
@@ -149,28 +153,33 @@ fn databases() -> Vec<Case> {
         ),
         // A server that echoes the password, and a terminal's control sequences.
         database("28P01", "no such password: {password} \u{1b}[2J", &["SQLSTATE 28P01)"], "PGPASSWORD"),
-        database("XX000", "\u{1b}[2J", &["the server refuses it", r"XX000: \u{1b}[2J)"], "check the place"),
+        database(
+            "XX000",
+            "\u{1b}[2J",
+            &["the server refused the request", r"XX000: \u{1b}[2J)"],
+            "check the URL",
+        ),
         database(
             "3D000",
             "database \"agents\" does not exist",
-            &["there is no such database", "3D000: database \"agents\" does not exist)"],
+            &["the database does not exist", "3D000: database \"agents\" does not exist)"],
             "check the database",
         ),
-        database("42501", "permission denied", &["no right", "42501: permission denied)"], "granted CONNECT"),
+        database(
+            "42501",
+            "permission denied",
+            &["lacks the right", "42501: permission denied)"],
+            "grant the user CONNECT",
+        ),
         database(
             "53300",
             "sorry, too many clients already",
             &["too many clients already)"],
             "max_connections",
         ),
-        database(
-            "57P03",
-            "the database system is starting up",
-            &["is starting up)"],
-            "try again a little later",
-        ),
+        database("57P03", "the database system is starting up", &["is starting up)"], "try again later"),
         refused(
-            format!("the connection was refused: nobody listens there (PostgreSQL at {silent},"),
+            format!("the connection was refused: no server listens there (PostgreSQL at {silent},"),
             format!("postgres://adviser@{silent}/agents"),
             "check the host and the port in the URL",
         ),
@@ -180,7 +189,7 @@ fn databases() -> Vec<Case> {
             "check the host in the URL",
         ),
         refused(
-            "the server does not speak TLS (PostgreSQL at 127.0.0.1:".to_owned(),
+            "the server does not support TLS (PostgreSQL at 127.0.0.1:".to_owned(),
             format!(
                 "postgres://adviser@{}/agents?sslmode=verify-full",
                 serve(|stream| refuse_postgres(&stream, "XX000", ""))

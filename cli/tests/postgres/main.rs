@@ -100,7 +100,7 @@ fn what_is_wrong_with_a_database_is_said_with_what_to_do() {
     let (code, _, complaints) = foldlog(&["sessions", &nowhere]);
     assert_eq!(code, 2);
     assert!(
-        complaints.contains("there is no such database") && complaints.contains("check the database"),
+        complaints.contains("the database does not exist") && complaints.contains("check the database"),
         "{complaints}"
     );
     let secret = "postgres://u:secret@localhost/x";

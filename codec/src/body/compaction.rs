@@ -57,7 +57,7 @@ impl Dropped {
         walk(KIND, bytes, |name, value| {
             if name == "known" {
                 let object = Payload::new(value.value()?).object();
-                known = Some(object.ok_or_else(|| bad(KIND, "`known` is no reference to an object"))?);
+                known = Some(object.ok_or_else(|| bad(KIND, "`known` is not a reference to an object"))?);
             }
             Ok(())
         })?;
@@ -256,13 +256,13 @@ impl Base {
         })?;
         let position = require_field(KIND, "at", position)?;
         if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
-            return Err(bad(KIND, "its slices are too many, or not in order"));
+            return Err(bad(KIND, "it has too many slices, or they are out of order"));
         }
         let known = |run: &ItemRun| {
             run.first.sequence <= position && u64::from(run.count) <= position.since(run.first.sequence) + 1
         };
         if !slices.iter().flat_map(|slice| &slice.items).all(known) {
-            return Err(bad(KIND, "it names an item that is younger than the base"));
+            return Err(bad(KIND, "it names an item that is newer than the base"));
         }
         Ok(Base { position, goes_on, slices })
     }
@@ -316,7 +316,7 @@ impl KnownPositions {
         if !ends.is_sorted_by(|before, after| before < after)
             || !bases.is_sorted_by_key(|base: &Base| base.position)
         {
-            return Err(bad(KIND, "its positions are not in order"));
+            return Err(bad(KIND, "its positions are out of order"));
         }
         Ok(KnownPositions { ends, bases })
     }
@@ -466,7 +466,7 @@ impl DroppedBodies {
         };
         let last = dropped.runs.last().map(|(first, count)| *first + (*count - 1));
         if last > dropped.through() {
-            return Err(bad(KIND, "a record of it is behind the last position"));
+            return Err(bad(KIND, "it names a record after the last position"));
         }
         Ok(dropped)
     }

@@ -198,13 +198,13 @@ fn read_bindings(reader: &mut MsgpackReader<'_>) -> Result<Vec<Binding>, Error> 
     let numbers = list(reader, |reader| reader.unsigned32())?;
     let (pairs, rest) = numbers.as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(bad(KIND, "bindings are pairs of slice and effect"));
+        return Err(bad(KIND, "a binding is not a pair of slice and effect"));
     }
     pairs
         .iter()
         .map(|&[slice, code]| {
             let built_in = BuiltIn::from_code(u64::from(code))
-                .ok_or_else(|| bad(KIND, format!("effect {code} of a binding is not known")))?;
+                .ok_or_else(|| bad(KIND, format!("unknown effect {code} in a binding")))?;
             Ok(Binding { slice, built_in })
         })
         .collect()
@@ -238,7 +238,7 @@ impl SliceDeclaration {
                 "policy" => {
                     let text = value.str()?;
                     policy = Policy::from_name(text)
-                        .ok_or_else(|| bad(KIND, format!("policy `{text}` is not known")))?;
+                        .ok_or_else(|| bad(KIND, format!("unknown policy `{text}`")))?;
                 }
                 "item" => item = Some(value.str()?.to_owned()),
                 _ => {}

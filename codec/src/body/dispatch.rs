@@ -166,7 +166,7 @@ impl<'a> Effect<'a> {
         let mut ahead = *reader;
         if let MsgpackToken::Unsigned(code) = ahead.token()? {
             *reader = ahead;
-            let slice = u32::try_from(code / 2).map_err(|_| bad(KIND, "a slice id is over 32 bits"))?;
+            let slice = u32::try_from(code / 2).map_err(|_| bad(KIND, "a slice id exceeds 32 bits"))?;
             return Ok(if code % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
         }
         let (mut slice, mut removed, mut added, mut before, mut version) =
@@ -198,7 +198,7 @@ fn read_id(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
 fn read_anchor(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
     match reader.array()? {
         2 => read_id(reader),
-        _ => Err(bad(KIND, "an item is named by sequence and ordinal")),
+        _ => Err(bad(KIND, "an item id is not a pair of sequence number and ordinal")),
     }
 }
 
@@ -211,7 +211,7 @@ fn read_effects<'a>(reader: &mut MsgpackReader<'a>) -> Result<Vec<Effect<'a>>, E
     let mut ahead = *reader;
     let len = ahead.array()? as usize;
     if len > SLICES_MAX {
-        return Err(bad(KIND, format!("{len} effects are more than there can be slices")));
+        return Err(bad(KIND, format!("{len} effects exceed the limit of {SLICES_MAX} slices")));
     }
     list(reader, Effect::read)
 }
@@ -221,7 +221,12 @@ fn read_removed(reader: &mut MsgpackReader<'_>) -> Result<RemovedItems, Error> {
     let len = match ahead.token()? {
         MsgpackToken::Bool(true) => return Ok(RemovedItems::All),
         MsgpackToken::Array(len) if len % 2 == 0 => len / 2,
-        _ => return Err(bad(KIND, "removed items are `true` or pairs of sequence and ordinal")),
+        _ => {
+            return Err(bad(
+                KIND,
+                "removed items are neither `true` nor pairs of sequence number and ordinal",
+            ));
+        }
     };
     let mut ids = Vec::new();
     for _ in 0..len {
@@ -362,14 +367,14 @@ impl<'a> Dispatch<'a> {
             (None, Some("clear")) => Action::Clear,
             (None, Some("reset")) => Action::Reset,
             (None, Some("tag")) => Action::Tag { key: require_field(KIND, "key", key)?, value: tag },
-            (None, None) => return Err(bad(KIND, "neither an event nor an action")),
-            (Some(_), Some(_)) => return Err(bad(KIND, "an event and an action")),
-            (None, Some(other)) => return Err(bad(KIND, format!("no known action: {other:?}"))),
+            (None, None) => return Err(bad(KIND, "it contains neither an event nor an action")),
+            (Some(_), Some(_)) => return Err(bad(KIND, "it contains both an event and an action")),
+            (None, Some(other)) => return Err(bad(KIND, format!("unknown action {other:?}"))),
         };
         let adds_event =
             effects.iter().flatten().any(|effect: &Effect<'_>| effect.added == AddedItems::Event);
         if adds_event && !matches!(action, Action::Event { .. }) {
-            return Err(bad(KIND, "an effect adds the event, but there is none"));
+            return Err(bad(KIND, "an effect adds the event, but the record contains no event"));
         }
         Ok(Dispatch { action, effects })
     }

@@ -27,7 +27,7 @@ pub(crate) fn walk<'a>(
         Error::Body { .. } => error,
         other => bad(kind, other.to_string()),
     })?;
-    if reader.is_done() { Ok(()) } else { Err(bad(kind, "bytes follow the value")) }
+    if reader.is_done() { Ok(()) } else { Err(bad(kind, "extra bytes after the value")) }
 }
 
 /// Walks the pairs of one map: calls `read` with each key and a reader over exactly its value.

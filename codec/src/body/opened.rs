@@ -133,8 +133,10 @@ fn read_parent(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
             chain: require_field(KIND, "parent.chain", chain)?,
         }),
         Some("child") => Ok(Parent::Child { session, operation }),
-        Some(other) => Err(bad(KIND, format!("a parent is `fork` or `child`, not {other:?}"))),
-        None => Err(bad(KIND, "a parent does not say whether it is `fork` or `child`")),
+        Some(other) => {
+            Err(bad(KIND, format!("the relation to the parent is {other:?}, not `fork` or `child`")))
+        }
+        None => Err(bad(KIND, "the relation to the parent, `fork` or `child`, is missing")),
     }
 }
 

@@ -421,7 +421,7 @@ pub(super) fn read_named<T>(
     from_name: fn(&str) -> Option<T>,
 ) -> Result<T, Error> {
     let name = reader.str()?;
-    from_name(name).ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
+    from_name(name).ok_or_else(|| bad(kind, format!("field `{field}` has the unknown value `{name}`")))
 }
 
 /// Identifies the place in a conversation where a model requested a tool call.
@@ -462,7 +462,7 @@ impl CallOrigin {
             2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
             _ => Err(Error::Malformed {
                 offset: reader.offset(),
-                reason: "a call is named by its answer and its place there",
+                reason: "the origin of a call is not a pair of answer and ordinal",
             }),
         }
     }

@@ -75,7 +75,7 @@ impl<'a> SnapshotBody<'a> {
 
 fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
     let name = reader.str()?;
-    Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("policy `{name}` is not known")))
+    Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("unknown policy `{name}`")))
 }
 
 /// Rolls STATE back to an earlier position.
@@ -228,7 +228,7 @@ impl<'a> ImportedSlice<'a> {
         })?;
         if let Some(versions) = versions {
             if versions.len() != items.len() {
-                return Err(bad("import", "there are not as many versions as items"));
+                return Err(bad("import", "the numbers of items and versions differ"));
             }
             items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
         }

@@ -82,7 +82,7 @@ impl InnerCall {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<InnerCall, Error> {
         let len = reader.array()?;
         if !(1..=2).contains(&len) {
-            return Err(bad(END, "a call within is its operation and at most a session"));
+            return Err(bad(END, "an inner call is not an operation with an optional session"));
         }
         let operation = reader.unsigned()?.into();
         let session = if len == 2 { Some(Uuid::from_bytes(fixed(reader)?)) } else { None };

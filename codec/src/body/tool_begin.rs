@@ -66,7 +66,7 @@ impl<'a> ClosedCall<'a> {
                 let cause = read_named(BEGIN, name, reader, Cause::from_recorded)?;
                 Ok(ClosedCall { cause, shown: Payload::new(reader.value()?) })
             }
-            _ => Err(bad(BEGIN, "a closed call has a cause and a text")),
+            _ => Err(bad(BEGIN, "a closed call is not a pair of cause and text")),
         }
     }
 }

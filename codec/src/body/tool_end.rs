@@ -280,7 +280,7 @@ impl<'a> ToolEnd<'a> {
                 "why" => end.cause = Some(read_named(END, name, value, Cause::from_recorded)?),
                 "exit" => {
                     let code = i32::try_from(value.signed()?);
-                    end.exit_code = Some(code.map_err(|_| bad(END, "an exit code has at most 32 bits"))?);
+                    end.exit_code = Some(code.map_err(|_| bad(END, "an exit code exceeds 32 bits"))?);
                 }
                 "back" => end.rolls_back = value.bool()?,
                 "fx" => end.outside = read_named(END, name, value, ExternalEffects::from_name)?,
@@ -305,7 +305,10 @@ impl<'a> ToolEnd<'a> {
             return Err(bad(END, "a committed operation cannot be rolled back"));
         }
         if (end.outcome == Outcome::Suspended) != end.suspension.is_some() {
-            return Err(bad(END, "a suspended operation, and no other, says what it waits for"));
+            return Err(bad(
+                END,
+                "a suspended operation states no reason for the wait, or another operation states one",
+            ));
         }
         Ok(end)
     }

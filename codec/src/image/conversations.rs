@@ -165,13 +165,13 @@ impl<'a> ConversationsImage<'a> {
 
     pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<ConversationsImage<'a>, Error> {
         if reader.array()? != 4 {
-            return Err(bad(KIND, "field `conversations` is not an array of four"));
+            return Err(bad(KIND, "field `conversations` is not an array of 4 elements"));
         }
         let evaluations = list(reader, |value| value.str())?;
         let entries = PackedReader(reader.bin()?).all(|packed| {
             let (sequence, kind, flags) = (packed.sequence()?, packed.u8()?, packed.u8()?);
             let kind = EntryKind::ALL.get(usize::from(kind)).copied();
-            let kind = kind.ok_or_else(|| bad(KIND, "an entry of a conversation is of no known kind"))?;
+            let kind = kind.ok_or_else(|| bad(KIND, "an entry of a conversation has an unknown kind"))?;
             let (evaluation, within) = (packed.u32()?, optional(packed.u64()?));
             let origin = CallOrigin { answer: packed.sequence()?, ordinal: packed.u32()? };
             let origin = (flags & 2 != 0).then_some(origin);
@@ -179,7 +179,7 @@ impl<'a> ConversationsImage<'a> {
             Ok((sequence, ConversationEntry { kind, evaluation, within, origin, number, flag }))
         })?;
         if entries.iter().any(|(_, entry)| entry.evaluation as usize >= evaluations.len()) {
-            return Err(bad(KIND, "an entry of a conversation names no evaluation"));
+            return Err(bad(KIND, "an entry of a conversation names an unknown evaluation"));
         }
         let runs = PackedReader(reader.bin()?).all(|packed| {
             let (begin, parent, end) = (packed.sequence()?, optional(packed.u64()?), optional(packed.u64()?));
@@ -187,7 +187,7 @@ impl<'a> ConversationsImage<'a> {
             Ok((begin, RunFate { parent, ended: end.map(|end| (end, committed)) }))
         })?;
         if runs.iter().any(|(begin, fate)| fate.parent.is_some_and(|parent| parent >= *begin)) {
-            return Err(bad(KIND, "a run of a tool is within a later one"));
+            return Err(bad(KIND, "a run of a tool lies within a later one"));
         }
         let rollbacks =
             PackedReader(reader.bin()?).all(|packed| Ok((packed.sequence()?, packed.sequence()?)))?;

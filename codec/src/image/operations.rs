@@ -362,11 +362,11 @@ impl SuspensionDecision {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspensionDecision, Error> {
         let len = reader.array()?;
         if !(2..=3).contains(&len) {
-            return Err(bad(KIND, "a decision is its number, its name and at most a time"));
+            return Err(bad(KIND, "a decision is not a number and a name with an optional time"));
         }
         let (sequence, name) = (reader.unsigned()?.into(), reader.str()?);
-        let decision =
-            Decision::from_name(name).ok_or_else(|| bad(KIND, format!("`is` is not known: {name}")))?;
+        let decision = Decision::from_name(name)
+            .ok_or_else(|| bad(KIND, format!("field `is` has the unknown value `{name}`")))?;
         let until_us = if len == 3 { Some(reader.signed()?) } else { None };
         Ok(SuspensionDecision { sequence, decision, until_us })
     }
@@ -412,7 +412,8 @@ impl<'a> Fields<'a> {
 
     fn idempotency(&self) -> Result<Idempotency, Error> {
         let Some(name) = self.idempotency else { return Ok(Idempotency::Manual) };
-        Idempotency::from_recorded(name).ok_or_else(|| bad(KIND, format!("`idem` is not known: {name}")))
+        Idempotency::from_recorded(name)
+            .ok_or_else(|| bad(KIND, format!("field `idem` has the unknown value `{name}`")))
     }
 }
 
@@ -433,11 +434,11 @@ impl<'a> BegunImage<'a> {
                 len: reader.unsigned()?,
                 items: Vec::new(),
             }),
-            _ => Err(bad(KIND, "a slice of a begin is its id and two numbers")),
+            _ => Err(bad(KIND, "a slice of a start record is not an id and two numbers")),
         };
         match reader.array()? {
             2 => Ok(BegunImage { begin: reader.unsigned()?.into(), slices: list(reader, slice)? }),
-            _ => Err(bad(KIND, "a begin is its number and its slices")),
+            _ => Err(bad(KIND, "a start record is not a number and its slices")),
         }
     }
 }

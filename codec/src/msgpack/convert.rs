@@ -57,7 +57,7 @@ impl Value {
     /// assert_eq!(step.to_json()?, serde_json::json!({"title": "ship it", "tags": ["a"]}));
     ///
     /// let raw = Value::Array(vec![Value::Nil, Value::Bin(vec![1])]);
-    /// assert_eq!(raw.to_json().unwrap_err().to_string(), "$[1]: JSON has no bytes");
+    /// assert_eq!(raw.to_json().unwrap_err().to_string(), "$[1]: JSON cannot represent bytes");
     /// # Ok::<(), foldlog_codec::msgpack::NotJson>(())
     /// ```
     ///
@@ -105,7 +105,7 @@ fn convert_value(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<se
     }
     let number = |number: f64| match serde_json::Number::from_f64(number) {
         Some(number) => Ok(serde_json::Value::Number(number)),
-        None => not("JSON has no number that is not finite"),
+        None => not("JSON cannot represent NaN or infinity"),
     };
     Ok(match value {
         Value::Nil => serde_json::Value::Null,
@@ -115,8 +115,8 @@ fn convert_value(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<se
         Value::F32(value) => number(f64::from(*value))?,
         Value::F64(value) => number(*value)?,
         Value::Str(text) => serde_json::Value::String(text.clone()),
-        Value::Bin(_) => return not("JSON has no bytes"),
-        Value::Ext(..) => return not("JSON has no extensions"),
+        Value::Bin(_) => return not("JSON cannot represent bytes"),
+        Value::Ext(..) => return not("JSON cannot represent MessagePack extensions"),
         Value::Array(items) => {
             let item = |(at, item)| convert_value(item, &JsonPath::Index(place, at), depth + 1);
             serde_json::Value::Array(items.iter().enumerate().map(item).collect::<Result<_, _>>()?)
@@ -126,12 +126,15 @@ fn convert_value(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<se
             for (key, value) in pairs {
                 let Some(name) = key.as_str() else {
                     let path = JsonPath::Key(place, key).to_string();
-                    return Err(NotJson { path, reason: "JSON has no key that is not text" });
+                    return Err(NotJson { path, reason: "JSON cannot represent a key that is not text" });
                 };
                 let place = JsonPath::Field(place, name);
                 let value = convert_value(value, &place, depth + 1)?;
                 if object.insert(name.to_owned(), value).is_some() {
-                    return Err(NotJson { path: place.to_string(), reason: "the map has the key twice" });
+                    return Err(NotJson {
+                        path: place.to_string(),
+                        reason: "the map contains the key twice",
+                    });
                 }
             }
             serde_json::Value::Object(object)
@@ -178,13 +181,13 @@ mod tests {
         let odd = Value::Map(vec![(Value::from("x\u{1b} y"), Value::Bin(Vec::new()))]);
         let deep = (0..200).fold(Value::Nil, |deep, _| Value::Array(vec![deep]));
         for (value, error) in [
-            (Value::Bin(vec![1]), "$.a[1]: JSON has no bytes"),
-            (Value::Ext(1, Vec::new()), "$.a[1]: JSON has no extensions"),
-            (Value::F64(f64::NAN), "$.a[1]: JSON has no number that is not finite"),
-            (Value::F32(f32::INFINITY), "$.a[1]: JSON has no number that is not finite"),
-            (map(Value::Unsigned(7)), "$.a[1][7]: JSON has no key that is not text"),
-            (map(Value::from("k")), "$.a[1].k: the map has the key twice"),
-            (odd, "$.a[1][\"x\\u{1b} y\"]: JSON has no bytes"),
+            (Value::Bin(vec![1]), "$.a[1]: JSON cannot represent bytes"),
+            (Value::Ext(1, Vec::new()), "$.a[1]: JSON cannot represent MessagePack extensions"),
+            (Value::F64(f64::NAN), "$.a[1]: JSON cannot represent NaN or infinity"),
+            (Value::F32(f32::INFINITY), "$.a[1]: JSON cannot represent NaN or infinity"),
+            (map(Value::Unsigned(7)), "$.a[1][7]: JSON cannot represent a key that is not text"),
+            (map(Value::from("k")), "$.a[1].k: the map contains the key twice"),
+            (odd, "$.a[1][\"x\\u{1b} y\"]: JSON cannot represent bytes"),
         ] {
             assert_eq!(at(value).to_json().unwrap_err().to_string(), error);
         }

@@ -227,7 +227,7 @@ fn exact(json: Value) -> Result<Value, Unlike> {
                 pairs.iter().find_map(|(key, _)| key.as_str().filter(|key| RESERVED.contains(key)));
             match (reserved, pairs.as_slice()) {
                 (Some(_), [(key, value)]) => parse_tagged(key.as_str().unwrap_or_default(), value),
-                (Some(name), _) => Err(Unlike::new(format!("`{name}` stands beside other fields"))),
+                (Some(name), _) => Err(Unlike::new(format!("`{name}` is not the only field of its object"))),
                 (None, _) => {
                     let pairs = pairs.into_iter().map(|(key, value)| {
                         let value = exact(value).map_err(|at| at.at(|| step(&key)))?;
@@ -272,10 +272,12 @@ fn parse_tagged(name: &str, value: &Value) -> Result<Value, Unlike> {
         (MSGPACK, Value::Str(digits)) => {
             from_hex(digits).and_then(|bytes| Value::decode_within(&bytes, ValueLimits::of_payload()).ok())
         }
-        (OBJECT, _) => return Err(Unlike::new("it refers to an object, whose bytes are elsewhere")),
+        (OBJECT, _) => {
+            return Err(Unlike::new("it refers to an object, whose bytes are not in this document"));
+        }
         _ => None,
     };
-    read.ok_or_else(|| Unlike::new(format!("`{name}` holds something else than it stands for")))
+    read.ok_or_else(|| Unlike::new(format!("the value of `{name}` is invalid")))
 }
 
 fn kind_of(kind: &Value) -> Option<i8> {

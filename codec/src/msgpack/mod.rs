@@ -224,6 +224,6 @@ fn check_within(bytes: &[u8], limits: ValueLimits) -> Result<(), Error> {
     if end == bytes.len() {
         Ok(())
     } else {
-        Err(Error::Malformed { offset: end, reason: "bytes follow the value" })
+        Err(Error::Malformed { offset: end, reason: "extra bytes after the value" })
     }
 }

@@ -296,7 +296,7 @@ impl<'a> MsgpackReader<'a> {
     /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`]
     /// if it ends early.
     pub fn unsigned32(&mut self) -> Result<u32, Error> {
-        u32::try_from(self.unsigned()?).map_err(|_| self.malformed_error("an integer is over 32 bits"))
+        u32::try_from(self.unsigned()?).map_err(|_| self.malformed_error("an integer exceeds 32 bits"))
     }
 
     /// Reads an integer from `i64::MIN` to `i64::MAX`.
@@ -309,7 +309,7 @@ impl<'a> MsgpackReader<'a> {
         match self.token()? {
             MsgpackToken::Signed(value) => Ok(value),
             MsgpackToken::Unsigned(value) => {
-                i64::try_from(value).map_err(|_| self.malformed_error("an integer is over 63 bits"))
+                i64::try_from(value).map_err(|_| self.malformed_error("an integer exceeds 63 bits"))
             }
             _ => Err(self.malformed_error("an integer was expected")),
         }

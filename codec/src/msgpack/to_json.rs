@@ -31,7 +31,7 @@ impl<'a> JsonStream<'a> {
     pub fn new(bytes: &'a [u8], limits: ValueLimits) -> Result<JsonStream<'a>, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
-            return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
+            return Err(Error::Malformed { offset: end, reason: "extra bytes after the value" });
         }
         let mut reader = MsgpackReader::new(bytes);
         while !reader.is_done() {

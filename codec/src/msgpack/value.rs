@@ -72,7 +72,7 @@ impl Value {
     pub fn decode_within(bytes: &[u8], limits: ValueLimits) -> Result<Value, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
-            return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
+            return Err(Error::Malformed { offset: end, reason: "extra bytes after the value" });
         }
         // The scan has bounded the depth, which also bounds the recursion below.
         Value::read(&mut MsgpackReader::new(bytes))

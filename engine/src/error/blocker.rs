@@ -36,17 +36,17 @@ impl fmt::Display for Blocker {
             Blocker::Operation { operation, tool, open_for, begun_at } => {
                 match operation {
                     Some(operation) => write!(f, "operation {operation}")?,
-                    None => f.write_str("a call that has not begun")?,
+                    None => f.write_str("a call that has not started")?,
                 }
                 let (tool, open_for) = (escape::text(tool), seconds(*open_for));
-                write!(f, " (`{tool}`), open for {open_for} s since {begun_at}")
+                write!(f, " (`{tool}`), open for {open_for} s, started at {begun_at}")
             }
             Blocker::Recovery => f.write_str("a recovery of the session by another thread"),
             Blocker::Resource { resource, holder } => {
                 write!(f, "the resource `{}`", escape::text(resource))?;
                 match holder {
-                    Some(holder) => write!(f, ", which {} holds", escape::text(holder)),
-                    None => f.write_str(", which another session holds"),
+                    Some(holder) => write!(f, ", held by {}", escape::text(holder)),
+                    None => f.write_str(", held by another session"),
                 }
             }
         }

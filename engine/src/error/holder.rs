@@ -40,7 +40,7 @@ impl fmt::Display for Holder {
                 };
                 write!(f, "process {pid} on {host} since {since}{ended}")
             }
-            _ => f.write_str("its holder left no note"),
+            _ => f.write_str("its holder is unknown"),
         }
     }
 }

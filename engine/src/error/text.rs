@@ -16,17 +16,14 @@ pub(super) fn numbers(operations: &[OperationId]) -> String {
 /// Formats the declared event with the name nearest to an undeclared one.
 pub(super) fn or_nearest(nearest: Option<&str>) -> String {
     match nearest {
-        Some(nearest) => format!(": the nearest that is declared is `{}`", escape::text(nearest)),
-        None => ", and no event is".to_owned(),
+        Some(nearest) => format!(": did you mean `{}`?", escape::text(nearest)),
+        None => ": no event is declared".to_owned(),
     }
 }
 
 /// Formats the last record of a log.
 pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
-    last.map_or_else(
-        || "the log holds no record".to_owned(),
-        |last| format!("the log's last record is {last}"),
-    )
+    last.map_or_else(|| "the log is empty".to_owned(), |last| format!("the log's last record is {last}"))
 }
 
 /// Formats the condition of a suspended operation.
@@ -35,7 +32,7 @@ pub(super) fn waiting_text(form: SuspensionForm) -> &'static str {
         SuspensionForm::Asks => "an approval",
         SuspensionForm::Awaits => "its result",
         SuspensionForm::Within => "a call within it",
-        SuspensionForm::Other(_) => "something that only a later version knows",
+        SuspensionForm::Other(_) => "something that this version of foldlog does not know",
     }
 }
 
@@ -68,7 +65,7 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
 /// Lists events whose reducers are missing, separated by semicolons, with the remedies of the host.
 pub(super) fn unregistered_text(events: &[UnregisteredEvent]) -> String {
     let events = events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    format!("{events}; declare the reducers, or name those that were removed on purpose with `retired`")
+    format!("{events}; declare the reducers, or list those that were removed on purpose with `retired`")
 }
 
 /// Lists the resources that were restored, as a suffix to the list of failed ones. Empty if there

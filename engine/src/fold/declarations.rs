@@ -23,7 +23,7 @@ impl DeclaredNames {
             match self.slice(slice.id) {
                 Some(before) if before == slice => {}
                 Some(before) => {
-                    return Err(bad(format!("slice {} was declared as `{}` before", slice.id, before.name)));
+                    return Err(bad(format!("slice {} was already declared as `{}`", slice.id, before.name)));
                 }
                 None if slice.id as usize == known => known += 1,
                 None => return Err(bad(format!("slice id {} is not the next one", slice.id))),

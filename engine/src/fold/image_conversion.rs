@@ -121,10 +121,10 @@ pub(crate) fn projection(
     names.check(image.next_sequence, &image.declared)?;
     names.learn(image.declared.clone());
     if names.slices().len() != image.slices.len() {
-        return Err(bad("the image holds other slices than were declared"));
+        return Err(bad("the image contains slices other than the declared ones"));
     }
     if image.open.len() > OPEN_OPERATIONS_MAX {
-        return Err(bad("the image holds more open operations than a log can"));
+        return Err(bad("the image contains more open operations than a log may"));
     }
     let names = Arc::new(names);
     let source = LogSource {
@@ -147,7 +147,7 @@ pub(crate) fn projection(
                 let items = LogItems::from_marks(*len, marks.collect(), undone.clone(), tail_max);
                 SliceItems::InLog(with_tail(items, declared.id, &source, types)?)
             }
-            _ => return Err(bad("a slice is held otherwise than its policy asks for")),
+            _ => return Err(bad("a slice is stored in a form that does not match its policy")),
         };
         slices.push(SliceState {
             policy: declared.policy,
@@ -160,7 +160,7 @@ pub(crate) fn projection(
     let begun = begun_states(image, &projection, types)?;
     let begins = projection.operations.open().filter(|open| !open.reads_only).map(|open| open.begin);
     if !begins.eq(begun.iter().map(|(begin, _)| *begin)) {
-        return Err(bad("the image does not hold STATE where its open operations began"));
+        return Err(bad("the image lacks STATE at the start of its open operations"));
     }
     Ok(LoadedImage { projection, begun })
 }
@@ -191,7 +191,7 @@ fn begun_states(
 ) -> Result<Vec<(SequenceNumber, Arc<FrozenProjection>)>> {
     let bad = || Error::Inconsistent {
         sequence: image.next_sequence,
-        reason: "the image shows an item at the begin of an operation that its slice does not hold"
+        reason: "the image names an item at the start of an operation that its slice does not contain"
             .to_owned(),
     };
     let mut states = Vec::new();
@@ -270,7 +270,7 @@ fn with_tail(
         Ok(ControlFlow::Continue(()))
     })?;
     if tail.len() as u64 != items.len() - from {
-        let reason = "the log does not hold the items that the image counts".to_owned();
+        let reason = "the log does not contain the items that the image counts".to_owned();
         return Err(Error::Inconsistent { sequence: source.places.next_sequence, reason });
     }
     items.set_tail(tail);

@@ -167,7 +167,7 @@ fn each_payload(
             return Ok(flow);
         }
         if let Some((id, _)) = rest.first() {
-            let reason = format!("the record does not hold item {} of slice {slice}", id.ordinal);
+            let reason = format!("the record does not contain item {} of slice {slice}", id.ordinal);
             return Err(Error::Inconsistent { sequence: id.sequence, reason });
         }
     }

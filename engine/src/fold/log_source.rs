@@ -46,7 +46,7 @@ impl RecordedItems {
         let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
         found.ok_or_else(|| Error::Inconsistent {
             sequence: row.id.sequence,
-            reason: format!("the record does not hold item {} of slice {slice}", row.id.ordinal),
+            reason: format!("the record does not contain item {} of slice {slice}", row.id.ordinal),
         })
     }
 }

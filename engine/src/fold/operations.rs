@@ -144,19 +144,22 @@ impl Operations {
     /// that it contradicts, and the reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (OperationId, &'static str)> {
         if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
-            return Err((last.1.operation, "it is open beside as many as can be, so no other begins"));
+            return Err((
+                last.1.operation,
+                "it is the last of the maximum number of open operations, so no other can start",
+            ));
         }
         if let Some(parent) = begin.parent
             && self.open_one(parent).is_none()
         {
-            return Err((parent, "it is not open, so nothing begins within it"));
+            return Err((parent, "it is not open, so no operation can start within it"));
         }
         let waits = |operation: &SuspendedOperation| operation.may_run_again();
         if let Some(operation) = begin.again.or(begin.undoes).or(begin.verifies)
             && self.unsettled_one(operation).is_none()
             && !begin.again.and_then(|again| self.suspended_one(again)).is_some_and(waits)
         {
-            return Err((operation, "it is not one to be run again, undone or verified"));
+            return Err((operation, "it cannot be run again, undone or verified"));
         }
         Ok(())
     }
@@ -200,7 +203,9 @@ impl Operations {
             return Err((end.operation(), "it is not open, so it cannot end"));
         };
         match self.open().find(|inner| inner.parent == Some(open.operation)) {
-            Some(inner) => Err((inner.operation, "it runs within one that is to end, and has not ended")),
+            Some(inner) => {
+                Err((inner.operation, "it has not ended, but the operation that contains it is to end"))
+            }
             None => Ok(()),
         }
     }

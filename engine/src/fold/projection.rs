@@ -243,7 +243,7 @@ impl Projection {
             RecordBody::Snapshot | RecordBody::Observed | RecordBody::Conversation(_) => {}
             RecordBody::Dropped if self.gathers() || self.log_slices == LogSlices::Outline => {}
             RecordBody::Dropped => {
-                let reason = "its body was dropped, and no base says what it did".to_owned();
+                let reason = "its body was dropped, and no base contains its effect".to_owned();
                 return Err(Error::Inconsistent { sequence, reason });
             }
             RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
@@ -367,7 +367,7 @@ impl Projection {
         if sequence == self.next_sequence {
             return Ok(());
         }
-        let reason = format!("the next sequence number is {}", self.next_sequence);
+        let reason = format!("sequence number {} is expected", self.next_sequence);
         Err(Error::Inconsistent { sequence, reason })
     }
 
@@ -635,7 +635,7 @@ impl Projection {
     ) -> Result<SliceRow> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
-        let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
+        let Some(slice) = slice else { return Err(bad(format!("slice {} is not a LOG slice", end.slice))) };
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
         // A host that knows the slice knows it as `ToolInvocations`, so the item need not be
         // encoded and read back.

@@ -155,18 +155,20 @@ impl<'a> Standings<'a> {
                 Some("its question or its approval has expired, so the call has failed")
             }
             (SuspensionForm::Within, _) if decision == Decision::Failed => None,
-            (SuspensionForm::Within, _) => Some("it waits for a call within it: settle that one"),
-            (_, _) if is_decided => Some("somebody has decided about it already"),
+            (SuspensionForm::Within, _) => Some("it waits for a call within it: settle that call"),
+            (_, _) if is_decided => Some("it is already decided"),
             (SuspensionForm::Asks, _) if decision == Decision::RunAgain => match arguments {
                 Some(arguments) if arguments == suspended.suspension.arguments => None,
                 Some(_) if sabotage::is(Breakage::ApprovalUnchecked) => None,
-                Some(_) => Some("the approval names other arguments than those of the call"),
-                None => Some("it asks for an approval, which names the digest of its arguments"),
+                Some(_) => Some("the approval names arguments that differ from those of the call"),
+                None => Some("it waits for an approval, which requires the digest of its arguments"),
             },
             (SuspensionForm::Awaits, _) if decision == Decision::RunAgain => {
-                Some("it waits for its result, and what it did stays: it cannot run again")
+                Some("it waits for its result and keeps its changes: it cannot run again")
             }
-            (SuspensionForm::Other(_), _) => Some("only a later version of foldlog knows what it waits for"),
+            (SuspensionForm::Other(_), _) => {
+                Some("it waits for something that this version of foldlog does not know")
+            }
             _ => None,
         }
     }

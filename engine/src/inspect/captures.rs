@@ -109,7 +109,7 @@ mod reading {
             audited.collected += found.collected;
             audited.damaged.extend(found.damaged);
             audited.damaged_more += found.damaged_more;
-            let reason = "the capture begins with this file, which is missing";
+            let reason = "the first file of a capture is missing";
             let absent = found.absent.into_iter();
             audited.damaged.extend(absent.map(|path| DamagedObject { path, reason: reason.to_owned() }));
         }

@@ -401,7 +401,7 @@ impl LogReader {
     fn read_fate(&self, parent: Uuid, operation: OperationId, ancestors: u32) -> Result<ChildFate> {
         let unknown = |reason: &'static str| Error::NoSuchOperation { operation, reason };
         let ancestors =
-            ancestors.checked_sub(1).ok_or(unknown("the sessions above it are too many to be read"))?;
+            ancestors.checked_sub(1).ok_or(unknown("it has too many ancestor sessions to read"))?;
         let dir = self.dir.parent().unwrap_or(&self.dir).join(parent.to_string());
         let options = ReadOptions { outline: true, memory_bytes: self.options.memory_bytes };
         let reader = LogReader::open_with(Arc::clone(&self.storage), dir, options)?;
@@ -413,7 +413,7 @@ impl LogReader {
         let entry = entries.into_iter().find(|entry| entry.operation == operation);
         let mut children = entry.into_iter().flat_map(|entry| entry.children);
         let own = children.find(|child| child.session == self.opened.session);
-        own.map(|own| own.fate).ok_or(unknown("the parent's log does not announce this session for it"))
+        own.map(|own| own.fate).ok_or(unknown("the parent's log does not name this session as its child"))
     }
 
     fn ledger_within(&self, ancestors: u32) -> Result<Vec<LedgerEntry>> {

@@ -667,7 +667,7 @@ impl LogReader {
         if same_frame || self.digest_through(position)? == parent.digest_through(position)? {
             return Ok(());
         }
-        let reason = format!("what it shares with its parent {found} is not what the parent holds");
+        let reason = format!("the records that it shares with its parent {found} differ from the parent's");
         Err(Error::Inconsistent { sequence: position, reason })
     }
 

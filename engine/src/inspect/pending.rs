@@ -51,7 +51,8 @@ impl LogReader {
             digest = Some(*blake3::hash(text.as_bytes()).as_bytes());
             Ok(())
         })?;
-        digest.ok_or(Error::NoSuchOperation { operation, reason: "the log does not hold its begin" })
+        digest
+            .ok_or(Error::NoSuchOperation { operation, reason: "the log does not contain its start record" })
     }
 
     /// Returns the operations that waited for a decision at a position, and are not over since.

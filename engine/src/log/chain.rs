@@ -178,7 +178,7 @@ impl Segment {
         sequence: SequenceNumber,
         error: &CodecError,
     ) -> Error {
-        let reason = format!("a frame that was sound when the log was opened is damaged now: {error}");
+        let reason = format!("a frame that was intact when the log was opened is damaged now: {error}");
         Error::Corrupt(Box::new(Corruption {
             session: Some(self.header.session),
             segment: self.path.clone(),
@@ -247,7 +247,7 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
         }
     }
     let Some(ordinal_max) = ordinal_max else {
-        let reason = "it holds no segments".to_owned();
+        let reason = "it contains no segments".to_owned();
         return Err(Error::NotASession { path: dir.to_owned(), reason });
     };
     let FollowedChain { segments, beyond, missing } = follow(found, floor)?;
@@ -283,7 +283,10 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
             sequence: header.first_sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("its header says segment {}, and its file name segment {named}", header.ordinal),
+            reason: format!(
+                "its header says segment {}, but its file name says segment {named}",
+                header.ordinal
+            ),
         }))),
         _ => Ok(Some(file)),
     }
@@ -359,7 +362,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
         }
     }
     if files.sound.is_empty() && files.others.is_empty() {
-        let reason = "it holds no segments".to_owned();
+        let reason = "it contains no segments".to_owned();
         return Err(irregular.unwrap_or_else(|| Error::NotASession { path: dir.to_owned(), reason }));
     }
     Ok(files)
@@ -404,7 +407,7 @@ fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Follo
                         sequence: header.first_sequence,
                         expected_crc: None,
                         found_crc: None,
-                        reason: format!("it names segment {} as the one before it", previous.ordinal),
+                        reason: format!("it names segment {} as its predecessor", previous.ordinal),
                     })));
                 }
                 Some(previous) if floor.is_some_and(|floor| previous.ordinal <= floor) => None,

@@ -184,7 +184,7 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> std::result::Result<Le
     let mut bytes = vec![0; usize::try_from(len).map_err(|_| "it is longer than a decision can be")?];
     let read = file.read_at(&mut bytes, 0).map_err(unread)?;
     bytes.truncate(read);
-    LeftBody::decode(&bytes).ok_or("it is not a decision, or not all of one")
+    LeftBody::decode(&bytes).ok_or("it is not a decision, or only part of one")
 }
 
 /// Writes the outcome of a decision, and removes the decision. If the answer cannot be written, the

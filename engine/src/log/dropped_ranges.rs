@@ -184,7 +184,7 @@ impl Compaction {
         match next.checked_sub(1).filter(|last| !self.knows(*last)) {
             Some(sequence) => {
                 let reason =
-                    "the log ends in a compacted range, and no base says what the slices held".to_owned();
+                    "the log ends in a compacted range without a base: the contents of its slices are unknown".to_owned();
                 Err(Error::Inconsistent { sequence, reason })
             }
             None => Ok(()),

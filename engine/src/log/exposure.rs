@@ -24,7 +24,7 @@ pub struct FileExposure {
 impl std::fmt::Display for FileExposure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let FileExposure { path, mode, expected } = self;
-        write!(f, "{} is {mode:04o} and not {expected:04o}: others may read it", escape::path(path))
+        write!(f, "{} has mode {mode:04o}, not {expected:04o}: others may read it", escape::path(path))
     }
 }
 

@@ -121,7 +121,7 @@ impl Cursor {
         let Some(last) = chain.segments.last().map(|segment| segment.header) else {
             // A scan returns the right error for a session without a valid header.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
-            let reason = "no segment in it has a sound header".to_owned();
+            let reason = "no segment in it has an intact header".to_owned();
             return Err(Error::NotASession { path: dir.to_owned(), reason });
         };
         if let Some(expected) = layout::session_of(dir).filter(|expected| *expected != last.session) {
@@ -133,7 +133,7 @@ impl Cursor {
             ahead.pop_front();
         }
         let Some(segment) = ahead.pop_front() else {
-            let reason = "it holds no segments".to_owned();
+            let reason = "it contains no segments".to_owned();
             return Err(Error::NotASession { path: dir.to_owned(), reason });
         };
         if segment.header.first_sequence > sure {
@@ -262,7 +262,7 @@ impl Cursor {
         };
         let reason = if next.header.first_sequence != self.next_sequence {
             let (first, next) = (next.header.first_sequence, self.next_sequence);
-            format!("the segment begins at record {first}, but record {next} should be its first")
+            format!("the segment starts at record {first}, but record {next} is expected")
         } else if next.first_predecessor_crc() != self.segment.exit_crc(self.last_crc) {
             "the segment does not follow the one that its header names as its predecessor".to_owned()
         } else {
@@ -318,7 +318,7 @@ impl Cursor {
                 if found.is_none() {
                     return Err(Error::MissingSegment { session: self.session, ordinal: seal.next, path });
                 }
-                let reason = "the segment is sealed, and the next one has no sound header".to_owned();
+                let reason = "the segment is sealed, but the next one has no intact header".to_owned();
                 self.judge(beyond, spot(behind, None, None, reason))
             }
             // This precedes any search for evidence: mostly the frame that was being written is
@@ -381,8 +381,7 @@ impl Cursor {
             }
             _ if first.header.first_sequence > self.next_sequence => {
                 let (begins, next) = (first.header.first_sequence, self.next_sequence);
-                let reason =
-                    format!("the segment begins at record {begins}, but record {next} should be its first");
+                let reason = format!("the segment starts at record {begins}, but record {next} is expected");
                 Err(self.corrupt_at(&first.path, 0, None, None, reason))
             }
             // The place was cut off: the records that a recovery preserved are in the recovery's

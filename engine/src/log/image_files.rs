@@ -181,7 +181,7 @@ impl Building {
 }
 
 fn given_up() -> std::io::Error {
-    std::io::Error::other("the image was given up, since the disk has no room for records")
+    std::io::Error::other("the image was abandoned, because the disk has no space for records")
 }
 
 impl Drop for Building {

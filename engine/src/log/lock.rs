@@ -166,7 +166,7 @@ impl WriterLock {
     /// [`Error::SecondWriter`].
     pub(crate) fn check(&self, session: Uuid) -> Result<()> {
         let Some(other) = self.read_other_holder() else { return Ok(()) };
-        let found = format!("its lock was taken again: {other}");
+        let found = format!("another process took its lock: {other}");
         Err(Error::SecondWriter { session, found })
     }
 

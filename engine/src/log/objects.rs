@@ -33,7 +33,7 @@ use crate::storage::{Access, EntryKind, Storage, StorageFile};
 /// Number of bytes of an object that are read at a time if it is not needed as a whole.
 const PIECE_BYTES: usize = 256 << 10;
 
-const UNLIKE_ITS_NAME: &str = "its bytes are not what its name says";
+const UNLIKE_ITS_NAME: &str = "its bytes do not match its name";
 
 /// Stores the objects of one session.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Objects {
                 if entry.kind != EntryKind::Directory && !sabotage::is(Breakage::ObjectsBehindLink) =>
             {
                 let reason =
-                    format!("it is {}: it is not followed", entry.kind.in_place_of(EntryKind::Directory));
+                    format!("it is {}: it was not followed", entry.kind.in_place_of(EntryKind::Directory));
                 Err(Error::Object { path: self.dir.clone(), reason })
             }
             Ok(_) => Ok(()),

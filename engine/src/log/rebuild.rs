@@ -43,12 +43,12 @@ use crate::error::Result;
 
 pub(crate) type RebuildRefusal = &'static str;
 
-const UNKNOWN: RebuildRefusal = "bodies of it were dropped before they were held, and nothing that is held says what \
-                          the session knew: an earlier version held it";
+const UNKNOWN: RebuildRefusal = "bodies of its records were dropped before they were replicated, and no replicated \
+                          record contains the state of the session: an earlier version of foldlog replicated it";
 const IN_PART: RebuildRefusal =
-    "it holds a compacted session in part only: where its records end, nobody knows what the session knew";
-const NO_BASE: RebuildRefusal = "what it holds of a compacted session contradicts itself";
-const NO_FORK: RebuildRefusal = "a record begins a session that does not follow those before it";
+    "it contains only part of a compacted session: the session's state after its last record is unknown";
+const NO_BASE: RebuildRefusal = "its records of a compacted session contradict each other";
+const NO_FORK: RebuildRefusal = "a record starts a session that does not continue the records before it";
 
 /// Tracks the dropped bodies of the records so far.
 #[derive(Debug, Default)]

@@ -236,7 +236,7 @@ impl<'a> Scanner<'a> {
         if walk.chain.segments.is_empty() {
             // If the records after the lost headers were attested, this was a session.
             walk.judge_lost_headers()?;
-            let reason = "no segment in it has a sound header".to_owned();
+            let reason = "no segment in it has an intact header".to_owned();
             return Err(Error::NotASession { path: walk.dir.to_owned(), reason });
         }
         let (mut index, mut from) = self.start;
@@ -409,7 +409,7 @@ impl<'a> ChainWalk<'a> {
         let header = &segment.header;
         let reason = if header.first_sequence != self.next_sequence {
             format!(
-                "the segment begins at record {}, but record {} should be its first",
+                "the segment starts at record {}, but record {} is expected",
                 header.first_sequence, self.next_sequence
             )
         } else if segment.first_predecessor_crc() != self.last_crc {

@@ -73,8 +73,8 @@ fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Res
         at += read as u64;
     }
     let reason = match seal_len {
-        0 => "what stands behind its records is no sound seal of a compacted segment",
-        _ => "something stands behind the seal of a compacted segment",
+        0 => "the bytes after its records are not an intact seal of a compacted segment",
+        _ => "there are bytes after the seal of a compacted segment",
     };
     let offset = if seal_len == 0 { end } else { at };
     Ok(Some(corrupt(
@@ -125,7 +125,7 @@ impl SealVerifier {
         if digest.records() != seal.records || digest.finish() == seal.hash {
             return Ok(());
         }
-        let reason = format!("the {} records before it are not those that it seals", seal.records);
+        let reason = format!("the {} records before the seal do not match it", seal.records);
         Err(corrupt(segment, end, reason))
     }
 }

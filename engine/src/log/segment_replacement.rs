@@ -56,7 +56,7 @@ impl FrameWriter<'_> {
         let header = Header { predecessor_crc: self.last_crc, ..header };
         let unwritten = |error: foldlog_codec::Error| Error::Inconsistent {
             sequence: header.sequence,
-            reason: format!("its frame cannot be written anew: {error}"),
+            reason: format!("its frame cannot be written again: {error}"),
         };
         self.last_crc = frame::encode(self.context, &header, body, &mut self.gathered).map_err(unwritten)?;
         if self.gathered.len() >= GATHERED_BYTES { self.write() } else { Ok(()) }
@@ -170,7 +170,7 @@ impl SegmentRewrite<'_> {
                 sequence: new_end.next_sequence,
                 expected_crc: None,
                 found_crc: None,
-                reason: "the compacted segment does not hold the records of the one that it stands for"
+                reason: "the compacted segment does not contain the records of the segment that it replaces"
                     .to_owned(),
             }))),
         }
@@ -204,7 +204,7 @@ impl SegmentRewrite<'_> {
         })?;
         last.ok_or_else(|| Error::Inconsistent {
             sequence: self.segment.header.first_sequence,
-            reason: "its segment holds no frame".to_owned(),
+            reason: "its segment contains no frame".to_owned(),
         })
     }
 }

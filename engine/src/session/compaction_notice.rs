@@ -60,7 +60,7 @@ impl SaidDropped {
             match ObjectId::from_content(&bytes) == object {
                 true => Ok(Cow::Owned(bytes)),
                 false => {
-                    let reason = "a payload has other bytes than its name says".to_owned();
+                    let reason = "the bytes of a payload do not match its name".to_owned();
                     Err(Error::ReplicaFailed { session, reason })
                 }
             }

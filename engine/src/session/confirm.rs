@@ -72,8 +72,8 @@ impl SessionInner {
         match self.is_confirmed()? {
             true => Ok(()),
             false => {
-                let reason = "each confirmation of the session's claim came too late, for its lease: is the lease \
-                              shorter than the place needs to answer?";
+                let reason = "each confirmation of the session's claim arrived after the lease had expired: the lease may be \
+                              shorter than the place needs to answer";
                 Err(self.stop_unconfirmed(ReplicaError::Failed { reason: reason.to_owned() }))
             }
         }

@@ -244,8 +244,7 @@ impl Session {
             || to >= state.log.next_sequence()
             || messages.iter().any(|(role, _)| *role == Role::Tool)
         {
-            let reason =
-                "its records cannot be replaced so: the range is not in the log, or a result replaces them";
+            let reason = "its records cannot be replaced: the range is not in the log, or the replacement contains a tool's result";
             return Err(Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason });
         }
         let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text_payload(content)).collect();

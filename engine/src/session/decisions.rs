@@ -165,7 +165,7 @@ impl Session {
             let access = self.inner.store.options.access.file_mode();
             let exposed = entry.mode.is_some_and(|mode| mode & !access & 0o022 != 0);
             let left = match exposed {
-                true => Err("others may have written it"),
+                true => Err("its permissions allow others to write it"),
                 false => decisions::read(storage.as_ref(), &path),
             };
             let answer = match left {
@@ -292,11 +292,11 @@ impl Session {
     /// Records a decision that was left, if it fits, and returns the answer.
     fn take(&self, left: &LeftBody, path: &Path, report: &mut DecisionsTaken) -> Result<DecisionOutcome> {
         let Ok(settle) = Settle::decode(&left.settle) else {
-            return Ok(report.refuse(path, None, "it holds no decision"));
+            return Ok(report.refuse(path, None, "it contains no decision"));
         };
         let (operation, by) = (settle.operation, settle.by.clone());
         let settlement = Settlement::of_record(&settle, |payload| match payload.object() {
-            Some(_) => Err(Error::NoSuchOperation { operation, reason: "its result is not in it" }),
+            Some(_) => Err(Error::NoSuchOperation { operation, reason: "it does not contain its result" }),
             None => value(operation, payload.bytes()),
         });
         let checked = settlement.and_then(|settlement| {
@@ -439,7 +439,7 @@ impl Session {
 }
 
 fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
-    let unread = |_| Error::NoSuchOperation { operation, reason: "its result is no value" };
+    let unread = |_| Error::NoSuchOperation { operation, reason: "its result is not a value" };
     Value::decode(bytes).map_err(unread)
 }
 

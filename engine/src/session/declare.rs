@@ -154,16 +154,18 @@ fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &DeclaredName
     };
     match types.slice(name) {
         Some(slice) if is_other(slice.item_type) => {
-            return taken("an event without reducers bears its name, but its items are of another type");
+            return taken(
+                "an event without reducers has its name, but the items of the slice have another type",
+            );
         }
         Some(slice) if slice.policy != default_policy(name) => {
-            return taken("an event without reducers bears its name, but its policy is another one");
+            return taken("an event without reducers has its name, but the slice has another policy");
         }
         _ => {}
     }
     match names.slice_named(name) {
         Some(slice) if slice.item != name || slice.policy != default_policy(name) => {
-            taken("an event without reducers bears its name, but the log holds other items in it")
+            taken("an event without reducers has its name, but the log contains other items in the slice")
         }
         _ => Ok(()),
     }

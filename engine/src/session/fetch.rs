@@ -50,9 +50,9 @@ const UNSYNCED_FILES_MAX: usize = 16;
 /// Maximum number of claims while records of the log's writer still arrive.
 const CLAIMS_MAX: u32 = 4;
 
-const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
-                      these cannot be appended to a log that is there. If this is a copy that is only read, or all that it has is held, delete it, \
-                      and pull it or take it over anew";
+const BEHIND: &str = "after the records of this log it contains records whose bodies were dropped before they were replicated, or records that \
+                      start a fork: these cannot be appended to an existing log. If this copy is only read, or all its records are replicated, \
+                      delete it, and pull the session or take it over again";
 
 /// Claims a session that is opened for writing, if the store has a replicator, and first fetches
 /// the records that the log has lost. Records that this log's writer sent before it was cut off may
@@ -98,7 +98,8 @@ pub(super) fn claim(
             let (types, before) = (open_as.types.as_ref(), read.fetched);
             read = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
             if read.scan.next_sequence != held.next {
-                let reason = "somebody appends to the session while it is opened; open it again".to_owned();
+                let reason =
+                    "another writer appends to the session while it is opened; open it again".to_owned();
                 return Err(Error::ReplicaFailed { session, reason });
             }
             read.fetched = before + held.next.since(local);
@@ -110,7 +111,7 @@ pub(super) fn claim(
             claimed => return Ok((read, Some(claimed?))),
         }
     }
-    Err(Error::ReplicaFailed { session, reason: "somebody appends to it all the time".to_owned() })
+    Err(Error::ReplicaFailed { session, reason: "another writer keeps appending to the session".to_owned() })
 }
 
 /// Fails if the replicator's newest claim is older than the one in the session's log.
@@ -326,7 +327,7 @@ impl<'a> Fetch<'a> {
         result?;
         self.append_last(false)?;
         if next != self.next() {
-            return Err(self.fetch_error("it holds fewer records than it did"));
+            return Err(self.fetch_error("it contains fewer records than before"));
         }
         let said_dropped = said.read(self.session, replicator)?;
         Ok(FetchedExtent { next, captures_from: from.from(), said_dropped })
@@ -357,10 +358,10 @@ impl<'a> Fetch<'a> {
     ///
     /// [`Error::ReplicaFailed`].
     pub(crate) fn check(&self) -> Result<()> {
-        let nothing = || self.fetch_error("it holds nothing of that session");
+        let nothing = || self.fetch_error("it contains no records of that session");
         let (log, _) = self.live.as_ref().ok_or_else(nothing)?;
         if log.session().is_some_and(|session| session != self.session) {
-            return Err(self.fetch_error("its records are another session's"));
+            return Err(self.fetch_error("its records belong to another session"));
         }
         log.check().map_err(|reason| self.fetch_error(reason))
     }
@@ -380,7 +381,7 @@ impl<'a> Fetch<'a> {
         if self.is_settled {
             return Ok(());
         }
-        let nothing = self.fetch_error("it holds nothing of that session");
+        let nothing = self.fetch_error("it contains no records of that session");
         let Some((log, live)) = self.live.take() else { return Err(nothing) };
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
@@ -405,7 +406,7 @@ impl<'a> Fetch<'a> {
     /// one.
     pub(crate) fn finish(mut self) -> Result<LogWriter> {
         self.settle()?;
-        let nothing = self.fetch_error("it holds nothing of that session");
+        let nothing = self.fetch_error("it contains no records of that session");
         let Some((mut log, _)) = self.live.take() else { return Err(nothing) };
         log.log.finish()?;
         log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
@@ -443,7 +444,7 @@ impl<'a> Fetch<'a> {
             return Err(self.fetch_error(BEHIND));
         }
         let known = self.known_beside(record)?;
-        let other = self.fetch_error("a payload has other bytes than its name says");
+        let other = self.fetch_error("the bytes of a payload do not match its name");
         let (session, replicator) = (self.session, self.replicator);
         let refused = |reason: &str| Error::ReplicaFailed { session, reason: reason.to_owned() };
         let Some((log, live)) = &mut self.live else { return Ok(()) };
@@ -487,14 +488,14 @@ impl<'a> Fetch<'a> {
         let bytes = self.replicator.get_object(self.session, object);
         let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
         if ObjectId::from_content(&bytes) != object {
-            return Err(self.fetch_error("an object has other bytes than its name says"));
+            return Err(self.fetch_error("the bytes of an object do not match its name"));
         }
         Ok(Some(KnownPositions::decode(&bytes)?))
     }
 
     fn begin_log(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != RecordKind::OPENED {
-            return Err(self.fetch_error("its first record begins no session"));
+            return Err(self.fetch_error("its first record does not start a session"));
         }
         let opened = SessionOpening::decode(record.body)?;
         let ground = self.ground.ok_or_else(|| self.fetch_error(BEHIND))?;

@@ -299,7 +299,7 @@ mod holding {
             for pack in packs {
                 let name = format!("pack {}", pack.file_name());
                 if pack.len > PACK_BYTES_MAX as u64 {
-                    return Err(damaged(&name, "it is longer than any may be".to_owned()));
+                    return Err(damaged(&name, "it is longer than a pack may be".to_owned()));
                 }
                 let bytes = replicator.get_object(session, *pack);
                 let bytes = bytes.map_err(|error| match replica_error(session, error) {
@@ -307,7 +307,7 @@ mod holding {
                     other => other,
                 })?;
                 if ObjectId::from_content(&bytes) != *pack {
-                    return Err(damaged(&name, "it has other bytes than its name says".to_owned()));
+                    return Err(damaged(&name, "its bytes do not match its name".to_owned()));
                 }
                 map_pack_error(self.receiver.get_or_insert_with(receiver).take(&bytes), |reason| {
                     damaged(&name, reason)
@@ -315,7 +315,7 @@ mod holding {
             }
             if !inlined.is_empty() {
                 let took = self.receiver.get_or_insert_with(receiver).take(inlined);
-                map_pack_error(took, |reason| damaged("the pack beside these records", reason))?;
+                map_pack_error(took, |reason| damaged("the pack sent with these records", reason))?;
             }
             Ok(())
         }

@@ -65,7 +65,7 @@ impl Session {
         read: impl FnOnce() -> T,
     ) -> Result<T> {
         if name.starts_with(RESERVED) {
-            let reason = format!("observations whose names begin with `{RESERVED}` are the engine's own");
+            let reason = format!("names that begin with `{RESERVED}` are reserved for the engine");
             return Err(Error::Encode { name: name.to_owned(), reason });
         }
         // Checked before it is recorded: a value that cannot be decoded would end every replay
@@ -73,7 +73,7 @@ impl Session {
         let decoded = |bytes: &[u8]| {
             msgpack::from_slice(bytes).map_err(|error| Error::Encode {
                 name: name.to_owned(),
-                reason: format!("it cannot be read again: {error}"),
+                reason: format!("its encoded form cannot be decoded: {error}"),
             })
         };
         if self.replays() {

@@ -219,8 +219,10 @@ impl Session {
             found = Some(BeginRead { arguments, origin: body.origin, resources, closed });
             Ok(())
         })?;
-        let missing =
-            Error::NoSuchOperation { operation: begin.into(), reason: "the log does not hold its begin" };
+        let missing = Error::NoSuchOperation {
+            operation: begin.into(),
+            reason: "the log does not contain its start record",
+        };
         found.map(read).ok_or(missing)
     }
 
@@ -321,8 +323,10 @@ impl Session {
             found = Some(read(ToolEnd::decode(record.body).map_err(Error::unread(end))?, &source)?);
             Ok(())
         })?;
-        let missing =
-            Error::NoSuchOperation { operation: end.into(), reason: "the log does not hold its end" };
+        let missing = Error::NoSuchOperation {
+            operation: end.into(),
+            reason: "the log does not contain its end record",
+        };
         found.ok_or(missing)
     }
 

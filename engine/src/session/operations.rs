@@ -610,7 +610,7 @@ impl SessionInner {
         self.refer(end.payloads_mut(), &references);
         let missing = || Error::NoSuchSlice {
             slice: ToolInvocations::NAME.to_owned(),
-            reason: "a tool's end needs it, and no begin has declared it",
+            reason: "the end record of a tool requires it, but no start record declared it",
         };
         let declared = state.live.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;

@@ -410,7 +410,7 @@ impl SessionInner {
             _ => {
                 return Err(Error::NoSuchSlice {
                     slice: S::NAME.to_owned(),
-                    reason: "it is no LOG slice: read it with `Session::view`",
+                    reason: "it is not a LOG slice: read it with `Session::view`",
                 });
             }
         };

@@ -135,7 +135,7 @@ impl MadeLog {
             sequence: scan.next_sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("the log ends here, and {next} records were written"),
+            reason: format!("the log ends here, but {next} records were written"),
         })))
     }
 }

@@ -150,5 +150,9 @@ impl RecordComparison<'_> {
 }
 
 fn unread(path: &str, recorded: Payload<'_>, error: &Error) -> Box<Difference> {
-    Box::new(Difference::unread(path, recorded, format!("it cannot be brought up to date: {error}")))
+    Box::new(Difference::unread(
+        path,
+        recorded,
+        format!("it cannot be converted to the present version: {error}"),
+    ))
 }

@@ -564,7 +564,7 @@ impl Session {
             within.check()?;
             let operation = within.operation;
             let Some(admitted) = running_calls.get(within.ticket) else {
-                return Err(Error::Revoked { operation, reason: "it is over" });
+                return Err(Error::Revoked { operation, reason: "it has ended" });
             };
             if let Some(tried) = access.changes().filter(|_| admitted.reads_only) {
                 return Err(Error::ReadsOnly { operation, tried });

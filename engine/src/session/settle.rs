@@ -343,7 +343,7 @@ impl Session {
 }
 
 /// Reason for refusing to settle an operation that needs no decision.
-const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
+const WAITS_FOR_NOBODY: &str = "it is neither interrupted nor suspended, so there is nothing to settle";
 
 impl SessionInner {
     /// Fails if an operation cannot be settled in this way now.
@@ -406,7 +406,7 @@ pub(crate) fn check(
     } else if operations.unsettled_one(operation).is_none() {
         return refused(WAITS_FOR_NOBODY);
     } else if settlement.arguments.is_some() {
-        return refused("it was interrupted and asks for no approval");
+        return refused("it was interrupted and does not wait for an approval");
     }
     Ok(())
 }

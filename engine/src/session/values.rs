@@ -131,7 +131,7 @@ impl Session {
             _ => {
                 return Err(Error::NoSuchSlice {
                     slice: slice.to_owned(),
-                    reason: "it is no LOG slice: read it with `Session::view_values`",
+                    reason: "it is not a LOG slice: read it with `Session::view_values`",
                 });
             }
         };
@@ -193,7 +193,7 @@ impl Session {
         let types = self.inner.types()?.slice(slice);
         let types = types.ok_or_else(|| Error::NoSuchSlice {
             slice: slice.to_owned(),
-            reason: "the host does not declare it, so its items are not known as values",
+            reason: "the host does not declare it, so its items cannot be read as values",
         })?;
         self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             let values = values_of(types, rows)?;

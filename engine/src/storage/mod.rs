@@ -104,7 +104,7 @@ impl std::fmt::Display for EntryKind {
             EntryKind::Pipe => "a pipe",
             EntryKind::Socket => "a socket",
             EntryKind::Device => "a device",
-            EntryKind::Other => "no regular file",
+            EntryKind::Other => "an entry of an unknown kind",
         })
     }
 }
@@ -112,7 +112,7 @@ impl std::fmt::Display for EntryKind {
 impl EntryKind {
     /// Formats the error that an entry of this kind was found in place of a `wanted` one.
     pub fn in_place_of(self, wanted: EntryKind) -> String {
-        format!("{self}, where {wanted} should be")
+        format!("{self}, not {wanted}")
     }
 }
 

@@ -314,7 +314,7 @@ impl Store {
 
 fn session_of(source: &Extent, dir: &Path) -> Result<Uuid> {
     let last = source.segments.last().map(|last| last.header.session);
-    let nothing = || Error::NotASession { path: dir.to_owned(), reason: "it holds no record".to_owned() };
+    let nothing = || Error::NotASession { path: dir.to_owned(), reason: "it contains no records".to_owned() };
     last.ok_or_else(nothing)
 }
 

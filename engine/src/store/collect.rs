@@ -398,7 +398,7 @@ impl Store {
             Ok(now) if now == may_name => {}
             Ok(_) => {
                 return Ok(Some(
-                    "a session was created meanwhile whose log may name some of them".to_owned(),
+                    "a session whose log may name some of them was created during the collection".to_owned(),
                 ));
             }
             Err(unread) => return Ok(Some(unread)),
@@ -445,7 +445,7 @@ fn undurable(session: Uuid, read: &LoadedSession) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the last {records} records of session {session} may not be durable, since its process was killed: open and sync it first"
+        "the last {records} records of session {session} may not be durable, because its process was killed: open and sync it first"
     ))
 }
 

@@ -57,7 +57,7 @@ impl ImportedConversations {
         for (place, item) in slice.items.iter().enumerate() {
             let refused = |error: serde_json::Error| {
                 Error::Export(format!(
-                    "item {place} of slice `{ADAPTER_STATES}` is no state of an adapter: {error}"
+                    "item {place} of slice `{ADAPTER_STATES}` is not the state of an adapter: {error}"
                 ))
             };
             let json = serde_json::to_value(item).map_err(refused)?;
@@ -85,7 +85,9 @@ impl ImportedConversations {
     fn add_conversations(&mut self, slice: &ExportedSlice) -> Result<()> {
         for (place, item) in slice.items.iter().enumerate() {
             let refused = |error: serde_json::Error| {
-                Error::Export(format!("item {place} of slice `{CONVERSATION}` is no conversation: {error}"))
+                Error::Export(format!(
+                    "item {place} of slice `{CONVERSATION}` is not a conversation: {error}"
+                ))
             };
             let json = serde_json::to_value(item).map_err(refused)?;
             let digest = json.get("prompt_digest").and_then(serde_json::Value::as_str);
@@ -150,7 +152,7 @@ impl ImportedConversations {
         match orphans.first() {
             None => Ok(ends),
             Some(orphan) => Err(Error::Export(format!(
-                "turn {} of slice `{CONVERSATION}` holds the result of call `{}`, which its answer does not ask for",
+                "turn {} of slice `{CONVERSATION}` contains the result of call `{}`, which its answer does not request",
                 turn.turn_number,
                 escape::text(orphan.tool_call_id.as_deref().unwrap_or_default())
             ))),

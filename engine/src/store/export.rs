@@ -220,7 +220,7 @@ impl Store {
             let waiting: Vec<String> =
                 export.suspended_operations.iter().map(OperationId::to_string).collect();
             return Err(Error::Export(format!(
-                "it was taken while operations {} waited for somebody: settle them first",
+                "it was taken while operations {} were suspended: settle them and export again",
                 waiting.join(", ")
             )));
         }
@@ -349,7 +349,7 @@ fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<O
     for slice in &mut renamed.slices {
         if slice.slice_type == FOREIGN_CALLS {
             return Err(Error::Export(format!(
-                "slice `{FOREIGN_CALLS}` stands beside calls that would be in it"
+                "slice `{FOREIGN_CALLS}` already exists, and the calls of another program would be imported into it"
             )));
         }
         if slice.slice_type == ToolInvocations::NAME {

@@ -218,7 +218,7 @@ impl Store {
         }
         let last = log.last_frame().ok_or_else(|| Error::Inconsistent {
             sequence: opened_sequence,
-            reason: "the fork's own segment holds no frame".to_owned(),
+            reason: "the fork's own segment contains no frame".to_owned(),
         })?;
         let scan = LogScan {
             compaction: log.places.compaction.clone(),

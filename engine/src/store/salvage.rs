@@ -428,15 +428,15 @@ impl SalvageRun<'_> {
     ) -> Vec<SkippedBytes> {
         let last = places.segments.last().map(|last| last.path.as_path());
         let reason = |behind: &UnsoundPart| match (behind.session, damage) {
-            _ if behind.more && behind.bytes == 0 => "it is no regular file".to_owned(),
+            _ if behind.more && behind.bytes == 0 => "it is not a regular file".to_owned(),
             (_, Some(Error::Corrupt(corruption))) if last == Some(&behind.path) => corruption.reason.clone(),
             (_, Some(damage)) if last == Some(&behind.path) => damage.to_string(),
-            (_, None) if last == Some(&behind.path) => "nobody was told that it is durable".to_owned(),
+            (_, None) if last == Some(&behind.path) => "it was never reported as durable".to_owned(),
             (Some(session), _) if session != from && !self.is_ancestor(session) => {
                 format!("it belongs to session {session}")
             }
-            (None, _) => "its header is lost, and it does not follow what was taken".to_owned(),
-            _ => "it does not follow what was taken".to_owned(),
+            (None, _) => "its header is lost, and it does not continue the salvaged records".to_owned(),
+            _ => "it does not continue the salvaged records".to_owned(),
         };
         let left = behind.iter().map(|behind| SkippedBytes {
             segment: behind.path.clone(),
@@ -515,7 +515,7 @@ impl SalvageRun<'_> {
 }
 
 fn nothing_sound(dir: &Path) -> Error {
-    Error::NotASession { path: dir.to_owned(), reason: "no record in it is sound".to_owned() }
+    Error::NotASession { path: dir.to_owned(), reason: "it contains no intact record".to_owned() }
 }
 
 /// Returns the content of the new session's `foldlog.salvaged` record.

@@ -65,7 +65,7 @@ pub struct PullReport {
 /// Maximum number of claims while the other writer appends.
 const CLAIMS_MAX: u32 = 20;
 
-const NOT_SOUND: &str = "the log that was made of what it holds is not sound, and was removed again";
+const NOT_SOUND: &str = "the log that was created from its records is not intact, and was removed";
 
 impl Store {
     /// Takes over a session that the store's [replicator](crate::replication) has and this store
@@ -196,14 +196,14 @@ impl Store {
     ) -> Result<(LogWriter, MadeLog, ReplicaClaim)> {
         let ground = self.inner.log_environment();
         let mut fetch = Fetch::with_new_log(session, building, replicator, &ground);
-        let mut last =
-            ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
+        let mut last = ReplicaError::Failed {
+            reason: "its writer appends faster than the session can be claimed".to_owned(),
+        };
         let mut before = None;
         for _ in 0..CLAIMS_MAX {
             let FetchedExtent { next: held, captures_from, said_dropped } = fetch.read()?;
             if held == 0 {
-                let reason =
-                    "it holds nothing of that session: its id, or where the replicator looks, is another one";
+                let reason = "it contains no records of that session: check the id of the session and the place of the replicator";
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
             let made =

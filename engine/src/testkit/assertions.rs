@@ -86,16 +86,18 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
         life.content()
     };
     let once = live(false);
-    for (again, how) in [(live(false), "lived again"), (live(true), "opened again after each step")] {
+    for (again, how) in
+        [(live(false), "the history runs again"), (live(true), "the session is opened again after each step")]
+    {
         for (once, again) in once.iter().zip(&again) {
             assert_eq!(
                 readable_record(once),
                 readable_record(again),
-                "record {} is another one when {how}",
+                "record {} differs when {how}",
                 once.sequence
             );
         }
-        assert_eq!(once.len(), again.len(), "there are other records when {how}");
+        assert_eq!(once.len(), again.len(), "the number of records differs when {how}");
     }
 }
 
@@ -200,15 +202,15 @@ impl<'a> Life<'a> {
         assert_eq!(
             slices_of_policy(&now, Policy::State),
             slices_of_policy(&then, Policy::State),
-            "STATE after going back to {to}"
+            "STATE after a rollback to {to}"
         );
         assert_eq!(
             slices_of_policy(&now, Policy::Log),
             slices_of_policy(&before, Policy::Log),
-            "LOG after going back to {to}"
+            "LOG after a rollback to {to}"
         );
-        assert!(slices_of_policy(&now, Policy::Cache).is_empty(), "CACHE after going back to {to}");
-        assert_eq!(rolled.sequence, self.position(), "the rollback's own position");
+        assert!(slices_of_policy(&now, Policy::Cache).is_empty(), "CACHE after a rollback to {to}");
+        assert_eq!(rolled.sequence, self.position(), "position of the rollback");
         self.note();
     }
 
@@ -221,7 +223,7 @@ impl<'a> Life<'a> {
             expect_ok(self.session.clone().close());
         }
         self.session = expect_ok(self.store.open_session(id, self.types));
-        assert_eq!(expect_ok(self.session.state()), live, "opened again");
+        assert_eq!(expect_ok(self.session.state()), live, "state after the session is opened again");
     }
 
     fn fork(&mut self, at: SequenceNumber) {
@@ -230,7 +232,7 @@ impl<'a> Life<'a> {
         self.sessions += 1;
         let fork =
             expect_ok(self.store.fork(self.session.id(), at, self.types, seeded_options(self.sessions)));
-        assert_eq!(expect_ok(fork.state()).slices, shared.slices, "a fork at {at}");
+        assert_eq!(expect_ok(fork.state()).slices, shared.slices, "state of a fork at {at}");
         self.session = fork;
         self.shown.retain(|position, _| *position <= at);
         self.snapshots.retain(|snapshot| snapshot.position <= at);
@@ -239,7 +241,7 @@ impl<'a> Life<'a> {
     /// Checks every position, read from the log without the host's code.
     fn check_positions(&self) {
         let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(expect_ok(reader.state()), expect_ok(self.session.state()), "read without types");
+        assert_eq!(expect_ok(reader.state()), expect_ok(self.session.state()), "state read without types");
         for position in SequenceNumber::MIN.through(self.position()) {
             let at = expect_ok(reader.state_at(position));
             let along = expect_ok(reader.state_along(position));
@@ -247,7 +249,7 @@ impl<'a> Life<'a> {
                 (slices_of_policy(&at, Policy::State), slices_of_policy(&along, Policy::State));
             assert_eq!(state, path, "STATE at {position} against a fold along its path");
             if let Some(shown) = self.shown.get(&position) {
-                assert_eq!(&at, shown, "what the session showed at {position}");
+                assert_eq!(&at, shown, "state that the session showed at {position}");
             }
         }
         for (sequence, record) in (0..).zip(self.content()) {
@@ -260,7 +262,7 @@ impl<'a> Life<'a> {
     fn check_reducers(&self) {
         let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
         let replayed = expect_ok(reader.replay_reducers(self.types, &ReplayReducers::default()));
-        assert!(replayed.holds(), "the reducers resolve something else when they run again: {replayed}");
+        assert!(replayed.holds(), "the reducers produce another result when they run again: {replayed}");
     }
 
     fn content(&self) -> Vec<RecordContent> {

@@ -117,7 +117,7 @@ fn check_recorded(name: &str, recorded: &[u8], limits: ValueLimits) -> Result<()
         Err(Error::Resource { resource: name.to_owned(), reason })
     };
     match msgpack::scan(recorded, limits) {
-        Ok(end) if end != recorded.len() => refused(format!("bytes follow the value at {end}")),
+        Ok(end) if end != recorded.len() => refused(format!("extra bytes after the value at byte {end}")),
         Ok(_) if Payload::new(recorded).object().is_some() => {
             refused("extension type 1 is kept for references to objects".to_owned())
         }
@@ -234,7 +234,7 @@ impl CaptureSet {
                 (None, None) if lenient => continue,
                 (None, None) => {
                     return mismatch(
-                        "its capture was in memory alone, and did not outlive the process or was left out of the JSON",
+                        "its capture was only in memory: it was lost with its process, or omitted from the JSON",
                     );
                 }
             };
@@ -753,7 +753,7 @@ impl CompositeSnapshot {
         let bad = |reason: String| Error::Export(reason);
         let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
         if document.version != VERSION {
-            return Err(bad(format!("version {} is not {VERSION}", document.version)));
+            return Err(bad(format!("the version is {}, not {VERSION}", document.version)));
         }
         let contained = |name: &&String| document.resources.get(*name).is_none_or(Option::is_some);
         if let Some(name) = document.left_out.iter().find(contained) {
@@ -764,7 +764,7 @@ impl CompositeSnapshot {
             time.map(|time| time.timestamp_micros()).map_err(|error| bad(format!("{text}: {error}")))
         };
         let policy = |name: &String| {
-            crate::Policy::from_name(name).ok_or_else(|| bad(format!("policy `{name}` is not known")))
+            crate::Policy::from_name(name).ok_or_else(|| bad(format!("unknown policy `{name}`")))
         };
         let Position { session_id, position, created_at, tag, policies } = &document.session;
         let session = Snapshot {

@@ -206,8 +206,8 @@ impl ToolContext {
         let Some(other) = other else { return Ok(()) };
         let operation = self.operation();
         Err(Error::SnapshotMismatch(format!(
-            "child session {ordinal} of operation {operation} cannot go on: child session {other} has worked on the \
-             resources since, and what it did would be lost; open all children before any of them works"
+            "child session {ordinal} of operation {operation} cannot continue: child session {other} has worked on \
+             the resources since, and its changes would be lost; open all children before any of them works"
         )))
     }
 
@@ -221,7 +221,7 @@ impl ToolContext {
         if let Some((name, _)) = lost {
             let session = state.session().id();
             return Err(Error::SnapshotMismatch(format!(
-                "resource `{name}`: what child session {session} left of it did not outlive its process"
+                "resource `{name}`: its capture by child session {session} was lost with its process"
             )));
         }
         let before = CaptureSet::from_recorded(left).decode_recorded(resources, true)?;

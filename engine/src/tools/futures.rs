@@ -382,7 +382,10 @@ impl ExecutionState {
 /// Fails if the future that made the attempt is dropped.
 pub(super) fn still_wanted(wanted: &Weak<()>) -> Result<()> {
     match wanted.strong_count() {
-        0 => Err(Error::NoSuchOperation { operation: OperationId::default(), reason: "nobody wants it" }),
+        0 => Err(Error::NoSuchOperation {
+            operation: OperationId::default(),
+            reason: "its future was dropped",
+        }),
         _ => Ok(()),
     }
 }

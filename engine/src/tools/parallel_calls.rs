@@ -62,7 +62,7 @@ pub(super) fn ends_at_once(tool: &dyn AnyTool) -> bool {
 }
 
 fn over() -> Error {
-    Error::NoSuchOperation { operation: OperationId::default(), reason: "its thread is gone" }
+    Error::NoSuchOperation { operation: OperationId::default(), reason: "its thread has ended" }
 }
 
 /// A call that is replayed together with others.

@@ -87,7 +87,7 @@ impl ExecutionState {
     ) -> Result<RollbackReport> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
-            return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
+            return Err(Error::SnapshotMismatch(format!("it belongs to session {found}, not to {own}")));
         }
         let captures = snapshot.captures(self.resources())?;
         let position = snapshot.session.position;
@@ -223,7 +223,9 @@ impl WayBack<'_> {
                 let put_back = operation.finish(CallEnd::with_cause(Cause::Error, cause.to_string()));
                 if let Err(Error::RestoreFailed { restored, failed }) = put_back {
                     let both = |(resource, error): (String, Arc<Error>)| {
-                        let reason = format!("{error}; it was to be as it was before, since {cause}");
+                        let reason = format!(
+                            "{error}; the previous state was to be restored, because the restore failed: {cause}"
+                        );
                         (resource.clone(), Arc::new(Error::Resource { resource, reason }))
                     };
                     let failed = failed.into_iter().map(both).collect();

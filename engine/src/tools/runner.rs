@@ -61,7 +61,8 @@ impl ToolRunner {
     /// Fails if the runner is nested in a call of another run.
     pub(super) fn check_own(&self) -> Result<()> {
         if self.is_anothers {
-            let reason = "the call runs within one of another run, whose resources are not this one's";
+            let reason =
+                "the call runs within a call of another run, whose resources differ from those of this run";
             return Err(Error::SnapshotMismatch(reason.to_owned()));
         }
         Ok(())

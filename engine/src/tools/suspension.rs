@@ -67,7 +67,7 @@ impl ToolRunner {
     fn still_approved(&self, operation: OperationId) -> Result<()> {
         let reason = match self.session.find_suspended(operation) {
             Some((_, SuspensionStatus::MayRun(_))) => return Ok(()),
-            Some((_, SuspensionStatus::Waits(_))) => "it waits for somebody again",
+            Some((_, SuspensionStatus::Waits(_))) => "it waits for a decision again",
             Some((_, SuspensionStatus::Expired)) => "its approval has expired",
             None => "its question was withdrawn, or it has run",
         };
@@ -125,7 +125,7 @@ impl ToolRunner {
         standing: SuspensionStatus,
     ) -> Result<Error> {
         let SuspensionStatus::Waits(operation) = standing else {
-            let reason = "it waited for somebody who did not answer in time: run it to record that it failed";
+            let reason = "it was not answered in time: run it again to record that it failed";
             return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
         };
         let waiting = self.session.suspended_one(operation).unwrap_or_else(|| suspended.clone());

@@ -524,7 +524,7 @@ impl DynamicEvent {
         };
         if !slice.item_type.is_dynamic() {
             let (event, by) = (escape::text(&self.name), slice.item_type);
-            return twice(name, format!("by {by}, and for the event `{event}`, which has none"));
+            return twice(name, format!("by {by}, and for the event `{event}`, which has no Rust type"));
         }
         let Binding::BuiltIn(built_in) = binding else { return Ok(()) };
         if slice.policy == Policy::Log && *built_in != BuiltInReducer::Append {
@@ -624,7 +624,7 @@ fn by_path(
 ) -> Result<SliceEffect, ReduceError> {
     let event = event_of(call, slice)?;
     let Some(wanted) = path.find(event) else {
-        return Err(ReduceError::Refused(format!("the event has nothing at `{path}`")));
+        return Err(ReduceError::Refused(format!("the event contains no value at `{path}`")));
     };
     let rows = call.items.rows_in_memory();
     let ids = match rows.alike(call.event).filter(|_| indexed) {

@@ -53,7 +53,7 @@ pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// item then fails with [`Error::Decode`].
     fn upcast(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
-        Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::VERSION)))
+        Err(UpcastError::new(format!("there is no upcast from version {version} to {}", Self::VERSION)))
     }
 }
 

@@ -53,7 +53,7 @@ pub trait Slice: 'static {
     /// item then fails with [`Error::Decode`](crate::Error::Decode).
     fn upcast_item(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
-        Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::ITEM_VERSION)))
+        Err(UpcastError::new(format!("there is no upcast from version {version} to {}", Self::ITEM_VERSION)))
     }
 }
 

@@ -60,7 +60,7 @@ impl ValueDecoder {
         match &self.upcast {
             Some(upcast) => upcast(version, value)
                 .map_err(|error| bad(format!("upcasting from version {version}: {error}"))),
-            None => Err(bad(format!("there is no way from version {version} to {}", self.version))),
+            None => Err(bad(format!("there is no upcast from version {version} to {}", self.version))),
         }
     }
 

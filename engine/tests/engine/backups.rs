@@ -441,7 +441,7 @@ fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
         other => panic!("it is open for writing: {other:?}"),
     }
     restored.close().unwrap();
-    is_refused(&machine, id, &format!("its record {older} is not the session's"));
+    is_refused(&machine, id, &format!("its record {older} differs from the session's"));
 
     // The session itself was reset to an earlier state, and lacks records of the copy.
     let machine = Machine::default();
@@ -461,7 +461,7 @@ fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
     is_refused(
         &earlier,
         id,
-        &format!("it holds records {lost_from} through {through}, which the session does not"),
+        &format!("it contains records {lost_from} through {through}, which the session does not contain"),
     );
 
     // Another session with the same id.
@@ -474,7 +474,7 @@ fn a_copy_that_is_not_the_beginning_of_the_session_is_refused_and_kept() {
     let other = store.unwrap().create_with(&types(), with_id(id)).unwrap();
     write_steps(&other, 60);
     other.close().unwrap();
-    is_refused(&machine, id, "its record 0 is not the session's");
+    is_refused(&machine, id, "its record 0 differs from the session's");
 }
 
 fn with_id(id: Uuid) -> SessionOptions {

@@ -139,10 +139,10 @@ fn what_is_no_session_is_called_so() {
     assert!(reason(open()).contains("no segments"));
 
     fs::write(store.session_dir(id).join("0000000000.seg"), b"").unwrap();
-    assert!(reason(open()).contains("sound header"));
+    assert!(reason(open()).contains("intact header"));
 
     fs::write(store.session_dir(id).join("0000000000.seg"), b"GIF89a, and then some more bytes").unwrap();
-    assert!(reason(open()).contains("sound header"));
+    assert!(reason(open()).contains("intact header"));
 
     fs::remove_dir_all(store.session_dir(id)).unwrap();
     fs::write(store.session_dir(id), b"").unwrap();

@@ -70,7 +70,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
         ];
         for refused in refused {
             let Err(Error::ReplicaFailed { reason, .. }) = &refused else { panic!("{kind:?}: {refused:?}") };
-            assert!(reason.contains("not sound"), "{kind:?}: {reason}");
+            assert!(reason.contains("not intact"), "{kind:?}: {reason}");
         }
         assert_nothing_left(&other, &second);
         // No writer was fenced.

@@ -168,7 +168,7 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
         let other = Machine::default();
         let refused = store(&other, Some(&part.named("two"))).take_over(id, &types()).unwrap_err();
         assert!(
-            matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("in part only")),
+            matches!(&refused, Error::ReplicaFailed { reason, .. } if reason.contains("only part of")),
             "{refused:?}"
         );
         assert!(store(&other, None).session_ids().unwrap().is_empty());

@@ -118,7 +118,7 @@ pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
             Ok(_) => return None,
             // For an object of a different kind, this error only means that it is not of this kind.
             Err(Error::Object { reason: told, .. })
-                if reason.is_empty() || !told.starts_with("it is no ") =>
+                if reason.is_empty() || !told.starts_with("it is not a ") =>
             {
                 reason = told;
             }

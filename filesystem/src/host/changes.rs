@@ -182,7 +182,7 @@ impl SnapshotReader {
     ) -> Result<Vec<FileChange>> {
         let commit = named_object(&self.objects, &after.commit)?;
         let too_much =
-            Error::Object { path: self.objects.path(commit), reason: "too much has changed".to_owned() };
+            Error::Object { path: self.objects.path(commit), reason: "too many changes to list".to_owned() };
         let (mut changes, mut bytes) = (Vec::new(), 0_u64);
         self.compare(before, after, &mut |change| {
             bytes = bytes.saturating_add(CHANGE_BYTES).saturating_add(len(change.path.as_bytes()));
@@ -224,7 +224,7 @@ impl SnapshotReader {
         let id = named_object(&self.objects, &facts.digest)?;
         let refused = |reason: String| Error::Object { path: self.objects.path(id), reason };
         let too_long =
-            |len: u64| refused(format!("the content has {len} bytes, and {bytes_max} may be read"));
+            |len: u64| refused(format!("the content of {len} bytes exceeds the limit of {bytes_max} bytes"));
         if facts.form != FileForm::Sparse {
             return match self.objects.said_len(id, ObjectKind::Blob)? {
                 len if len > bytes_max => Err(too_long(len)),
@@ -236,7 +236,7 @@ impl SnapshotReader {
             return Err(too_long(sparse.length));
         }
         let data = self.objects.read(data, ObjectKind::Blob, sparse.data_len())?;
-        sparse.fill_holes(&data).ok_or_else(|| refused("its data is not as long as it says".to_owned()))
+        sparse.fill_holes(&data).ok_or_else(|| refused("its data does not have the stated length".to_owned()))
     }
 
     fn compare(
@@ -249,7 +249,7 @@ impl SnapshotReader {
         let is = ComparedCapture::read(&self.objects, after)?;
         let miscounted = |found: u64| Error::Object {
             path: self.objects.path(is.commit),
-            reason: format!("the snapshot is said to hold {} files, and holds {found}", after.files),
+            reason: format!("the snapshot states {} files, but contains {found}", after.files),
         };
         let mut found = 0_u64;
         let mut count = |change: FileChange| {
@@ -340,16 +340,16 @@ mod tests {
         for name in ["..", ".", "", ".git", "a/b"] {
             let outer = forged.tree(&[("40000", "outer", forged.tree(&[("100644", name, file)]))]);
             let refusal = forged.refusal(outer);
-            assert!(refusal.contains("the directory `outer` is no tree"), "{name:?}: {refusal}");
+            assert!(refusal.contains("the directory `outer` is not a tree"), "{name:?}: {refusal}");
         }
         let twice = forged.tree(&[("100644", "a", file), ("100644", "a!", file), ("40000", "a", file)]);
-        assert!(forged.refusal(twice).contains("it holds `a` twice"));
+        assert!(forged.refusal(twice).contains("it contains `a` twice"));
         let crossed = forged.tree(&[("40000", "a", file)]);
-        assert!(forged.refusal(crossed).contains("the directory `a`: it is no tree"));
+        assert!(forged.refusal(crossed).contains("the directory `a`: it is not a tree"));
         let crossed = forged.tree(&[("100644", "a", crossed)]);
-        assert!(forged.refusal(crossed).contains("the file `a`: it is no blob"));
+        assert!(forged.refusal(crossed).contains("the file `a`: it is not a blob"));
         let submodule = forged.tree(&[("160000", "a", file)]);
-        assert!(forged.refusal(submodule).contains("the directory `.` is no tree"));
+        assert!(forged.refusal(submodule).contains("the directory `.` is not a tree"));
     }
 
     #[test]
@@ -359,14 +359,16 @@ mod tests {
         let deepest = forged.nested(256, &["d"], inmost);
         assert_eq!(forged.reader().changes(None, &forged.snapshot(deepest, 1, None)).unwrap().len(), 1);
         assert!(
-            forged.refusal(forged.nested(1, &["d"], deepest)).contains("directories in one another at `d/d/")
+            forged
+                .refusal(forged.nested(1, &["d"], deepest))
+                .contains("nested directories, or too large ones, at `d/d/")
         );
         // Long names add up to paths that are too long to store for each of the directories.
         let long = "n".repeat(100 << 10);
         assert!(
             forged
                 .refusal(forged.nested(20, &[&long], inmost))
-                .contains("directories in one another at `nnn")
+                .contains("nested directories, or too large ones, at `nnn")
         );
     }
 
@@ -387,7 +389,7 @@ mod tests {
         // With files in them, the walk also ends.
         let file = forged.tree(&[("100644", "file", forged.blob("x"))]);
         let many = forged.nested(200, &["a", "b"], file);
-        assert!(forged.refusal(many).contains("said to hold 9 files, and holds 10"));
+        assert!(forged.refusal(many).contains("states 9 files, but contains 10"));
         let endless = forged.snapshot(many, u64::MAX, None);
         let mut visited = 0;
         let stopped = forged.reader().files(&endless, |path, _| {

@@ -178,7 +178,7 @@ impl ContentReader<'_> {
         {
             return Ok(Some(leaf));
         }
-        Err(Error::path(display_path(&(self.path)()), "it changes while it is read"))
+        Err(Error::path(display_path(&(self.path)()), "it changed again and again while it was read"))
     }
 
     fn io(&self, op: &'static str, error: io::Error) -> Error {

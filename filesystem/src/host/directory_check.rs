@@ -200,8 +200,8 @@ impl HostFilesystem {
         match root.is_empty(&self.root)? {
             true => Ok(()),
             false => {
-                let reason = "it is not empty, and what is in it is not to be overwritten; empty it, or let it be overwritten \
-                              (`Rebind::Overwrite`; `RewindOptions::overwrite` of a fill)";
+                let reason = "the directory is not empty; empty it, or allow its files to be overwritten (`Rebind::Overwrite`, or \
+                              `RewindOptions::overwrite` of a fill)";
                 Err(Error::path(self.root.display().to_string(), reason))
             }
         }

@@ -193,7 +193,7 @@ impl Metadata {
         let text = self.encode();
         if u64::try_from(text.len()).is_ok_and(|len| len > BYTES_MAX) {
             let reason = format!(
-                "its owners, attributes and links take {} bytes: {BYTES_MAX} are the most",
+                "its owners, attributes and links take {} bytes, more than the limit of {BYTES_MAX} bytes",
                 text.len()
             );
             return Err(Error::path(".", reason));
@@ -206,7 +206,7 @@ impl Metadata {
         let metadata = std::str::from_utf8(&bytes).ok().and_then(Metadata::decode);
         metadata.ok_or_else(|| Error::Object {
             path: objects.path(id),
-            reason: "it is no metadata of a workspace snapshot".to_owned(),
+            reason: "it is not the metadata of a workspace snapshot".to_owned(),
         })
     }
 

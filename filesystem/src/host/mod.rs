@@ -247,14 +247,14 @@ impl HostFilesystem {
         let refused = |path: &Path, reason: &str| Err(Error::path(path.display().to_string(), reason));
         let root = match fs::canonicalize(root) {
             Ok(found) if found.is_dir() => found,
-            Ok(_) => return refused(root, "the workspace is no directory"),
+            Ok(_) => return refused(root, "the workspace is not a directory"),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return refused(root, "there is no such workspace");
+                return refused(root, "the workspace does not exist");
             }
             Err(error) => return Err(Error::io("open", root, error)),
         };
         if fs::symlink_metadata(store).is_ok_and(|found| !found.is_dir()) {
-            return refused(store, "the store is no directory, or a link to one");
+            return refused(store, "the store is not a directory, or is a link to one");
         }
         let store = resolve_links(store)?;
         if store.starts_with(&root) {

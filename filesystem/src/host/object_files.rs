@@ -88,10 +88,7 @@ fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
         () if kind.is_socket() => "a socket",
         () => "a device",
     };
-    io::Error::new(
-        ErrorKind::InvalidInput,
-        format!("{path} is {found}, where a {wanted} should be: move it away"),
-    )
+    io::Error::new(ErrorKind::InvalidInput, format!("{path} is {found}, not a {wanted}: move it away"))
 }
 
 /// Reads the content of an object, its head first.
@@ -132,7 +129,7 @@ impl Read for Inflater {
                 return Ok(made);
             }
             if !self.is_over && (is_end || taken == 0) {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the object does"));
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends within the object"));
             }
         }
         Ok(0)

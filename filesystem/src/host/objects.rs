@@ -377,7 +377,7 @@ impl Objects {
         let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
         let len = said
             .and_then(|said| said.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok())
-            .ok_or_else(|| damaged(format!("it is no {}", kind.name())))?;
+            .ok_or_else(|| damaged(format!("it is not a {}", kind.name())))?;
         Ok(OpenedObject { id, kind, content, len })
     }
 
@@ -410,11 +410,11 @@ impl Objects {
         }
         let read = read.map_err(|error| damaged(error.to_string()))?;
         if hash.finish().ok() != Some(id) || read != len {
-            return Err(damaged("its content is not what its name stands for".to_owned()));
+            return Err(damaged("its content does not match its name".to_owned()));
         }
         let is_exact = is_exact && !sabotage::is(Breakage::BytesBehindUnseen);
         if is_exact && content.get_mut().has_more().map_err(|error| damaged(error.to_string()))? {
-            return Err(damaged("other bytes follow on its content in the file".to_owned()));
+            return Err(damaged("the file contains extra bytes after its content".to_owned()));
         }
         Ok(read)
     }
@@ -434,7 +434,7 @@ impl Objects {
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
-            let reason = format!("{} bytes are more than can be read at once", opened.len);
+            let reason = format!("{} bytes exceed the limit of {bytes_max} bytes", opened.len);
             return Err(Error::Object { path: self.path(id), reason });
         }
         let mut bytes = Vec::new();

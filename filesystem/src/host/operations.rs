@@ -46,7 +46,7 @@ impl HostFilesystem {
         let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             ManifestKind::File => Ok(File::from(file)),
-            _ => Err(Error::path(path, "it is no file")),
+            _ => Err(Error::path(path, "it is not a file")),
         }
     }
 }
@@ -60,7 +60,7 @@ impl Filesystem for HostFilesystem {
         match Stat::from(&stat).kind() {
             ManifestKind::File => {}
             ManifestKind::Directory => return Err(io_error("read", path, Errno::EISDIR)),
-            _ => return Err(Error::path(path, "it is no file")),
+            _ => return Err(Error::path(path, "it is not a file")),
         }
         let mut bytes = Vec::new();
         File::from(file).read_to_end(&mut bytes).map_err(|error| Error::io("read", path, error))?;
@@ -81,7 +81,7 @@ impl Filesystem for HostFilesystem {
     fn delete(&self, path: &str) -> Result<()> {
         let place = self.place(path, Purpose::Change, false)?;
         if place.name == b"." {
-            return Err(Error::path(path, "the root is not deleted"));
+            return Err(Error::path(path, "the root cannot be deleted"));
         }
         let stat = stat_at(&place.directory, &place.name).map_err(|errno| io_error("delete", path, errno))?;
         if stat.kind() == ManifestKind::Directory {
@@ -89,7 +89,7 @@ impl Filesystem for HostFilesystem {
                 MOUNT => Error::path(path, A_MOUNT),
                 errno => io_error("look through", path, errno),
             })? {
-                return Err(Error::path(path, "it holds a `.git` directory, which is never deleted"));
+                return Err(Error::path(path, "it contains a `.git` directory, which is never deleted"));
             }
             return delete_directory(&place.directory, &place.name, 0)
                 .map_err(|errno| io_error("delete", path, errno));
@@ -105,12 +105,12 @@ impl Filesystem for HostFilesystem {
         if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
-                false => Err(Error::path(to, "a directory cannot come into itself")),
+                false => Err(Error::path(to, "a directory cannot be moved into itself")),
             };
         }
         let target = self.place(to, Purpose::Make, false)?;
         if source.name == b"." || target.name == b"." {
-            return Err(Error::path(".", "the root is not renamed"));
+            return Err(Error::path(".", "the root cannot be renamed"));
         }
         match stat_at(&target.directory, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}

@@ -220,7 +220,7 @@ impl SnapshotPacker {
             pack.extend_from_slice(&u32::try_from(piece).unwrap_or(u32::MAX).to_le_bytes());
             let read = (&mut file).take(piece).read_to_end(pack).map_err(unread)?;
             if read as u64 != piece {
-                let reason = "its file became shorter while it was read".to_owned();
+                let reason = "its file was truncated while it was read".to_owned();
                 return Err(Error::Object { path, reason }.into());
             }
             offset += piece;
@@ -367,9 +367,10 @@ impl PackReceiver {
             path: self.objects.store().to_owned(),
             reason: format!("a pack of captures {reason}"),
         };
-        let mut rest = pack.strip_prefix(&MAGIC).ok_or_else(|| damaged("does not begin as one does"))?;
-        let no_piece = damaged("holds what is no piece of an object");
-        let no_part = damaged("does not follow on the one before");
+        let mut rest =
+            pack.strip_prefix(&MAGIC).ok_or_else(|| damaged("does not start with the magic bytes"))?;
+        let no_piece = damaged("contains an invalid piece of an object");
+        let no_part = damaged("does not continue the pack before it");
         self.objects.prepare()?;
         while !rest.is_empty() {
             let piece = next_piece(&mut rest).ok_or_else(|| no_piece.clone())?;
@@ -405,7 +406,7 @@ impl PackReceiver {
     pub fn finish(mut self) -> Result<()> {
         if let Some(partial) = &self.partial {
             let path = self.objects.path(partial.id);
-            return Err(Error::Object { path, reason: "the packs end within it".to_owned() });
+            return Err(Error::Object { path, reason: "the packs end within this object".to_owned() });
         }
         match std::mem::take(&mut self.has_new) {
             true => self.objects.sync_all(),
@@ -485,7 +486,7 @@ fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
     let (kind, said) = kinds
         .into_iter()
         .find_map(|kind| Some((kind, said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok()?)))
-        .ok_or("it does not begin as an object does")?;
+        .ok_or("it does not start with the head of an object")?;
     let mut hash = Hasher::new(kind, said);
     let read = pump(&mut (&mut content).take(said.saturating_add(1)), &mut |bytes| {
         hash.update(bytes);
@@ -493,10 +494,10 @@ fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
     });
     let read = read.map_err(shown)?;
     if hash.finish().ok() != Some(id) || read != said {
-        return Err("its content is not what its name stands for".to_owned());
+        return Err("its content does not match its name".to_owned());
     }
     match content.get_mut().has_more().map_err(shown)? {
-        true => Err("other bytes follow on its content in the file".to_owned()),
+        true => Err("the file contains extra bytes after its content".to_owned()),
         false => Ok(()),
     }
 }

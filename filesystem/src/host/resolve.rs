@@ -92,7 +92,7 @@ pub(super) fn resolve(
             ManifestKind::Link => {
                 links += 1;
                 if links > LINKS_MAX {
-                    return Err(Error::path(path, "too many links in one another"));
+                    return Err(Error::path(path, "too many levels of symbolic links"));
                 }
                 let target = read_link(&directory, &name).map_err(failed)?;
                 let mut target = target.as_slice();

@@ -296,7 +296,7 @@ impl HostFilesystem {
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
         let missing = || Error::Object {
             path: self.objects.path(now.tree),
-            reason: format!("it does not hold `{}`", escape_path(path)),
+            reason: format!("it does not contain `{}`", escape_path(path)),
         };
         let (line, time) = find(trees, &self.objects, now, path)?.ok_or_else(missing)?;
         let time = match time {
@@ -317,7 +317,7 @@ impl HostFilesystem {
         let Some((was, is)) = then.metadata.as_ref().zip(now.metadata.as_ref()) else {
             return Err(Error::path(
                 ".",
-                "the snapshot says nothing of owners, as those of earlier versions: nothing can be kept beside it",
+                "the snapshot records no owners, because an earlier version of foldlog took it: changes made by hand cannot be kept",
             ));
         };
         let with_times = was.times.is_some() && is.times.is_some();

@@ -176,7 +176,7 @@ fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
     let read = std::fs::File::from(file).take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes);
     let read = read.map_err(|error| Error::io("read", path(), error))?;
     if u64::try_from(read).is_ok_and(|read| read > GITIGNORE_BYTES_MAX) {
-        return Err(Error::path(path(), "so long a list of what is left out is refused"));
+        return Err(Error::path(path(), format!("the file is longer than {GITIGNORE_BYTES_MAX} bytes")));
     }
     Ok(Some(LeaveOut::of_file(&bytes)))
 }

@@ -64,7 +64,10 @@ impl HostFilesystem {
                         let path = entry.path();
                         let path =
                             path.strip_prefix(self.root()).unwrap_or(&path).to_string_lossy().into_owned();
-                        return Err(Error::path(&path, "a link into the directory of which this is a copy"));
+                        return Err(Error::path(
+                            &path,
+                            "it is a link into the directory of which this is a copy",
+                        ));
                     }
                 }
             }

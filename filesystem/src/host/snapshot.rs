@@ -303,6 +303,6 @@ impl HostFilesystem {
 pub(super) fn named_object(objects: &Objects, name: &str) -> Result<ObjectId> {
     ObjectId::parse(name).ok_or_else(|| Error::Object {
         path: objects.store().to_owned(),
-        reason: format!("`{}` is no name of an object", name.escape_debug()),
+        reason: format!("`{}` is not the name of an object", name.escape_debug()),
     })
 }

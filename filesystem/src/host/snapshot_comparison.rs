@@ -58,12 +58,14 @@ impl HeldTrees {
         let said =
             objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
         if said > TREE_BYTES_MAX {
-            return Err(damaged(format!("a tree of {said} bytes is more than can be compared")));
+            return Err(damaged(format!(
+                "a tree of {said} bytes exceeds the limit of {TREE_BYTES_MAX} bytes"
+            )));
         }
         let entries = self.trees.get(objects, id, path)?;
         let mut names = HashSet::with_capacity(entries.len());
         if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
-            return Err(damaged(format!("it holds `{}` twice", display_path(&twice.name))));
+            return Err(damaged(format!("it contains `{}` twice", display_path(&twice.name))));
         }
         let mut lines: Vec<KeyedTreeEntry> = entries.iter().map(KeyedTreeEntry::new).collect();
         lines.sort_by(|left, right| left.key.cmp(&right.key));
@@ -108,7 +110,7 @@ impl ComparedCapture {
         let commit = named_object(objects, &snapshot.commit)?;
         let said = objects.said_len(commit, ObjectKind::Commit)?;
         if said > COMMIT_BYTES_MAX {
-            let reason = format!("a commit of {said} bytes is more than can be compared");
+            let reason = format!("a commit of {said} bytes exceeds the limit of {COMMIT_BYTES_MAX} bytes");
             return Err(Error::Object { path: objects.path(commit), reason });
         }
         let Commit { tree, permissions } = Commit::read(objects, commit)?;
@@ -256,7 +258,7 @@ impl<'a> CaptureComparison<'a> {
         let shown: String = display_path(path).chars().take(1000).collect();
         Error::Object {
             path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
-            reason: format!("too many or too large directories in one another at `{shown}`"),
+            reason: format!("too many nested directories, or too large ones, at `{shown}`"),
         }
     }
 

@@ -115,7 +115,7 @@ impl Sparse {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         std::str::from_utf8(&bytes).ok().and_then(Sparse::decode).ok_or_else(|| Error::Object {
             path: objects.path(id),
-            reason: "it does not say where a file has data".to_owned(),
+            reason: "it is not a list of the data ranges of a sparse file".to_owned(),
         })
     }
 

@@ -66,7 +66,7 @@ impl Times {
         let bytes = objects.read(id, ObjectKind::Blob, bytes_max.try_into().unwrap_or(u64::MAX))?;
         Times::decode(&bytes, tree).ok_or_else(|| Error::Object {
             path: objects.path(id),
-            reason: "it does not hold the times of its tree".to_owned(),
+            reason: "it does not contain the times of its tree".to_owned(),
         })
     }
 

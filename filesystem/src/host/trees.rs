@@ -48,7 +48,7 @@ impl Trees {
         }
         let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
         if is_too_deep(path) {
-            return Err(damaged(format!("too many directories in one another at `{}`", display_path(path))));
+            return Err(damaged(format!("too many nested directories at `{}`", display_path(path))));
         }
         let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
             Error::Object { reason, .. } => {
@@ -57,7 +57,7 @@ impl Trees {
             error => error,
         })?;
         let lines = decode_tree(&bytes).ok_or_else(|| {
-            damaged(format!("the directory `{}` is no tree that a snapshot has", display_path(path)))
+            damaged(format!("the directory `{}` is not a tree of a snapshot", display_path(path)))
         })?;
         Ok(self.hold(id, lines))
     }
@@ -193,7 +193,7 @@ impl Commit {
         let bytes = objects.read(id, ObjectKind::Commit, STRUCTURE_BYTES_MAX)?;
         Commit::decode(&bytes).ok_or_else(|| Error::Object {
             path: objects.path(id),
-            reason: "it is no commit of a workspace snapshot".to_owned(),
+            reason: "it is not a commit of a workspace snapshot".to_owned(),
         })
     }
 

@@ -191,7 +191,7 @@ impl TableCompaction<'_> {
                 ];
                 let changed = lease.query(&self.tables.statements.drop, &parameters).await?;
                 if changed.len() != changes.sequences.len() {
-                    let reason = "it is not what was read a moment ago";
+                    let reason = "it changed after it was read";
                     return Ok(Err(self.row_error(last.into(), reason)));
                 }
             }
@@ -224,15 +224,15 @@ impl TableCompaction<'_> {
         let sequence = SequenceNumber::new(number(row, 0).unwrap_or_default());
         let damaged = |reason| self.row_error(sequence, reason);
         let kind = row.try_get::<_, i16>(1).ok().and_then(|kind| u8::try_from(kind).ok());
-        let kind = kind.and_then(RecordKind::from_byte).ok_or_else(|| damaged("its kind is none"))?;
-        let body = row.try_get::<_, &[u8]>(2).map_err(|_| damaged("its body is none"))?;
-        let link = link(row, 3).ok_or_else(|| damaged("its link is none"))?;
+        let kind = kind.and_then(RecordKind::from_byte).ok_or_else(|| damaged("its kind is not valid"))?;
+        let body = row.try_get::<_, &[u8]>(2).map_err(|_| damaged("its body is not valid"))?;
+        let link = link(row, 3).ok_or_else(|| damaged("its link is not valid"))?;
         let was_dropped = row.try_get::<_, Option<&[u8]>>(4).ok().flatten().is_some();
         let holds = self.dropped.holds(sequence);
         let dropped = match kind {
             RecordKind::DROPPED if was_dropped => {
                 counts.before += u64::from(holds);
-                Dropped::decode(body).map_err(|_| damaged("what stands in the place of its body is none"))?
+                Dropped::decode(body).map_err(|_| damaged("the replacement of its body is not valid"))?
             }
             RecordKind::DROPPED => {
                 counts.before += u64::from(holds);
@@ -240,7 +240,7 @@ impl TableCompaction<'_> {
                 return Ok(self.known_in.binary_search(&sequence).is_err());
             }
             RecordKind::DISPATCH if holds => Dropped::from_body(kind, body),
-            _ if holds => return Err(damaged("it is said to have lost its body, and cannot")),
+            _ if holds => return Err(damaged("it is listed as dropped, but its body cannot be dropped")),
             _ => return Ok(true),
         };
         let new = match changes.sequences.is_empty() {

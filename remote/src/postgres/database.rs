@@ -99,9 +99,9 @@ impl Database {
         }
         let mut config: Config = format!("{place}?{}", theirs.join("&"))
             .parse()
-            .map_err(|_| refused("it is no URL of PostgreSQL, or has a parameter that is not known here"))?;
+            .map_err(|_| refused("it is not a URL of PostgreSQL, or has an unknown parameter"))?;
         if config.get_password().is_some() {
-            return Err(refused("it holds a password: give that in PGPASSWORD or in a password file"));
+            return Err(refused("it contains a password: give that in PGPASSWORD or in a password file"));
         }
         if config.get_user().is_none()
             && let Some(user) = environment("PGUSER").and_then(|user| user.into_string().ok())
@@ -113,16 +113,20 @@ impl Database {
         }
         let schema = ours.schema.unwrap_or_else(|| SCHEMA.to_owned());
         if !is_name(&schema) {
-            return Err(refused("its schema is no name of letters, digits and `_`"));
+            return Err(refused("its schema is not a name of letters, digits and `_`"));
         }
         config.ssl_mode(match ours.mode.as_deref() {
             Some("verify-full" | "verify-ca" | "require") => SslMode::Require,
             None if !is_here(&config) => SslMode::Require,
             None | Some("disable") => SslMode::Disable,
-            Some(_) => return Err(refused("its sslmode protects nothing: give verify-full, or disable")),
+            Some(_) => {
+                return Err(refused(
+                    "its sslmode does not protect the connection: use verify-full, or disable",
+                ));
+            }
         });
         let tls = Tls::new(ours.authorities.as_deref())
-            .ok_or_else(|| refused("its sslrootcert names no file of certificates"))?;
+            .ok_or_else(|| refused("its sslrootcert is not a file of certificates"))?;
         if config.get_application_name().is_none() {
             config.application_name("foldlog");
         }
@@ -230,7 +234,7 @@ mod tests {
         assert!(reason("mysql://host/db").contains("postgres://"));
         assert!(reason("postgres://u:secret@host/db").contains("PGPASSWORD"));
         assert!(reason("postgres://u@host/db?password=secret").contains("PGPASSWORD"));
-        assert!(reason("postgres://u@host/db?secret=1").contains("not known"));
+        assert!(reason("postgres://u@host/db?secret=1").contains("unknown parameter"));
         for nowhere in ["postgres:///db", "postgres://u@/db"] {
             assert!(reason(nowhere).contains("no host"));
         }

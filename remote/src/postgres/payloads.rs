@@ -31,7 +31,7 @@ use crate::volume::{KNOWN_FOR, MIN_AGE};
 
 const PUT: &str = "put a payload into the database";
 const GET: &str = "read a payload from the database";
-const REMOVE: &str = "remove payloads from the database that nothing names";
+const REMOVE: &str = "remove unreferenced payloads from the database";
 
 /// Maximum length of a payload that the server accepts in one statement, in bytes.
 pub(super) const STATEMENT_BYTES_MAX: u64 = OBJECT_BYTES_MAX - (1 << 20);

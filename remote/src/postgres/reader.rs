@@ -128,7 +128,7 @@ impl RowReader {
         let rows = tables.retry_request(READ, look).await?;
         let Some(row) = rows.first() else { return Ok(false) };
         let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
-            return Err(self.row_error(before.into(), "its link is none"));
+            return Err(self.row_error(before.into(), "its link is not valid"));
         };
         self.stand = Stand { next, epoch: Epoch::new(epoch), link, name: String::new() };
         Ok(true)
@@ -175,7 +175,7 @@ impl RowReader {
         let claims = tables.pool.query(&tables.statements.claims, &claims).await?;
         let claims: Option<Vec<Claim>> = claims.iter().map(Claim::from_row).collect();
         let Some(claims) = claims else {
-            return Ok(Err(self.row_error(self.stand.next, "a claim behind it is none")));
+            return Ok(Err(self.row_error(self.stand.next, "a claim after it is not valid")));
         };
         let mut claims = claims.into_iter().peekable();
         let mut page = Page::default();
@@ -237,18 +237,18 @@ impl RowReader {
             return damaged("it is missing");
         }
         if number(row, 1) != Some(self.stand.epoch.get()) {
-            return damaged("it has another epoch than the claim in front of it");
+            return damaged("its epoch is not that of the claim before it");
         }
         let kind = row.try_get::<_, i16>(2).ok().and_then(|kind| u8::try_from(kind).ok());
         let Some(kind) = kind.and_then(RecordKind::from_byte).filter(|kind| !kind.is_envelope()) else {
-            return damaged("its kind is none");
+            return damaged("its kind is not valid");
         };
         let time_us = row.try_get::<_, i64>(3).ok();
         let Some(time_us) = time_us.filter(|time_us| (TIME_US_MIN..=TIME_US_MAX).contains(time_us)) else {
-            return damaged("its time is none");
+            return damaged("its time is not valid");
         };
         let Some(body) = row.try_get::<_, Option<&[u8]>>(4).ok().flatten() else {
-            return damaged("its body is longer than any may be");
+            return damaged("its body is longer than allowed");
         };
         let epoch = self.stand.epoch;
         let record = HeldRecord { sequence, kind, time_us, body: body.to_vec(), epoch };
@@ -261,19 +261,17 @@ impl RowReader {
                 let behind =
                     dropped.map(|it| link_before.stated_record(epoch, &record.record(), it.kind, it.hash));
                 let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {
-                    return damaged(
-                        "what stands in the place of its body, which was dropped, is not what was put there",
-                    );
+                    return damaged("the replacement of its dropped body is not the one that was written");
                 };
                 behind
             }
         };
         if link(row, 5) != Some(behind) {
-            return damaged("its content, or a record before it, is not what was appended");
+            return damaged("its content, or an earlier record, differs from what was appended");
         }
         if let Some(column) = captures {
             let Some(captures) = AppendCaptures::decode(column) else {
-                return damaged("its captures are none");
+                return damaged("its captures are not valid");
             };
             page.bytes += column.len();
             page.items.push(Item::Captures(captures));
@@ -295,7 +293,7 @@ impl RowReader {
             let behind = self.stand.link.claim(epoch, writer, next, &name);
             if next != self.stand.next || epoch <= self.stand.epoch || link != behind {
                 return Err(
-                    self.row_error(self.stand.next, "the claim in front of it is not what was claimed")
+                    self.row_error(self.stand.next, "the claim before it differs from the one that was made")
                 );
             }
             page.items.push(Item::Claim { epoch, name: name.clone() });
@@ -316,10 +314,12 @@ impl RowReader {
             return Err(self.row_error(self.stand.next, "it is missing"));
         }
         if self.stand.epoch != head.epoch || claims.next().is_some() {
-            return Err(self.row_error(self.stand.next, "a claim in front of it is missing"));
+            return Err(self.row_error(self.stand.next, "a claim before it is missing"));
         }
         if self.stand.link != head.link {
-            return Err(self.row_error(self.stand.next, "the session's row says that others stand before it"));
+            return Err(
+                self.row_error(self.stand.next, "the records before it are not those of the session's row")
+            );
         }
         Ok(())
     }
@@ -353,7 +353,7 @@ impl Tables {
         SessionTableRow::from_row(row).ok_or(Error::Row {
             session,
             sequence: 0.into(),
-            reason: "the session's row is none",
+            reason: "the session's row is not valid",
         })
     }
 }

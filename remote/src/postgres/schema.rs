@@ -103,7 +103,7 @@ pub(super) fn check(found: i32) -> Result<()> {
 
 /// Checks that the server's acknowledged writes are durable, and upgrades the tables.
 pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
-    const WHAT: &str = "make the tables in the database";
+    const WHAT: &str = "create the tables in the database";
     let mut attempts = pool.attempts(retries);
     while attempts.wait_for_next().await {
         match try_prepare(pool, schema).await {

@@ -103,7 +103,7 @@ impl RowWriter {
         let epoch = stand.epoch.next().ok_or(Error::Row {
             session,
             sequence: next,
-            reason: "no epoch follows its own",
+            reason: "its epoch is the highest possible",
         })?;
         let id = WriterId::random();
         let link = stand.link.claim(epoch, id, next, &tables.name);
@@ -290,7 +290,7 @@ impl RowWriter {
                     attempts.note_failure(RemoteFailure::Conflict);
                 }
                 Err(refusal) if refusal.is_duplicate() => {
-                    let reason = "a record stands there already, behind the session's end";
+                    let reason = "a record already exists after the session's end";
                     return Err(Error::Row { session: self.session, sequence: self.next, reason });
                 }
                 Err(refusal) => {

@@ -14,15 +14,19 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
     let schema = schema_of(&url);
     let one = replicator(&url, "one", retries());
     // The damage to record 2, or to the claim before it, and the reported reason.
-    let content = "its content, or a record before it, is not what was appended";
+    let content = "its content, or an earlier record, differs from what was appended";
     let damages = [
         ("UPDATE {}.records SET body = 'x' WHERE sequence = 2", 2, content),
         ("UPDATE {}.records SET body = set_byte(body, 0, 255) WHERE sequence = 2", 2, content),
         ("UPDATE {}.records SET time_us = time_us + 1 WHERE sequence = 2", 2, content),
-        ("UPDATE {}.records SET time_us = -9223372036854775808 WHERE sequence = 2", 2, "its time is none"),
+        (
+            "UPDATE {}.records SET time_us = -9223372036854775808 WHERE sequence = 2",
+            2,
+            "its time is not valid",
+        ),
         ("UPDATE {}.records SET kind = kind + 1 WHERE sequence = 2", 2, content),
-        ("UPDATE {}.records SET kind = 300 WHERE sequence = 2", 2, "its kind is none"),
-        ("UPDATE {}.records SET epoch = 1 WHERE sequence = 2", 2, "another epoch"),
+        ("UPDATE {}.records SET kind = 300 WHERE sequence = 2", 2, "its kind is not valid"),
+        ("UPDATE {}.records SET epoch = 1 WHERE sequence = 2", 2, "its epoch is not that of the claim"),
         ("UPDATE {}.records SET link = sha256('') WHERE sequence = 2", 2, content),
         ("UPDATE {}.records SET link = '' WHERE sequence = 2", 2, content),
         (
@@ -38,16 +42,16 @@ fn each_wrong_column_and_each_row_that_is_gone_is_named_by_its_session_and_seque
             1,
             content,
         ),
-        ("DELETE FROM {}.claims WHERE epoch = 1", 0, "another epoch"),
-        ("DELETE FROM {}.claims WHERE epoch = 2", 2, "another epoch"),
-        ("DELETE FROM {}.claims WHERE epoch = 3", 4, "a claim in front of it is missing"),
-        ("UPDATE {}.claims SET name = 'else' WHERE epoch = 2", 2, "the claim in front of it"),
-        ("UPDATE {}.claims SET writer = gen_random_uuid() WHERE epoch = 2", 2, "the claim in front of it"),
-        ("UPDATE {}.claims SET next = 1 WHERE epoch = 2", 1, "the claim in front of it"),
-        ("UPDATE {}.claims SET link = sha256('') WHERE epoch = 2", 2, "the claim in front of it"),
-        ("UPDATE {}.sessions SET next = 3", 3, "a claim in front of it is missing"),
+        ("DELETE FROM {}.claims WHERE epoch = 1", 0, "its epoch is not that of the claim"),
+        ("DELETE FROM {}.claims WHERE epoch = 2", 2, "its epoch is not that of the claim"),
+        ("DELETE FROM {}.claims WHERE epoch = 3", 4, "a claim before it is missing"),
+        ("UPDATE {}.claims SET name = 'else' WHERE epoch = 2", 2, "the claim before it"),
+        ("UPDATE {}.claims SET writer = gen_random_uuid() WHERE epoch = 2", 2, "the claim before it"),
+        ("UPDATE {}.claims SET next = 1 WHERE epoch = 2", 1, "the claim before it"),
+        ("UPDATE {}.claims SET link = sha256('') WHERE epoch = 2", 2, "the claim before it"),
+        ("UPDATE {}.sessions SET next = 3", 3, "a claim before it is missing"),
         ("UPDATE {}.sessions SET next = 5", 4, "it is missing"),
-        ("UPDATE {}.sessions SET epoch = 4", 4, "a claim in front of it is missing"),
+        ("UPDATE {}.sessions SET epoch = 4", 4, "a claim before it is missing"),
         ("UPDATE {}.sessions SET epoch = 2", 4, "the session's row"),
         ("UPDATE {}.sessions SET link = sha256('')", 4, "the session's row"),
         (
@@ -106,7 +110,7 @@ fn a_writer_notices_a_row_behind_the_end() {
     ));
     let text = reason(append(&one, session, 1, 1, &["b"]));
     assert!(text.contains(&format!("record 1 of session {session}")), "{text}");
-    assert!(text.contains("stands there already"), "{text}");
+    assert!(text.contains("a record already exists"), "{text}");
 }
 
 #[test]
@@ -127,7 +131,7 @@ fn payloads_come_back_as_they_were_or_not_at_all() {
     for damage in ["set_byte(bytes, 5, 0)", "''", "bytes || 'x'"] {
         server.sql(&format!("UPDATE {schema}.objects SET bytes = {damage}"));
         let text = reason(one.get_object(session, object));
-        assert!(text.contains("other bytes than its name says"), "{text}");
+        assert!(text.contains("do not match its name"), "{text}");
     }
 }
 

@@ -54,22 +54,22 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
     refused(&server.url_of("nobody", "postgres", "x"), Some("secret"), [password, nobody]);
     let right = Some("secret right");
     let nowhere = "SQLSTATE 3D000: database \"nowhere\" does not exist";
-    refused(&url("nowhere"), right, ["there is no such database", nowhere]);
+    refused(&url("nowhere"), right, ["the database does not exist", nowhere]);
     let closed = "SQLSTATE 42501: permission denied for database \"closed\"";
-    refused(&url("closed"), right, ["no right", closed]);
-    refused(&url("postgres"), right, ["no right", "SQLSTATE 42501: permission denied for database"]);
+    refused(&url("closed"), right, ["lacks the right", closed]);
+    refused(&url("postgres"), right, ["lacks the right", "SQLSTATE 42501: permission denied for database"]);
     let elsewhere = url("postgres").replace("foldlog-pg", "nowhere-secret-no");
-    assert!(refusal(&elsewhere, right).contains("the way to it, failed"));
+    assert!(refusal(&elsewhere, right).contains("the connection to it, failed"));
     let unused = server.port().to_string();
     let nobody_listens = url("postgres").replace(&format!("port={unused}"), "port=1");
     let nobody_listens = nobody_listens.replace(&server.directory().display().to_string(), "127.0.0.1");
     assert!(
         refusal(&nobody_listens, right)
-            .contains("the connection was refused: nobody listens there (PostgreSQL at 127.0.0.1:1,")
+            .contains("the connection was refused: no server listens there (PostgreSQL at 127.0.0.1:1,")
     );
     // Writing needs rights in the database and in its schema.
     server.sql("CREATE SCHEMA agents");
-    assert!(refusal(&url("postgres"), right).contains("no right"));
+    assert!(refusal(&url("postgres"), right).contains("lacks the right"));
     server.sql("GRANT ALL ON SCHEMA agents TO agent");
     let database = Database::from_url(&url("postgres")).unwrap().with_password(b"secret right");
     let one = PostgresReplicator::new(database, "one", hasty()).unwrap();
@@ -77,7 +77,7 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
     append(&one, SESSION, 1, 0, &["a"]).unwrap();
     server.sql("REVOKE INSERT ON agents.records FROM agent; ALTER TABLE agents.records OWNER TO foldlog");
     let text = reason(append(&one, SESSION, 1, 1, &["b"]));
-    assert!(text.contains("could not append to the database: the user has no right"), "{text}");
+    assert!(text.contains("could not append to the database: the user lacks the right"), "{text}");
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn a_full_or_read_only_database_is_said_with_what_the_server_says_escaped_and_cu
     for (code, said) in [
         ("53100", "the server's disk is full"),
         ("25006", "the database is read-only"),
-        ("42501", "no right"),
-        ("P0001", "the server refuses it"),
+        ("42501", "lacks the right"),
+        ("P0001", "the server refused the request"),
     ] {
         server.sql(&format!(
             "CREATE OR REPLACE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
@@ -205,7 +205,7 @@ fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified()
     let Some(server) = own_with(&[]) else { return };
     let port = server.port();
     let url = |host: &str, rest: &str| format!("postgres://foldlog@{host}:{port}/postgres?{rest}");
-    assert!(refusal(&url("localhost", "sslmode=verify-full"), None).contains("does not speak TLS"));
+    assert!(refusal(&url("localhost", "sslmode=verify-full"), None).contains("does not support TLS"));
     let Some(tls) = certify(&server) else { return };
     server.sql("ALTER SYSTEM SET ssl = on");
     fs::write(server.data().join("pg_hba.conf"), "local all all trust\nhostssl all all 127.0.0.1/32 trust\n")
@@ -215,7 +215,7 @@ fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified()
     let trusted = |host, authority| {
         url(host, &format!("sslmode=verify-full&sslrootcert={}", tls.join(authority).display()))
     };
-    let untrusted = "the server shows no certificate that verifies";
+    let untrusted = "the server's certificate cannot be verified";
     assert!(refusal(&trusted("localhost", "other.pem"), None).contains(untrusted));
     assert!(refusal(&trusted("127.0.0.1", "authority.pem"), None).contains(untrusted));
     assert!(refusal(&url("localhost", "sslmode=require"), None).contains(untrusted));

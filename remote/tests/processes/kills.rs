@@ -76,7 +76,7 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         let session = match next.take_over(SESSION, &types()) {
             Ok(session) => session,
             // Nothing was recorded yet.
-            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session") => {
+            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("no records of that session") => {
                 assert_eq!(said, [], "step {step}");
                 continue;
             }

@@ -28,7 +28,7 @@ fn a_worker_that_was_stopped_at_any_step_and_taken_over_is_refused_and_starts_no
         let next = store(&places.path().join("next"), &orders.bucket, "next", Steps::default());
         let session = match next.take_over(SESSION, &types()) {
             Ok(session) => session,
-            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session") => {
+            Err(Error::ReplicaFailed { reason, .. }) if reason.contains("no records of that session") => {
                 // There is no claim yet, so the worker can continue.
                 worker.go_on();
                 let said = worker.hear_out();

@@ -573,12 +573,12 @@ fn the_bytes_of_a_compaction_stay_as_they_are() {
     };
     for (at, byte, said) in [
         (8, 2, "a later version of foldlog wrote it"),
-        (0, 0, "it does not begin as a compaction does"),
-        (12, 9, "it is of another session"),
-        (28, 4, "its key holds another number than its bytes"),
-        (76, 3, "its fields do not decode"),
-        (88, 0, "its fields do not decode"),
-        (132, 63, "its fields do not decode"),
+        (0, 0, "it does not start like a compaction"),
+        (12, 9, "it belongs to another session"),
+        (28, 4, "its key and its bytes name different numbers"),
+        (76, 3, "its fields cannot be decoded"),
+        (88, 0, "its fields cannot be decoded"),
+        (132, 63, "its fields cannot be decoded"),
     ] {
         let text = hashed(&|bytes| bytes[at] = byte);
         assert!(text.ends_with(&format!("cannot be used: {said}")), "{at}: {text}");

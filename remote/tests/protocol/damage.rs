@@ -123,13 +123,13 @@ fn a_last_chunk_that_breaks_a_rule_ends_the_reading_and_says_which() {
         let whole = net.objects()[&key(2)].clone();
         // Each has a correct hash, so that only the rule rejects it.
         let exchanged = [
-            (0, "it does not begin as a chunk does"),
-            (10, "its head does not decode"),
-            (32, "its key holds another number than its bytes"),
+            (0, "it does not start like a chunk"),
+            (10, "its head cannot be decoded"),
+            (32, "its key and its bytes name different numbers"),
             (48, "another writer claimed its epoch"),
-            (112, "its records do not have the content digest that it names"),
-            (120, "its records do not have the content digest that it names"),
-            (whole.len() - 33, "its records do not have the content digest that it names"),
+            (112, "its records do not match its content digest"),
+            (120, "its records do not match its content digest"),
+            (whole.len() - 33, "its records do not match its content digest"),
         ];
         for (at, expected) in exchanged {
             let mut bytes = whole.clone();
@@ -144,7 +144,7 @@ fn a_last_chunk_that_breaks_a_rule_ends_the_reading_and_says_which() {
         let mut raised = whole.clone();
         raised[40] += 1;
         net.set(&key(2), hashed(raised));
-        let expected = Error::Malformed { chunk: 2, reason: "it raises the epoch and is no claim" };
+        let expected = Error::Malformed { chunk: 2, reason: "it raises the epoch, but is not a claim" };
         assert_eq!(read(&net).await, (2, Err(expected)));
         let mut elsewhere = whole;
         elsewhere[80] ^= 1;

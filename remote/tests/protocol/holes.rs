@@ -26,8 +26,8 @@ fn a_chunk_that_is_lost_in_front_of_collected_ones_is_no_end_and_nobody_claims_t
         assert_eq!(net.objects(), objects, "nothing was put");
         assert_eq!(
             volume.to_string(),
-            "chunk 7 is gone, and no volume holds it, but the volume of chunks 8 to 11 is there: the place has lost what it \
-             acknowledged; nothing is claimed there"
+            "chunk 7 is missing, and no volume contains it, but the volume of chunks 8 to 11 exists: the \
+             place has lost acknowledged records; nothing is claimed there"
         );
         // The mark is a sign too, and so is a chunk after the lost part.
         net.remove(&volume_key(4, 8));

@@ -143,7 +143,7 @@ fn what_is_no_file_in_a_directory_is_refused_at_once_and_is_no_end() {
     let whole = fs::read(&last).unwrap();
     let is_refused = |read: Result<(), Error>| {
         let text = read.unwrap_err().to_string();
-        text == format!("could not read a chunk: what stands there is no regular file ({url})")
+        text == format!("could not read a chunk: the entry with this name is not a regular file ({url})")
     };
     fs::remove_file(&last).unwrap();
     fs::create_dir(&last).unwrap();

@@ -427,11 +427,11 @@ fn the_bytes_of_a_withdrawal_stay_as_they_are() {
     };
     for (at, byte, said) in [
         (8, 2, "a later version of foldlog wrote it"),
-        (0, 0, "it does not begin as a withdrawal does"),
-        (12, 9, "it is of another session"),
-        (28, 4, "its key holds another number than its bytes"),
-        (36, 4, "its fields do not decode"),
-        (72, 2, "its fields do not decode"),
+        (0, 0, "it does not start like a withdrawal"),
+        (12, 9, "it belongs to another session"),
+        (28, 4, "its key and its bytes name different numbers"),
+        (36, 4, "its fields cannot be decoded"),
+        (72, 2, "its fields cannot be decoded"),
     ] {
         assert!(hashed(at, byte).contains(said), "{at}: {}", hashed(at, byte));
     }

@@ -121,8 +121,8 @@ fn every_wrong_byte_of_a_volume_is_noticed_and_matters_only_where_its_chunks_are
         let refused = claim(&net, 3).await.unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the volume of chunks 0 to 3, which held them when they were removed, cannot be used: it is damaged: its bytes do not \
-             have the hash at their end"
+            "the volume of the removed chunks 0 to 3 cannot be used: it is damaged: its bytes do not match \
+             the hash at their end"
         );
         net.set(&volume_key(4, 0), whole);
         assert_eq!(read(&net).await, (5, Ok(())));
@@ -140,7 +140,7 @@ fn a_volume_that_is_gone_is_made_again_or_named() {
         assert_eq!((report.volumes, report.chunks, report.young), (1, 0, 4));
         assert_eq!(collected(&net).await, 4);
         net.remove(&volume_key(4, 0));
-        let gone = Error::Volume { first: 0, last: 3, reason: "it is gone" };
+        let gone = Error::Volume { first: 0, last: 3, reason: "it is missing" };
         assert_eq!(read(&net).await, (0, Err(gone.clone())));
         assert_eq!(claim(&net, 3).await.unwrap_err(), gone);
     });
@@ -171,7 +171,7 @@ fn a_volume_of_another_session_or_range_is_passed_over() {
         assert_eq!(report.chunks, 4, "those of the second volume alone");
         assert!(net.objects().contains_key(&chunk_key(0)) && !net.objects().contains_key(&chunk_key(4)));
         net.set(&mark_key(0), b"mark".to_vec());
-        let reason = "one of its chunks does not fit the log";
+        let reason = "one of its chunks does not match the log";
         assert_eq!(read(&net).await, (0, Err(Error::Volume { first: 0, last: 3, reason })));
     });
 }

@@ -113,7 +113,7 @@ fn a_tool_does_not_start_while_each_confirmation_is_read_too_late() {
     clock.read_slowly(FRESH);
     let refused = run(&session, |_| panic!("the tool starts")).unwrap_err();
     let Error::ReplicaFailed { reason, .. } = &refused else { panic!("{refused:?}") };
-    assert!(reason.contains("came too late"), "{reason}");
+    assert!(reason.contains("after the lease had expired"), "{reason}");
     // Once the bucket answers, the session can be opened again and continues.
     clock.read_slowly(Duration::ZERO);
     let (id, store) = (session.id(), store_with(&directory, &bucket, "one", &clock));

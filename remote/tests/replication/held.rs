@@ -40,7 +40,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert_eq!((log.records_len(), log.replicated_record()), (records, Some(&replicated)));
     assert_eq!(overview(&dir, 0, None).unwrap().replicated, Some(replicated));
     let refused = plain.open_session(id, &types()).unwrap_err().to_string();
-    assert!(refused.contains("a replica holds session") && refused.contains("another worker"), "{refused}");
+    assert!(refused.contains("is replicated") && refused.contains("another worker"), "{refused}");
     // There was no claim, and no writer was fenced.
     assert_eq!(bucket.records(id).len() as u64, records);
 }

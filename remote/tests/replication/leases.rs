@@ -159,6 +159,6 @@ fn a_lease_lasts_from_a_tenth_of_a_second_to_an_hour() {
     let world = World::new();
     for wrong in [Duration::ZERO, Duration::from_millis(99), LONG + Duration::from_millis(1), Duration::MAX] {
         let refused = world.place.replicator_with("one", Some(wrong)).unwrap_err();
-        assert!(refused.to_string().contains("100 ms to an hour"), "{refused}");
+        assert!(refused.to_string().contains("100 ms to one hour"), "{refused}");
     }
 }

@@ -101,7 +101,7 @@ fn what_cannot_be_taken_over_is_refused_and_leaves_nothing() {
     assert!(matches!(first.take_over(id, &types()), Err(Error::Locked { .. } | Error::SessionExists { .. })));
     let nothing = second.take_over(uuid::Uuid::from_u128(9), &types());
     assert!(
-        matches!(&nothing, Err(Error::ReplicaFailed { reason, .. }) if reason.contains("nothing of that session")),
+        matches!(&nothing, Err(Error::ReplicaFailed { reason, .. }) if reason.contains("no records of that session")),
         "{nothing:?}"
     );
     let plain = Store::open(two.path()).unwrap().take_over(id, &types());

@@ -202,7 +202,7 @@ impl CheckpointManager {
 
     fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {
         let missing = |reason| Error::NoResources { id: checkpoint.id, reason };
-        let run = self.run.clone().ok_or_else(|| missing("the manager has no run with resources"))?;
+        let run = self.run.clone().ok_or_else(|| missing("the manager has no resources"))?;
         let json =
             checkpoint.resources.as_deref().ok_or_else(|| missing("it was created without resources"))?;
         let mut snapshot = CompositeSnapshot::from_json(json)?;

@@ -184,6 +184,6 @@ fn part<P: DeserializeOwned>(component: StateComponent, value: serde_json::Value
     match (part, unknown.as_slice()) {
         (Err(error), _) => Err(refused(error.to_string())),
         (Ok(part), []) => Ok(part),
-        (Ok(_), unknown) => Err(refused(format!("it has no {}", unknown.join(", ")))),
+        (Ok(_), unknown) => Err(refused(format!("unknown fields: {}", unknown.join(", ")))),
     }
 }

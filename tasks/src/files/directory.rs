@@ -112,7 +112,7 @@ impl TreeDirectory {
             }
             Err(errno) => return failed(errno),
         };
-        let stat = rustix::fs::fstat(&fd).map_err(Error::io("looked at", self.path.join(name)))?;
+        let stat = rustix::fs::fstat(&fd).map_err(Error::io("examined", self.path.join(name)))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
                 Ok(TreeDirectoryEntry::File(File::from(fd), u64::try_from(stat.st_size).unwrap_or_default()))
@@ -126,7 +126,7 @@ impl TreeDirectory {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(name_of(FileType::from_raw_mode(stat.st_mode)))),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
+            Err(errno) => Err(Error::io("examined", self.path.join(name))(errno)),
         }
     }
 
@@ -265,13 +265,13 @@ impl TreeDirectory {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileTrace::from_stat(&stat))),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
+            Err(errno) => Err(Error::io("examined", self.path.join(name))(errno)),
         }
     }
 
     /// Returns the trace of an open file.
     pub(super) fn trace_of(&self, name: &str, file: &File) -> Result<FileTrace> {
-        let stat = rustix::fs::fstat(file).map_err(Error::io("looked at", self.path.join(name)))?;
+        let stat = rustix::fs::fstat(file).map_err(Error::io("examined", self.path.join(name)))?;
         Ok(FileTrace::from_stat(&stat))
     }
 }
@@ -319,6 +319,6 @@ fn name_of(kind: FileType) -> &'static str {
         FileType::Fifo => "FIFO",
         FileType::Socket => "socket",
         FileType::CharacterDevice | FileType::BlockDevice => "device",
-        _ => "thing of an unknown kind",
+        _ => "file of an unknown kind",
     }
 }

@@ -143,13 +143,13 @@ impl TreeManifest {
         let manifest = sealed.manifest;
         let digest = manifest.digest().map_err(|error| error.to_string())?;
         if manifest.format != FORMAT {
-            return Err(format!("it is of version {}, not {FORMAT}", manifest.format));
+            return Err(format!("its version is {}, not {FORMAT}", manifest.format));
         }
         if digest != sealed.blake3 {
-            return Err(format!("it has the digest {digest}, not {}", sealed.blake3));
+            return Err(format!("its digest is {digest}, not {}", sealed.blake3));
         }
         match manifest.files.keys().find(|path| !layout::is_file(path)) {
-            Some(path) => Err(format!("no tree has a file {path:?}")),
+            Some(path) => Err(format!("it names the file {path:?}, which no tree contains")),
             None => Ok(manifest),
         }
     }

@@ -309,7 +309,7 @@ fn write_tree(
     let all = &state.file_system.file_modifications;
     let since = all.len().checked_sub(told.len()).and_then(|before| all.get(before..));
     if !since.is_some_and(|since| since.iter().eq(told)) {
-        return Err(Error::OtherUpdates("they tell of other modifications of files"));
+        return Err(Error::OtherUpdates("they list other modifications of files"));
     }
     let mut writer = TreeWriter::open(to, state.session_id, *compression)?;
     if let Some(known) = known {

@@ -76,7 +76,7 @@ impl SessionTree {
                 let path = layout::numbered_path(layout::MESSAGES, number);
                 let chunk: MessagesFile = self.parse(&path)?;
                 if chunk.evaluation_id != conversation.evaluation_id {
-                    let reason = format!("it is of conversation {}", chunk.evaluation_id);
+                    let reason = format!("it belongs to conversation {}", chunk.evaluation_id);
                     return Err(self.damage_error(&path, FileDamage::Unreadable(reason)));
                 }
                 messages.extend(chunk.messages);
@@ -116,7 +116,8 @@ impl SessionTree {
             {
                 for id in change.message_ids {
                     let message = messages.get(evaluation_id, id).ok_or_else(|| {
-                        let reason = format!("update {} has a message {id}", update.sequence_number);
+                        let reason =
+                            format!("the message {id} of update {} is missing", update.sequence_number);
                         self.damage_error(layout::CURRENT, FileDamage::Unreadable(reason))
                     })?;
                     left_out.push(message.clone());

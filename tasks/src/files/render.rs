@@ -27,9 +27,10 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 pub(super) type FileSink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
 
 const INSTRUCTIONS: &[&str] = &[
-    "This directory is an export. The session's log is what counts: where it is sound, go on with it, and export again.",
-    "`foldlog import aca DIRECTORY --store STORE` makes a session of this directory.",
-    "The import names each file that is not what meta/checkpoint_manifest.json says; with --partial it takes the others.",
+    "This directory is an export. The session's log is authoritative: if it is intact, continue with the log, \
+     and export again.",
+    "`foldlog import aca DIRECTORY --store STORE` creates a session from this directory.",
+    "The import lists each file that differs from meta/checkpoint_manifest.json; with --partial it takes the other files.",
 ];
 
 fn json(path: &str, value: &impl Serialize) -> Result<Vec<u8>> {

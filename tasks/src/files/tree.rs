@@ -248,7 +248,7 @@ impl SessionTree {
             }
             (FoundManifest::Missing, FoundManifest::Sound(manifest)) => (manifest, None),
             (FoundManifest::Missing, FoundManifest::Missing) => {
-                let reason = format!("there is no {META}/{MANIFEST}");
+                let reason = format!("{META}/{MANIFEST} does not exist");
                 return Err(Error::NoTree { path: dir(), reason });
             }
         };
@@ -421,7 +421,7 @@ pub(super) fn session_directory(to: &Path, session: Uuid) -> Result<Option<TreeD
 /// is an `.aca`.
 fn locate(dir: &Path) -> Result<TreeDirectory> {
     let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
-    let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such directory".to_owned()))?;
+    let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("the directory does not exist".to_owned()))?;
     let has_tree = |directory: &TreeDirectory| directory.child(META).map(|meta| meta.is_some());
     if has_tree(&root)? {
         return Ok(root);
@@ -431,12 +431,12 @@ fn locate(dir: &Path) -> Result<TreeDirectory> {
         Some(aca) => aca.child(sessions)?,
         None => root.child(sessions)?,
     };
-    let all = all.ok_or_else(|| no_tree(format!("there is neither {META} nor {aca} in it")))?;
+    let all = all.ok_or_else(|| no_tree(format!("it contains neither {META} nor {aca}")))?;
     let is_session = |(name, is_directory): &(String, bool)| *is_directory && name.parse::<Uuid>().is_ok();
     let names: Vec<String> = all.names()?.into_iter().filter(is_session).map(|(name, _)| name).collect();
     match names.as_slice() {
         [only] => all.child(only)?.ok_or_else(|| no_tree(format!("session {only} is gone"))),
-        [] => Err(no_tree("no session is in it".to_owned())),
-        many => Err(no_tree(format!("several sessions are in it, name one: {}", many.join(", ")))),
+        [] => Err(no_tree("it contains no session".to_owned())),
+        many => Err(no_tree(format!("it contains several sessions, name one: {}", many.join(", ")))),
     }
 }

@@ -82,12 +82,17 @@ impl fmt::Display for IncompleteWrite {
         match self {
             IncompleteWrite::NotClosed { unattested } => write!(
                 f,
-                "the log was not closed; {unattested} records at its end are not attested as durable, and kept"
+                "the log was not closed; number of records at its end that are not confirmed as durable, and \
+                 kept: {unattested}"
             ),
             IncompleteWrite::TornTail { file, offset, bytes } => {
-                write!(f, "{bytes} bytes of {} from {offset} on are no whole record", escape::path(file))
+                write!(
+                    f,
+                    "{bytes} bytes of {} from {offset} on are not a complete record",
+                    escape::path(file)
+                )
             }
-            IncompleteWrite::Leftover { file } => write!(f, "{} holds no record", escape::path(file)),
+            IncompleteWrite::Leftover { file } => write!(f, "{} contains no records", escape::path(file)),
             IncompleteWrite::Operation { operation, tool } => write!(
                 f,
                 "operation {operation} (`{}`) has not ended: its host, or `foldlog recover`, ends it",
@@ -95,7 +100,7 @@ impl fmt::Display for IncompleteWrite {
             ),
             IncompleteWrite::Restore { subject, begun } => write!(
                 f,
-                "the restore to {} that record {begun} began has no end: another restore ends it",
+                "the restore to {} that record {begun} started has not ended: restore again",
                 escape::text(subject)
             ),
             IncompleteWrite::Import { from } => write!(
@@ -144,10 +149,10 @@ impl fmt::Display for OrphanedResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OrphanedResource::Process { name, process } => {
-                write!(f, "process {} runs, which `{}` recorded", process.pid, escape::text(name))
+                write!(f, "process {}, which `{}` recorded, still runs", process.pid, escape::text(name))
             }
             OrphanedResource::Lock { holder } => {
-                write!(f, "the writer's lock is left of {}", escape::text(holder))
+                write!(f, "the writer's lock is left over: {}", escape::text(holder))
             }
             OrphanedResource::Other { what } => f.write_str(&escape::text(what)),
         }
@@ -236,7 +241,7 @@ impl CrashRecoveryManager {
                 let dropped = session.recovery().dropped_images.iter();
                 let dropped = dropped.map(|file| CorruptedFile {
                     file: file.clone(),
-                    reason: "the image is damaged or not of this log: it is made again".to_owned(),
+                    reason: "the image is damaged or belongs to another log: it is created again".to_owned(),
                 });
                 state.corrupted_files.extend(dropped);
                 Ok(())
@@ -268,7 +273,7 @@ fn look_at_tree(dir: &Path, limits: TreeLimits, state: &mut CrashState) -> Resul
     };
     if tree.is_unfinished() {
         let dir = foldlog::escape::path(tree.dir());
-        let what = format!("the tree in {dir} is whole, but not all of its files have their names yet");
+        let what = format!("the tree in {dir} is complete, but some of its files still have temporary names");
         state.incomplete_writes.push(IncompleteWrite::Other { what });
     }
     let leftovers = tree.leftovers()?.into_iter();

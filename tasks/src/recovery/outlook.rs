@@ -55,7 +55,10 @@ impl FromStr for RecoveryStrategy {
                 let id = id.parse::<CheckpointId>().map_err(|error| error.to_string())?;
                 Ok(RecoveryStrategy::SpecificCheckpoint(id))
             }
-            _ => Err(format!("`{}` is none of latest, checkpoint:ID, updates, partial", escape::text(text))),
+            _ => Err(format!(
+                "unknown strategy `{}`: use latest, checkpoint:ID, updates or partial",
+                escape::text(text)
+            )),
         }
     }
 }
@@ -176,7 +179,7 @@ impl CrashRecoveryManager {
             RecoveryStrategy::PartialRecovery => self.plan_partial(strategy),
             _ if !self.has_log => Err(Error::Impossible {
                 strategy,
-                reason: "there is a tree of files alone, and no log".to_owned(),
+                reason: "there is only a tree of files, and no log".to_owned(),
             }),
             _ => match walked {
                 Some(walked) => walked.plan(strategy),
@@ -318,9 +321,9 @@ impl RecoverySurvey {
             files: 0,
             lost_updates: self.updates.iter().filter(is_view).count() as u64,
             lost: vec![
-                "captures of workspaces, ends of tools, what was logged and what was used: no update holds them"
+                "captures of workspaces, ends of tools, logs and usage: updates do not contain them"
                     .to_owned(),
-                "times: tasks and messages get those of the reconstruction".to_owned(),
+                "times: tasks and messages get the times of the reconstruction".to_owned(),
             ],
             ..RecoveryOutlook::from_state(strategy, &self.state, self.log.last_position())
         }

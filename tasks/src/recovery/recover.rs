@@ -224,7 +224,7 @@ impl CrashRecoveryManager {
                 Err(error) => return Err(error.into()),
             }
         }
-        let missing = || Error::NoTree { path: self.dir(), reason: "nobody named one".to_owned() };
+        let missing = || Error::NoTree { path: self.dir(), reason: "no tree was given".to_owned() };
         let tree = PartialTree::read(self.tree.as_deref().ok_or_else(missing)?, self.limits)?;
         let lost: Vec<String> = tree.lost.iter().map(ToString::to_string).collect();
         let action = action(foldlog::escape::path(&tree.dir), &lost);

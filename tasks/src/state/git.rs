@@ -98,7 +98,7 @@ impl GitState {
         let Some(repository) = Repository::find(root)? else { return Ok(None) };
         let packed = read_file(&repository.common_dir.join("packed-refs"), PACKED_BYTES_MAX)?;
         let packed = parse_packed(packed.as_deref().unwrap_or_default()).map_err(|line| {
-            invalid_data(&repository.common_dir.join("packed-refs"), format!("line {line} is no ref"))
+            invalid_data(&repository.common_dir.join("packed-refs"), format!("line {line} is not a ref"))
         })?;
         Refs { repository: &repository, packed }.state().map(Some)
     }
@@ -123,7 +123,7 @@ fn is_missing(error: &io::Error) -> bool {
 /// directory.
 fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
     let is_taken = |found: &fs::Metadata| match found.is_file() {
-        false => Err(invalid_data(path, "it is no regular file")),
+        false => Err(invalid_data(path, "it is not a regular file")),
         true if found.len() > bytes_max => {
             Err(invalid_data(path, format!("it is longer than {bytes_max} bytes")))
         }
@@ -194,7 +194,9 @@ impl Repository {
                     let target = read_path(&named, b"gitdir: ")?;
                     let found =
                         target.map(|target| Repository::at(&directory.join(target))).transpose()?.flatten();
-                    return found.ok_or_else(|| invalid_data(&named, "it leads to no repository")).map(Some);
+                    return found
+                        .ok_or_else(|| invalid_data(&named, "it does not lead to a repository"))
+                        .map(Some);
                 }
             }
         }
@@ -281,7 +283,7 @@ impl Refs<'_> {
         let (reference, head) = self.resolve(b"HEAD")?;
         let is_detached = reference == b"HEAD";
         if is_detached && head.is_none() {
-            return Err(invalid_data(&head_path, "it is no ref"));
+            return Err(invalid_data(&head_path, "it is not a ref"));
         }
         let branch = reference.strip_prefix(BRANCHES).map(escape_bytes);
         let (branches, branches_left_out) = self.branches()?;
@@ -340,7 +342,7 @@ impl Refs<'_> {
                 commit_of(id).map(Reference::Commit)
             }
         };
-        found.map(Some).ok_or_else(|| invalid_data(&path, "it is no ref"))
+        found.map(Some).ok_or_else(|| invalid_data(&path, "it is not a ref"))
     }
 
     /// Returns the branches with a commit, and whether there are more than are listed.
@@ -380,7 +382,7 @@ impl Refs<'_> {
                 if looked_at > ENTRIES_MAX || depth > DIRECTORY_DEPTH_MAX {
                     return Err(invalid_data(
                         &directory,
-                        "there are too many branches, or too many directories in one another",
+                        "there are too many branches, or too many nested directories",
                     ));
                 }
                 let name = [prefix.as_slice(), entry.file_name().as_bytes()].concat();

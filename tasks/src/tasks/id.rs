@@ -19,7 +19,7 @@ pub struct TaskId(SmolStr);
 /// Reports a text that is no id of a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` is no id of a task: it has 1 to {TASK_ID_BYTES_MAX} letters, digits, `-`, `_` or `.`, and begins with a letter or digit",
+    "`{}` is not a valid id of a task: use 1 to {TASK_ID_BYTES_MAX} letters, digits, `-`, `_` or `.`, beginning with a letter or digit",
     escape::text(.0)
 )]
 pub struct InvalidTaskId(

@@ -14,7 +14,7 @@ use crate::{StateComponent, TaskId, TaskStatus};
 #[non_exhaustive]
 pub enum ValidationError {
     /// An item is not stored under its own name.
-    #[error("what stands in {} under `{}` is named `{}`", component.name(), escape::text(key), escape::text(name))]
+    #[error("the item in {} under `{}` is named `{}`", component.name(), escape::text(key), escape::text(name))]
     KeyDiffers {
         /// Part of the state.
         component: StateComponent,
@@ -71,7 +71,7 @@ pub enum ValidationError {
     },
     /// A task and its parent disagree: the task names a parent whose parts do not list it, or is
     /// listed by a task that it does not name.
-    #[error("task `{child}` and the parts of task `{parent}` disagree on whether it is one of them")]
+    #[error("task `{child}` and task `{parent}` disagree on whether the first is a part of the second")]
     InconsistentParentChild {
         /// Parent.
         parent: TaskId,
@@ -79,7 +79,7 @@ pub enum ValidationError {
         child: TaskId,
     },
     /// The list of roots differs from the one derived from the tasks.
-    #[error("the roots differ from what the tasks say: {}", describe_difference(missing, unknown))]
+    #[error("the list of roots differs from the tasks: {}", describe_difference(missing, unknown))]
     RootsDiffer {
         /// Tasks without a parent that are not listed.
         missing: Vec<TaskId>,
@@ -95,7 +95,7 @@ pub enum ValidationError {
         expected: Option<TaskId>,
     },
     /// The number of created tasks is wrong.
-    #[error("the counter says that {found} tasks were created; by their numbers it were {expected}")]
+    #[error("the counter of created tasks is {found}, but their numbers require {expected}")]
     CounterWrong {
         /// Number in the state.
         found: u64,
@@ -105,7 +105,7 @@ pub enum ValidationError {
     /// Tasks are not numbered from 0 without gaps. If numbers are missing, tasks may have been
     /// lost.
     #[error(
-        "tasks are not numbered without gaps: {repeated} numbers are repeated; missing from {} on: {missing}",
+        "tasks are not numbered consecutively: repeated: {repeated}; missing from {} on: {missing}",
         first.map(|first| first.to_string()).unwrap_or_default()
     )]
     NumbersDiffer {
@@ -130,7 +130,10 @@ pub enum ValidationError {
         queues: Vec<&'static str>,
     },
     /// A task is in a state that it cannot have reached yet.
-    #[error("task `{task}` is {status}, and requires {}, which has not ended well", list(required))]
+    #[error(
+        "task `{task}` is {status}, but these required tasks are neither completed nor skipped: {}",
+        list(required)
+    )]
     StatusImpossible {
         /// Task.
         task: TaskId,
@@ -140,7 +143,7 @@ pub enum ValidationError {
         required: Vec<TaskId>,
     },
     /// The numbers of starts and failures of a task contradict its state.
-    #[error("task `{task}` is {status}, and was started {attempts} times and failed {failures} times")]
+    #[error("task `{task}` is {status}, but has {attempts} starts and {failures} failures")]
     AttemptsImpossible {
         /// Task.
         task: TaskId,
@@ -167,7 +170,7 @@ pub enum ValidationError {
     },
     /// The sums of tokens differ from the totals of the requests.
     #[error(
-        "model `{}` has used {} and {} tokens by its sum, and {} and {} by its requests",
+        "the tokens of model `{}` are {} in and {} out in total, but {} in and {} out by its requests",
         escape::text(model), found.input, found.output, expected.input, expected.output
     )]
     UsageDiffers {
@@ -188,7 +191,7 @@ pub enum ValidationError {
     },
     /// A change of a file does not start from the content that the previous change left.
     #[error(
-        "record {sequence} changes `{}` of `{}` from something else than record {previous} left",
+        "record {sequence} changes `{}` of `{}` from a different content than record {previous} left",
         escape::text(path),
         escape::text(workspace)
     )]
@@ -204,7 +207,7 @@ pub enum ValidationError {
     },
     /// The content before and after a change contradicts its kind.
     #[error(
-        "record {sequence} says `{}` of `{}` was {kind}, which what it was and is contradict",
+        "record {sequence} lists `{}` of `{}` as {kind}, which its content before and after contradicts",
         escape::text(path),
         escape::text(workspace)
     )]
@@ -219,7 +222,7 @@ pub enum ValidationError {
         kind: ChangeKind,
     },
     /// A reference names a task that is missing.
-    #[error("{} names task `{task}`, which is missing", escape::text(by))]
+    #[error("{} names task `{task}`, which does not exist", escape::text(by))]
     UnknownTask {
         /// Task.
         task: TaskId,
@@ -227,7 +230,7 @@ pub enum ValidationError {
         by: String,
     },
     /// Entries of a log are not in the order of their records.
-    #[error("the log of {part} has record {sequence} behind a later one")]
+    #[error("the log of {part} has record {sequence} after a later one")]
     LogDisordered {
         /// Name of the log.
         part: String,
@@ -235,7 +238,7 @@ pub enum ValidationError {
         sequence: SequenceNumber,
     },
     /// There are more failures than attempts.
-    #[error("{failed} of {all} {what} failed")]
+    #[error("more failures than {what}: {failed} of {all}")]
     CountsImpossible {
         /// Name of the count.
         what: &'static str,
@@ -245,13 +248,13 @@ pub enum ValidationError {
         all: u64,
     },
     /// A recovery could not restore everything, and the state has not been declared valid since.
-    #[error("the state has to be looked at: {}", reason.as_deref().map_or("nobody said why".into(), escape::text))]
+    #[error("the state must be validated: {}", reason.as_deref().map_or("no reason was given".into(), escape::text))]
     ValidationRequired {
         /// Reason.
         reason: Option<String>,
     },
     /// A digest differs from the recorded one.
-    #[error("{} has another digest than was recorded: {}", escape::text(what), escape::text(facts))]
+    #[error("{} has a different digest than recorded: {}", escape::text(what), escape::text(facts))]
     DigestWrong {
         /// Object with the digest.
         what: String,
@@ -259,7 +262,7 @@ pub enum ValidationError {
         facts: String,
     },
     /// Updates are not numbered from 1 without gaps, or not in the order of their records.
-    #[error("update {found} of record {position} stands in place {expected}")]
+    #[error("update {found} of record {position} is in place {expected}")]
     UpdatesDisordered {
         /// Number of the update.
         found: u64,
@@ -302,14 +305,14 @@ impl RepairObstacle {
     pub fn text(self) -> &'static str {
         match self {
             RepairObstacle::Ambiguous => {
-                "two tasks claim one id, and only somebody who knows them can tell which one is meant"
+                "two tasks have the same id: a person has to decide which one is meant"
             }
-            RepairObstacle::Recorded => "records tell it, and they never change",
-            RepairObstacle::Unknown => "nobody knows what was there before",
-            RepairObstacle::Damaged => "bytes are damaged; see `foldlog verify` and `foldlog salvage`",
-            RepairObstacle::OthersLeft => "something else is left that nothing repairs",
+            RepairObstacle::Recorded => "it is in records, which never change",
+            RepairObstacle::Unknown => "the previous content is unknown",
+            RepairObstacle::Damaged => "bytes are damaged: run `foldlog verify`, then `foldlog salvage`",
+            RepairObstacle::OthersLeft => "another issue remains that has no repair",
             RepairObstacle::NoRepair => "its rule suggests no repair",
-            RepairObstacle::StillThere => "the suggested repair does not repair it",
+            RepairObstacle::StillThere => "the suggested repair does not fix it",
         }
     }
 }
@@ -356,10 +359,10 @@ fn format_cycle(cycle: &[TaskId]) -> String {
 
 fn describe_difference(missing: &[TaskId], unknown: &[TaskId]) -> String {
     match (missing.is_empty(), unknown.is_empty()) {
-        (true, true) => "they stand in another order".to_owned(),
+        (true, true) => "their order differs".to_owned(),
         (false, true) => format!("{} not listed", list(missing)),
-        (true, false) => format!("{} listed for nothing", list(unknown)),
-        (false, false) => format!("{} not listed, {} listed for nothing", list(missing), list(unknown)),
+        (true, false) => format!("{} listed wrongly", list(unknown)),
+        (false, false) => format!("{} not listed, {} listed wrongly", list(missing), list(unknown)),
     }
 }
 

@@ -24,7 +24,7 @@ fn validate_checkpoints(log: &LogReader, position: SequenceNumber) -> Result<Vec
     let issues = mismatches.into_iter().map(|error| {
         let (what, facts) = match error {
             Error::CheckpointMismatch { id, position, expected, found } => {
-                (format!("{id} of record {position}"), format!("{expected}, and its records {found}"))
+                (format!("{id} of record {position}"), format!("recorded {expected}, found {found}"))
             }
             other => ("a checkpoint".to_owned(), other.to_string()),
         };
@@ -85,8 +85,11 @@ impl StateValidator {
         let mut differs = |update: &StateUpdate, recorded: Option<&str>| {
             if Some(update.checksum.as_str()) != recorded {
                 let what = format!("update {} of record {}", update.sequence_number, update.position);
-                let facts =
-                    format!("{}, and {}", update.checksum, recorded.unwrap_or("there is no such record"));
+                let facts = format!(
+                    "the update has {}, the record {}",
+                    update.checksum,
+                    recorded.unwrap_or("does not exist")
+                );
                 issues.push(issue(UPDATE_CHECKSUMS, ValidationError::DigestWrong { what, facts }));
             }
         };

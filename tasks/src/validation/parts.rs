@@ -99,7 +99,7 @@ pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleVio
     for conversation in &context.conversation_history.conversations {
         let evaluation_id = conversation.evaluation_id.clone();
         let violations = match windows.get(evaluation_id.as_str()) {
-            None => vec!["nothing says what of it would be sent".to_owned()],
+            None => vec!["the messages to send are not listed".to_owned()],
             Some(window) => check_pairing(conversation, window),
         };
         if !violations.is_empty() {
@@ -117,7 +117,7 @@ fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) ->
     let unknown = window.messages.iter().filter(|id| !by_id.contains_key(id)).count();
     match (unknown, window.shortened) {
         (0, _) => {}
-        (_, 0) => return vec![format!("{unknown} messages that would be sent are not in it")],
+        (_, 0) => return vec![format!("it does not contain all messages to send: missing: {unknown}")],
         // The replacement of a shortened part has no record of its own.
         _ => return Vec::new(),
     }

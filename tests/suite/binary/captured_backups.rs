@@ -73,7 +73,7 @@ fn other_files_in_the_place_of_a_capture_are_reported_with_their_kind() {
                 put(&path, what);
                 room.session().dispatch(StepAdded { title: what.to_owned(), part: 0 }).unwrap();
                 let ran = back_up(&room, "copy");
-                let told = format!("it is {what}, where ");
+                let told = format!("it is {what}, not ");
                 assert!(ran.code == 1 && ran.stdout.contains(&told), "{path:?}: {ran:?}");
                 clear(&path);
                 fs::rename(&aside, &path).unwrap();
@@ -114,9 +114,9 @@ fn verify_reports_bytes_behind_an_object_and_how_to_copy_the_rest() {
         fs::write(&path, [&*sound, b"\0"].concat()).unwrap();
         let verify = || foldlog(["verify", room.session().dir().to_str().unwrap(), "--captures"]);
         let ran = verify();
-        assert!(ran.code == 1 && ran.stdout.contains("other bytes follow on its content"), "{ran:?}");
+        assert!(ran.code == 1 && ran.stdout.contains("extra bytes after its content"), "{ran:?}");
         // The advice was `salvage`, which copies no captures.
-        let advice = " --to STORE` copies the session with all captures that are sound";
+        let advice = " --to STORE` copies a session with all its intact captures";
         assert!(ran.stderr.contains(advice) && !ran.stderr.contains("salvage"), "{}", ran.stderr);
         fs::write(&path, &sound).unwrap();
         let ran = verify();
@@ -163,12 +163,12 @@ fn captures_outside_of_the_session_are_reported_and_those_within_it_are_copied()
         ]);
         if kept == "beside" {
             assert!(
-                ran.stdout.contains("not in the session's directory, so not in the copy: 1 capture"),
+                ran.stdout.contains("not copied (outside the session's directory): 1 capture"),
                 "{ran:?}"
             );
             assert!(ran.code == 0 && ran.stdout.contains("--snapshots workspace="), "{ran:?}");
         } else {
-            assert!(ran.code == 0 && !ran.stdout.contains("not in the"), "{ran:?}");
+            assert!(ran.code == 0 && !ran.stdout.contains("not copied"), "{ran:?}");
         }
     }
 }

@@ -67,7 +67,8 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     let ran = foldlog(["recover", &dir, "--strategies"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(
-        ran.stdout.starts_with("no crash left anything\nwhere the log is sound none of these"),
+        ran.stdout
+            .starts_with("no effects of a crash were found\nif the log is intact, no strategy is needed"),
         "{ran:?}"
     );
     assert!(ran.stdout.contains("\nlatest: this session at position "), "{ran:?}");
@@ -77,12 +78,12 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     let ran = foldlog(["recover", &dir, "--strategy", "checkpoint:9", "--by", "ada", "--reason", "x"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     let ran = foldlog(["recover", &dir, "--strategy", "guess", "--by", "ada", "--reason", "x"]);
-    assert!(ran.stderr.contains("none of latest, checkpoint:ID, updates, partial"), "{ran:?}");
+    assert!(ran.stderr.contains("use latest, checkpoint:ID, updates or partial"), "{ran:?}");
 
     let ran = foldlog(words);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stdout.contains("goes back from position "), "{ran:?}");
-    assert!(ran.stdout.contains("checkpoint_002 undoes that\n"), "{ran:?}");
+    assert!(ran.stdout.contains("restoring from position "), "{ran:?}");
+    assert!(ran.stdout.contains("restoring checkpoint_002 undoes this\n"), "{ran:?}");
     let (session, _) = open_without_host(&store, id).unwrap();
     assert_eq!(TaskTreeState::from_session(&session).unwrap().tasks.len(), 1);
     session.close().unwrap();
@@ -135,14 +136,14 @@ fn a_checkpoint_brings_back_the_workspaces_whose_directories_are_given() {
     let ran = foldlog(words);
     assert_eq!((ran.code, page().as_str()), (0, "spoiled"), "{ran:?}");
     assert!(
-        ran.stderr.contains("note: `workspace` stays as it is: --workspace workspace=DIR restores it"),
+        ran.stderr.contains("note: `workspace` is unchanged: --workspace workspace=DIR restores it"),
         "{ran:?}"
     );
     let named = format!("workspace={}", workspace.display());
     let ran = foldlog(words.iter().copied().chain(["--workspace", &named]));
     assert_eq!((ran.code, page().as_str()), (0, "as it was"), "{ran:?}");
-    assert!(ran.stdout.contains("workspace `workspace` is as it was then: "), "{ran:?}");
-    assert!(ran.stderr.contains("stays as it is") && !ran.stderr.contains("`workspace` stays"), "{ran:?}");
+    assert!(ran.stdout.contains("workspace `workspace` is as it was at the checkpoint: "), "{ran:?}");
+    assert!(ran.stderr.contains("is unchanged") && !ran.stderr.contains("`workspace` is"), "{ran:?}");
 
     fs::write(workspace.join("page"), "spoiled again").unwrap();
     let words = ["recover", &dir, "--strategy", "checkpoint:1", "--by", "ada", "--reason", "x", "--json"];

@@ -40,7 +40,7 @@ fn the_ledgers_of_a_failed_call_and_of_its_sub_agents_say_that_their_work_is_aba
     for child in children {
         let told = ledger_of(child);
         assert!(
-            told.contains("1 operation: 1 abandoned") && told.contains("has abandoned its work"),
+            told.contains("1 operation: 1 abandoned") && told.contains("has abandoned this work"),
             "{told}"
         );
         assert!(ledger_of(session.id()).contains(&format!("{child}: abandoned")));

@@ -276,7 +276,7 @@ fn a_parent_that_no_file_has_is_reported_and_its_part_stands_where_its_time_says
     assert_eq!(said(&place.session()), ["one", "two", "three", "four", "five", "six"]);
     place.comes_out();
     let plain = place.run(&[place.path("in/s.jsonl")], &[]).stdout;
-    let told = "s.jsonl, line 5: its parent `gone` is in no file; it stands where its time says\n";
+    let told = "s.jsonl, line 5: its parent `gone` is in no file; it is placed by its time\n";
     assert!(plain.ends_with(told), "{plain}");
 }
 

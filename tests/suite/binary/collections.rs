@@ -43,7 +43,7 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     let report: CollectReport = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(report, CollectReport::default());
     let wrong = gc(&directory.path().join("nowhere"), &[]);
-    assert!(wrong.code == 2 && wrong.stderr.contains("no store"), "{}", wrong.stderr);
+    assert!(wrong.code == 2 && wrong.stderr.contains("neither a store"), "{}", wrong.stderr);
     assert_eq!(foldlog(["verify".into(), dir.into_os_string()]).code, 0);
 }
 
@@ -73,7 +73,7 @@ fn the_binary_collects_captures() {
         "--workspace".into(),
         root(room.directory.path()).into_os_string(),
     ]);
-    assert!(back.code != 0 && back.stderr.contains("was collected"), "{}{}", back.stdout, back.stderr);
+    assert!(back.code != 0 && back.stderr.contains("by a collection"), "{}{}", back.stdout, back.stderr);
 }
 
 /// The binary ended as if it could not read the store, although everything had been collected. A

@@ -34,7 +34,7 @@ fn the_verbs_of_the_binary_say_the_same_of_a_compressed_session() {
     // This finishes the last segment, whose reason is recorded only once.
     compact("zstd");
     let again = compact("none");
-    assert!(again.stdout.contains("made plain"), "{}", again.stdout);
+    assert!(again.stdout.contains("decompressed"), "{}", again.stdout);
     let asked: [&[&str]; 11] = [
         &["verify", "DIR", "--json"],
         &["show", "DIR"],

@@ -102,7 +102,7 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
         let ran = foldlog([verb.as_ref(), stale.as_os_str()]);
         assert_eq!(ran.code, 1, "{verb}: {}", ran.stderr);
         let said = format!("{}{}", ran.stdout, ran.stderr);
-        assert!(said.contains("copied the directory while the session was written"), "{verb}: {said}");
+        assert!(said.contains("directory was copied while the session was written"), "{verb}: {said}");
     }
     let shown = foldlog(["show".as_ref(), stale.as_os_str()]);
     assert!(shown.stderr.contains("`foldlog backup "), "{}", shown.stderr);

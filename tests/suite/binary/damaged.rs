@@ -174,11 +174,11 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     fs::write(segment(&begun), [0; 16 << 10]).unwrap();
     let ran = fixture.run("verify STORE");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is skipped"), "{}", ran.stderr);
     // The listing reported it as an error, and then `verify` reported the store as valid.
     let listed = fixture.run("sessions STORE");
     assert_eq!(listed.code, 0, "{}{}", listed.stdout, listed.stderr);
-    assert!(listed.stderr.contains("passed over"), "{}", listed.stderr);
+    assert!(listed.stderr.contains("is skipped"), "{}", listed.stderr);
     // A command that names the directory fails: it is no session.
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
 
@@ -196,13 +196,13 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     file.set_len(16 << 10).unwrap();
     let ran = fixture.run("verify STORE");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is skipped"), "{}", ran.stderr);
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
     // Created again it is a normal session, whatever else is in its directory.
     begin().unwrap().close().unwrap();
     assert!(begun.join("0000000001.seg").exists());
     let ran = fixture.run("verify STORE");
-    assert_eq!((ran.code, ran.stderr.contains("passed over")), (0, false), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!((ran.code, ran.stderr.contains("is skipped")), (0, false), "{}{}", ran.stdout, ran.stderr);
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 0);
 }
 
@@ -214,7 +214,10 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     // The fork does not share any file by name, so it remains readable.
     fs::remove_dir_all(lost).unwrap();
     let is_lost = |left: &str| {
-        let said = format!("its segments are missing: it holds `{left}`, which only records bring");
+        let said = format!(
+            "its segments are missing: it contains `{left}`, which exist only if records were \
+             written"
+        );
         let verified = fixture.run("verify STORE");
         assert_eq!(verified.code, 1, "{left}: {}{}", verified.stdout, verified.stderr);
         assert!(
@@ -248,7 +251,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     fs::write(&word, "{}").unwrap();
     let verified = fixture.run("verify STORE");
     assert_eq!(verified.code, 0, "{}", verified.stderr);
-    assert!(verified.stdout.ends_with("of these sessions holds\n"), "{}", verified.stdout);
+    assert!(verified.stdout.ends_with("of these sessions is intact\n"), "{}", verified.stdout);
     for left in [&lost.join("notes"), &word] {
         assert!(verified.stderr.contains(left.to_str().unwrap()), "{}", verified.stderr);
     }
@@ -391,7 +394,11 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     };
     let shown = run("show");
     assert!(shown.stdout.contains("send_mail of 2 handed_over: asks"), "{shown:?}");
-    assert!(shown.stderr.contains("record 3 is of kind tool_end, which this version shows but cannot fold"));
+    assert!(
+        shown
+            .stderr
+            .contains("record 3 is of kind tool_end, which this version of foldlog lists but cannot fold")
+    );
     let ledger = run("ledger");
     assert!(ledger.stdout.contains(r"unknown: asks\u{1b}[31m"), "{ledger:?}");
     assert!(ledger.stdout.contains("1 operation: 1 unknown"), "{ledger:?}");

@@ -118,7 +118,7 @@ fn a_host_that_works_takes_the_decision_later_and_the_command_says_so() {
     let ran = run(&words, &["--wait", "0"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let pid = format!("process {}", host.id());
-    assert!(ran.stdout.contains("is not taken yet") && ran.stdout.contains(&pid), "{}", ran.stdout);
+    assert!(ran.stdout.contains("has not taken it yet") && ran.stdout.contains(&pid), "{}", ran.stdout);
     let listed = foldlog(["pending".as_ref(), directory.path().as_os_str()]).stdout;
     assert!(listed.contains("Buy a boat?"), "{listed}");
     host.go_on();
@@ -145,7 +145,7 @@ fn a_decision_that_the_host_refuses_is_reported_with_its_reason() {
     assert!(host.passed());
     // Now the session is free: the command itself records a decision, or explains why not.
     let ran = run(&words, &[]);
-    assert!(ran.code == 2 && ran.stderr.contains("asks for nothing"), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.code == 2 && ran.stderr.contains("has no open question"), "{}{}", ran.stdout, ran.stderr);
     assert!(matches!(
         elsewhere.settle(id, operation, &approved, "Ada", "seen"),
         Err(Error::AlreadySettled { .. })

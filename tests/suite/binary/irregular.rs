@@ -90,7 +90,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
             matches!(&opened, Error::NotAFile { path, found } if *path == segment && *found == what),
             "{opened}"
         );
-        let said = format!("is {what}, where a regular file should be");
+        let said = format!("is {what}, not a regular file");
         for verb in ["show", "state", "verify", "replay", "stats", "ledger", "tail"] {
             let ran = bounded(words(&[&verb, &dir]));
             assert_eq!(ran.code, 2, "{verb}: {}{}", ran.stdout, ran.stderr);
@@ -209,7 +209,7 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
                 // These two are not needed, and the other objects may suffice.
                 let is_needed = ["config", "HEAD", "objects", "refs"].contains(&place);
                 let told =
-                    said.contains(&format!("is {what}, where ")) && said.contains(&*path.to_string_lossy());
+                    said.contains(&format!("is {what}, not ")) && said.contains(&*path.to_string_lossy());
                 assert!(ran.code == 0 || told, "{verb}, {what} as {place}: {}\n{said}", ran.code);
                 assert!(told || !(is_needed && verb == "rewind"), "{verb}, {what} as {place}: {said}");
                 let there = fs::symlink_metadata(&path).unwrap();

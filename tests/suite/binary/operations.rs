@@ -61,7 +61,7 @@ fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
     let recovered = ToolRunner::new(state, ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(recovered.len(), 1);
     let left = fixture.run("settle SESSION 12 failed --by me --reason unsent --wait 0");
-    assert!(left.code == 0 && left.stdout.contains("is not taken yet"), "{}{}", left.stdout, left.stderr);
+    assert!(left.code == 0 && left.stdout.contains("has not taken it yet"), "{}{}", left.stdout, left.stderr);
     session.close().unwrap();
     insta::assert_snapshot!(fixture.transcript(&[
         "ledger SESSION",

@@ -249,11 +249,14 @@ fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_na
         assert!(ran.code == 2 && ran.stderr.contains(said), "{ran:?}");
         assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", OperationStatus::Open));
     };
-    is_refused(&["--workspace", &killed.workspace()], "by `--rebind` of `foldlog recover`");
+    is_refused(&["--workspace", &killed.workspace()], "with `--rebind` of `foldlog recover`");
     is_refused(&["--rebind", &killed.workspace()], "not empty");
     is_refused(&["--rebind", &killed.workspace()], "add --overwrite");
     let misnamed = format!("elsewhere={}", killed.root().display());
-    is_refused(&["--workspace", &misnamed], "names none of the session's workspaces, which are `workspace`");
+    is_refused(
+        &["--workspace", &misnamed],
+        "names no workspace of the session; its workspaces are `workspace`",
+    );
     let both = ["--workspace", &killed.workspace(), "--rebind", &other.display().to_string()];
     is_refused(&both, "by --workspace and by --rebind");
     is_refused(&["--workspace", &killed.workspace(), "--overwrite"], "--rebind");
@@ -275,12 +278,12 @@ fn a_workspace_that_was_replaced_is_restored_into_the_directory_that_a_person_na
     assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", OperationStatus::Interrupted));
     assert!(!killed.root().join("more").exists());
     let said = format!(
-        "workspace `workspace`: {} took the place of the call's directory; files in it that the capture does not hold were removed",
+        "workspace `workspace`: {} replaces the call's directory; files in it that the capture does not contain were removed",
         killed.root().display()
     );
     assert!(ran.stdout.contains(&said), "{}", ran.stdout);
     // The printed command brings the removed files back: with --workspace it was refused.
-    assert!(ran.stdout.contains("--rebind NAME=DIR` brings back what was there"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("--rebind NAME=DIR` brings these files back"), "{}", ran.stdout);
     let session = killed.session.to_str().unwrap();
     let words = ["rewind", session, "--undo", "--by", "me", "--reason", "it was mine", "--rebind"];
     let undone = foldlog(words.into_iter().map(str::to_owned).chain([killed.workspace()]));
@@ -369,7 +372,7 @@ fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
     let root = killed.root().canonicalize().unwrap().display().to_string();
     let refused = killed.recover(&[]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
-    assert!(refused.stderr.contains(&format!("it was {root} last")), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&format!("it was last {root}")), "{}", refused.stderr);
     let store = killed.directory.path().join("store");
     let listed = foldlog(["sessions".as_ref(), store.as_os_str()]);
     assert!(listed.stdout.contains(&format!(" in {root}")), "{}", listed.stdout);

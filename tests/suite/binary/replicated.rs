@@ -55,11 +55,11 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     let held = replica.records_len(foldlog_view::session_dirs::store_of(&dir).unwrap().1);
 
     let listed = foldlog(["sessions", directory.path().to_str().unwrap()]);
-    assert!(listed.stdout.contains("held by a replica"), "{}", listed.stdout);
+    assert!(listed.stdout.contains("replicated"), "{}", listed.stdout);
     let listed = json(&foldlog(["sessions", directory.path().to_str().unwrap(), "--json"]));
     assert_eq!(listed["replicated"], serde_json::json!({ "at": "memory", "by": "worker 7", "epoch": 1 }));
     let ledger = run(&dir, "ledger S");
-    let said = "a replica holds this session's records (memory, first claimed by `worker 7`)";
+    let said = "this session is replicated (memory, first claimed by `worker 7`)";
     assert!(ledger.stderr.contains(said) && ledger.stderr.contains("another worker"), "{}", ledger.stderr);
     assert!(!ledger.stderr.contains("foldlog settle"), "{}", ledger.stderr);
     let account = run(&dir, &format!("ledger S {operation}"));
@@ -76,7 +76,7 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
         "validate S --repair --by Ada",
     ] {
         let refused = run(&dir, words);
-        if words.starts_with("validate") && refused.stdout.contains("nothing is to be repaired") {
+        if words.starts_with("validate") && refused.stdout.contains("nothing to repair") {
             continue;
         }
         assert_eq!(refused.code, 2, "{words}: {}{}", refused.stdout, refused.stderr);
@@ -94,7 +94,7 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     assert_eq!(recovered.code, 0, "{}", recovered.stderr);
     let account = json(&run(&dir, &format!("ledger S {operation} --json")));
     assert_eq!(account["outcome"], "interrupted");
-    assert!(account["before"].as_str().unwrap().contains("no other worker has gone on"), "{account}");
+    assert!(account["before"].as_str().unwrap().contains("no other worker has continued"), "{account}");
     let choices = account["decide"].as_array().unwrap();
     let commands: Vec<&str> = choices.iter().map(|choice| choice["command"].as_str().unwrap()).collect();
     assert!(commands.len() >= 2 && commands.iter().all(|one| one.ends_with(" --unreplicated")), "{account}");
@@ -131,10 +131,10 @@ fn a_call_that_was_fenced_before_its_handler_ran_is_not_offered_to_be_settled() 
     let account = json(&run(&dir, &format!("ledger S {} --json", entry["operation"])));
     assert_eq!(account["decide"], serde_json::json!([]));
     let before = account["before"].as_str().unwrap();
-    assert!(before.contains("does not tell whether it has this call's begin"), "{before}");
+    assert!(before.contains("does not show whether the start record of this call is replicated"), "{before}");
     let refused = run(&dir, "recover S");
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("another worker may have gone on"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("another worker may have continued"), "{}", refused.stderr);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn what_a_fenced_log_has_beyond_what_was_acknowledged_is_said_to_count_nowhere()
     other.close().unwrap();
 
     let said = format!(
-        "another worker (t\\u{{1b}}wo, epoch 2) has claimed this session: records from {from} on were never acknowledged"
+        "another worker (t\\u{{1b}}wo, epoch 2) has claimed this session and continues it: the records from {from} on were never acknowledged"
     );
     for verb in ["ledger S", "show S", "state S"] {
         let ran = run(&dir, verb);
@@ -230,14 +230,18 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     second.close().unwrap();
     let pushed = words("push @one URL --name one");
     assert_eq!(pushed.code, 0, "{}{}", pushed.stdout, pushed.stderr);
-    assert!(pushed.stdout.contains(&format!("{id}: 4 records held, epoch 1 of `one`")), "{}", pushed.stdout);
+    assert!(
+        pushed.stdout.contains(&format!("{id}: 4 records replicated, epoch 1 of `one`")),
+        "{}",
+        pushed.stdout
+    );
 
     let pulled = words("pull URL --to @copies");
     assert_eq!(pulled.code, 0, "{}{}", pulled.stdout, pulled.stderr);
     assert_eq!(pulled.stdout.lines().count(), 2);
     let verified = foldlog(["verify", place("copies").to_str().unwrap()]);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
-    assert!(foldlog(["sessions", place("copies").to_str().unwrap()]).stdout.contains("held by a replica"));
+    assert!(foldlog(["sessions", place("copies").to_str().unwrap()]).stdout.contains("replicated"));
     // The worker continues under the name in its log, and the copy follows.
     let session = worker(&place("one"), &place("bucket"), "one").open_session(id, &types()).unwrap();
     session.dispatch(noted("went on")).unwrap();
@@ -249,7 +253,7 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     let taken = words(&takes);
     assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
     assert!(taken.stdout.contains("6 records, epoch 3"), "{}", taken.stdout);
-    assert!(taken.stderr.contains("a replicator of the name `Ada`"), "{}", taken.stderr);
+    assert!(taken.stderr.contains("a replicator with the name `Ada`"), "{}", taken.stderr);
     session.dispatch(noted("too late")).unwrap();
     assert!(matches!(session.sync(), Err(Error::Fenced { .. })));
     drop(session);
@@ -269,10 +273,10 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     assert!(superseded.stderr.contains("superseded"), "{}", superseded.stderr);
     assert!(words(&takes).stderr.contains("already"), "{}", words(&takes).stderr);
     for (words, said) in [
-        (foldlog(["pull", "s3://key:secret@bucket/team", "--to", "x"]), "it holds more than a place"),
-        (words("pull file:///nowhere/at/all --to @copies"), "there is no such directory"),
-        (words("takeover URL --to @three --by Ada --reason gone"), "2 sessions are held there"),
-        (words(&format!("pull {url}x --to @three")), "there is no such directory"),
+        (foldlog(["pull", "s3://key:secret@bucket/team", "--to", "x"]), "it contains more than a place"),
+        (words("pull file:///nowhere/at/all --to @copies"), "the directory does not exist"),
+        (words("takeover URL --to @three --by Ada --reason gone"), "there are 2 sessions at this URL"),
+        (words(&format!("pull {url}x --to @three")), "the directory does not exist"),
     ] {
         assert_eq!(words.code, 2, "{said}");
         assert!(words.stderr.contains(said) && !words.stderr.contains("secret"), "{}", words.stderr);

@@ -106,7 +106,7 @@ fn a_session_and_its_files_go_back_to_a_tag_and_come_again() {
         "  kept notes\\x1b: created by hand\n",
         "slice plan: 2 to 1 item; 1 removed, 0 added\n",
         "tag `later` at ",
-        "(`edit\\u{1b}[31m`, manual) may have effects outside, which stay\n",
+        "(`edit\\u{1b}[31m`, manual) may have had external effects, which remain\n",
     ] {
         assert!(ran.stdout.contains(line), "{line:?} in {ran:?}");
     }
@@ -148,15 +148,15 @@ fn a_rewind_is_refused_where_it_cannot_be() {
         (
             with(&["2"]),
             2,
-            "lies within operation 2, half of which would stay\n  next: go to 1, before that call, or to 5, behind it",
+            "lies within operation 2, half of whose changes would remain\n  next: rewind to 1, before that call, or to 5, after it",
         ),
         (
             vec![],
             2,
             "foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>",
         ),
-        (with(&["--undo"]), 2, "has no rewind and no rollback to be undone"),
-        (vec!["--undo", "--preview"], 2, "has no rewind and no rollback to be undone"),
+        (with(&["--undo"]), 2, "has no rewind and no rollback to undo"),
+        (vec!["--undo", "--preview"], 2, "has no rewind and no rollback to undo"),
     ] {
         let ran = left.rewind(&words);
         assert_eq!((ran.code, ran.stderr.contains(said)), (code, true), "{words:?}: {ran:?}");
@@ -224,7 +224,7 @@ fn a_preview_of_an_interrupted_session_tells_what_comes_behind_its_recovery() {
     let work = format!("workspace={}", at.join("work").display());
     for line in [
         format!(
-            "the session was interrupted within operation {operation}: before it is recovered, it takes no rewind\n"
+            "the session was interrupted within operation {operation}: it must be recovered before a rewind\n"
         ),
         format!("`foldlog recover {} --workspace {work}`", left.session.display()),
         "  modified page: 9 to 4 bytes\n".to_owned(),
@@ -343,6 +343,6 @@ fn a_rewind_of_a_copy_on_a_directory_of_its_own_is_undone_and_done_again() {
     fs::create_dir(&other).unwrap();
     fs::write(other.join("page"), "one\n").unwrap();
     let (_, said) = rewind(&["later", "--rebind", &format!("workspace={}", other.display())]);
-    assert!(said.contains("kept page: nobody knows who left it so"), "{said}");
+    assert!(said.contains("kept page: unknown whether a tool wrote it"), "{said}");
     assert_eq!(fs::read_to_string(other.join("page")).unwrap(), "one\n");
 }

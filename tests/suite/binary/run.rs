@@ -278,7 +278,7 @@ fn a_run_and_the_ledger_say_that_the_ending_of_a_command_is_unclear() {
     let place = Place::new(&json!([{"turn": true}, unclear, {"text": "done"}, {"result": "done"}]));
     let ran = place.run(&["--tool", "Bash"]);
     assert_eq!((ok(&ran), place.work("notes")), ("done\n", "built".to_owned()));
-    let note = "`Bash`, ended is not known: what it changed was kept; look at it before you go on";
+    let note = "`Bash`, ended; its changes were kept: check them before you continue";
     assert!(ran.stderr.contains(note), "{}", ran.stderr);
     let said = |words: &[&str]| {
         let (verb, others) = words.split_first().unwrap();
@@ -317,7 +317,7 @@ fn a_run_has_most_of_the_time_that_a_short_deadline_gives() {
     let place = Place::new(&answering("done"));
     assert_eq!(ok(&place.run(&["--deadline", "2s"])), "done\n");
     let help = foldlog(["run", "--help"]);
-    assert!(ok(&help).contains("2 seconds before it is over"), "{}", help.stdout);
+    assert!(ok(&help).contains("2 seconds before the limit"), "{}", help.stdout);
 }
 
 /// The first call found an unreadable file only after the model had been asked. The message had
@@ -350,7 +350,7 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
         foldlog_test_support::skipped("privileges cannot be dropped here");
         return;
     }
-    let named = format!("{} in the workspace may not be read by this user", secret.display());
+    let named = format!("{} in the workspace is not readable for this user", secret.display());
     assert!(code == 2 && said.contains(&named) && said.contains("--leave-out /secret"), "{code}: {said}");
     assert!(!place.path("store").exists() && place.starts().is_empty(), "the model was not asked");
     // If it becomes unreadable during the run, the call that cannot start names it.
@@ -477,7 +477,7 @@ fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
     place.play(&answering("done"));
     let ran = place.run(&[&tools[..], &["--resume"]].concat());
     assert_eq!(ok(&ran), "done\n");
-    assert!(ran.stderr.contains("`Bash`, was interrupted: it is rolled back"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`Bash`, was interrupted and rolled back"), "{}", ran.stderr);
     assert!(!place.path("work/half").exists());
     assert_eq!(place.work("greeting"), "good morning");
     let ledger = place.ledger();
@@ -582,8 +582,10 @@ fn while_a_run_goes_on_another_process_is_refused() {
     let ran = place.run(&["--resume", &id]);
     assert_eq!(ran.code, 2);
     let pid = binary.0.as_ref().unwrap().id();
-    let told =
-        [format!("a process works on session {id}: process {pid} on "), format!("end it by `kill {pid}`")];
+    let told = [
+        format!("session {id} is in use by another process: process {pid} on "),
+        format!("end it by `kill {pid}`"),
+    ];
     assert!(told.iter().all(|told| ran.stderr.contains(told)), "{}", ran.stderr);
     // The same without an id: the advice must not be to start another run in parallel.
     let ran = place.run(&["--resume"]);
@@ -610,7 +612,7 @@ fn what_goes_wrong_is_named_with_what_to_do() {
         assert!(told.iter().all(|told| ran.stderr.contains(told)), "{others:?}: {}", ran.stderr);
     }
     for (name, value, told) in [
-        ("--workspace", &nowhere, "there is no directory"),
+        ("--workspace", &nowhere, "nowhere does not exist"),
         ("--prompt", &nowhere, "check the path"),
         ("--program", &nowhere, "npm install -g @anthropic-ai/claude-code"),
         ("--store", &within, "is within the workspace"),
@@ -657,7 +659,7 @@ fn a_system_prompt_is_sent_as_it_is_and_stays_the_sessions() {
     let id = place.id();
     let ran = place.run(&["--resume", &id, "--system", "Say all."]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("another system prompt"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a different system prompt"), "{}", ran.stderr);
     ok(&place.run(&["--resume", &id]));
     assert!(place.starts()[1]["arguments"].to_string().contains("Say ${nothing} in $HOME."));
 }
@@ -681,7 +683,7 @@ fn a_session_of_another_host_is_not_resumed() {
     session.close().unwrap();
     let ran = place.run(&["--resume", &id]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("was not begun by `foldlog run`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("was not created by `foldlog run`"), "{}", ran.stderr);
     let ran = place.run(&["--resume"]);
-    assert!(ran.stderr.contains("holds no run that can go on"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("contains no run that can be resumed"), "{}", ran.stderr);
 }

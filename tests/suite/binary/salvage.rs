@@ -111,7 +111,7 @@ fn a_person_is_told_what_was_taken_and_what_was_left() {
     assert!(lines[0].starts_with("salvaged "), "{}", ran.stdout);
     assert!(lines[1].starts_with(&format!("copied   4 records and 0 objects, up to byte {offset} of ")));
     assert!(lines.iter().any(|line| line.starts_with("damage ") && line.contains("record 4")));
-    assert!(lines.iter().any(|line| line.starts_with("left ") && line.contains("sound records (5 to ")));
+    assert!(lines.iter().any(|line| line.starts_with("left ") && line.contains("intact records (5 to ")));
     // For an intact session nothing is reported.
     let sound = self::fixture();
     let ran = salvage(&sound.session, &to);

@@ -343,7 +343,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let lying = forged(RecordKind::IMPORT, import.encode());
     // The record is not attested, so it is left out together with its claim.
     let ran = lying.run("stats SESSION --json");
-    assert!(ran.code == 0 && ran.stderr.contains("torn: record 4"), "{}", ran.stderr);
+    assert!(ran.code == 0 && ran.stderr.contains("torn: the bytes from record 4"), "{}", ran.stderr);
     let counted = Json::parse(&ran.stdout);
     assert_eq!((number(&counted, "records"), number(&counted, "live_records")), (4, 4));
     assert_eq!(number(counted.get("objects").unwrap(), "named_bytes"), 0);

@@ -226,7 +226,8 @@ fn long_results_are_shown_by_a_pager() {
     let unpaged = shown(&[&words[..], &["--no-pager"]].concat(), &[("PAGER", &second)]);
     assert_eq!(unpaged, (expected.clone(), 0));
     // A pager that cannot be started is reported, and the output is printed without it.
-    for (wrong, reason) in [("/nothing/here -x", "No such file"), ("less 'open", "a quote in it has no end")]
+    for (wrong, reason) in
+        [("/nothing/here -x", "No such file"), ("less 'open", "it contains an unclosed quote")]
     {
         let (text, code) = through(&[("PAGER", wrong)]);
         let note = text.strip_suffix(&expected).unwrap_or_else(|| panic!("{text}"));

@@ -104,7 +104,7 @@ fn anthropic_gets_the_prompt_beside_the_messages_and_results_as_the_users() {
     let ran = transcript(&session, &["--format", "anthropic"]);
     assert_eq!(
         ran.stderr,
-        "note: the system message is no element of the array; --json prints it too, as `system`\n"
+        "note: the system message is not in the array; --json prints it too, as `system`\n"
     );
     let messages: Value = serde_json::from_str(&ran.stdout).unwrap();
     let roles: Vec<&str> = messages.as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
@@ -183,12 +183,12 @@ fn a_history_that_no_provider_accepts_is_printed_as_recorded_alone() {
         assert_eq!(ran.code, 2);
         assert_eq!(ran.stdout, "");
         assert!(
-            ran.stderr.starts_with(&format!("error: {format} accepts no such history:")),
+            ran.stderr.starts_with(&format!("error: {format} would refuse this history:")),
             "{}",
             ran.stderr
         );
         assert!(
-            ran.stderr.contains("message 1: the call `late\\u{202e}` is none of the answer"),
+            ran.stderr.contains("message 1: the call `late\\u{202e}` is not in the answer"),
             "{}",
             ran.stderr
         );
@@ -217,10 +217,10 @@ fn open_calls_and_results_without_a_call_are_closed_on_request() {
         ])
         .to_string(),
     );
-    let notes = "note: message 0: the result for `lost` gets a stand-in call\n\
-                 note: message 2: the call `a` gets a stand-in result\n\
-                 note: message 4: the result for `b\\u{202e}` gets a stand-in call\n\
-                 note: message 5: the call `c` gets a stand-in result\n";
+    let notes = "note: message 0: the result for `lost` gets a placeholder call\n\
+                 note: message 2: the call `a` gets a placeholder result\n\
+                 note: message 4: the result for `b\\u{202e}` gets a placeholder call\n\
+                 note: message 5: the call `c` gets a placeholder result\n";
     let closed = |format: &str| -> Vec<Value> {
         let refused = transcript(&session, &["--format", format]);
         assert_eq!((refused.code, refused.stdout.as_str()), (2, ""));
@@ -336,8 +336,8 @@ fn a_malformed_file_is_refused_with_the_place_and_leaves_nothing_behind() {
     let place = Place::new();
     let call = |call: &str| format!(r#"[{{"role":"assistant","tool_calls":[{call}]}}]"#);
     let cases: Vec<(String, &str)> = vec![
-        (String::new(), "the file holds no message"),
-        ("[]".to_owned(), "the file holds no message"),
+        (String::new(), "the file contains no message"),
+        ("[]".to_owned(), "the file contains no message"),
         ("[".to_owned(), "the file is not JSON: EOF while parsing a list at line 1 column 1"),
         (
             r#"[{"role":"user","content":"a"}] x"#.to_owned(),
@@ -356,26 +356,26 @@ fn a_malformed_file_is_refused_with_the_place_and_leaves_nothing_behind() {
         ),
         (
             r#"[{"role":7}]"#.to_owned(),
-            "message 0, field `role`: it is no text: invalid type: integer `7`, expected a string",
+            "message 0, field `role`: it is not a string: invalid type: integer `7`, expected a string",
         ),
-        (r#"[{"role":"user","role":"tool"}]"#.to_owned(), "message 0, the field `role` stands twice"),
+        (r#"[{"role":"user","role":"tool"}]"#.to_owned(), "message 0, the field `role` occurs twice"),
         (
             r#"[{"role":"user","content":{}}]"#.to_owned(),
-            "message 0, field `content`: it is no text: invalid type: map, expected a string",
+            "message 0, field `content`: it is not a string: invalid type: map, expected a string",
         ),
         (
             r#"[{"role":"user","content":["x"]}]"#.to_owned(),
-            "message 0, field `content`: a part is no object with a `type`: invalid type: string \"x\", expected struct Part",
+            "message 0, field `content`: a part is not an object with a `type`: invalid type: string \"x\", expected struct Part",
         ),
         (r#"[{"role":"tool","content":"x"}]"#.to_owned(), "message 0, field `tool_call_id`: it is missing"),
         (
             r#"[{"role":"user","tool_calls":[{"id":"a","function":{"name":"n","arguments":""}}]}]"#
                 .to_owned(),
-            "message 0, field `tool_calls`: a message of role `user` makes no calls",
+            "message 0, field `tool_calls`: a message of the role `user` cannot contain calls",
         ),
         (
             r#"[{"role":"assistant","function_call":{"name":"x"}}]"#.to_owned(),
-            "message 0, field `function_call`: it is no longer in use; give the call in `tool_calls`",
+            "message 0, field `function_call`: it is obsolete; give the call in `tool_calls`",
         ),
         (
             call(r#"{"function":{"name":"n","arguments":""}}"#),
@@ -384,7 +384,7 @@ fn a_malformed_file_is_refused_with_the_place_and_leaves_nothing_behind() {
         (call(r#"{"id":"a"}"#), "message 0, field `tool_calls[0].function`: it is missing"),
         (
             call(r#"{"id":"a","function":{"name":"n","arguments":{}}}"#),
-            "message 0, field `tool_calls[0].function.arguments`: it is no text: invalid type: map, expected a string",
+            "message 0, field `tool_calls[0].function.arguments`: it is not a string: invalid type: map, expected a string",
         ),
         (
             call(r#"{"id":"a","type":"custom"}"#),
@@ -461,7 +461,7 @@ fn state_diff_and_ledger_tell_of_conversations_too() {
     // The call that never ran has no result, so a provider would refuse the conversation.
     let ran = transcript(Path::new(session), &["--format", "openai"]);
     assert!(
-        ran.stderr.contains("message 1: the call `x` has no result directly behind its answer"),
+        ran.stderr.contains("message 1: the call `x` has no result directly after its answer"),
         "{}",
         ran.stderr
     );
@@ -477,6 +477,6 @@ fn a_conversation_that_takes_more_memory_than_it_may_is_refused() {
     let ran = transcript(&session, &["--format", "openai", "--memory", "16M"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     assert!(ran.stderr.contains("more than the budget of 16777216 bytes"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("allow more by `--memory BYTES`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("allow more with `--memory BYTES`"), "{}", ran.stderr);
     assert_eq!(array(&session, &["--format", "openai", "--memory", "32M"]).as_array().unwrap().len(), 8);
 }

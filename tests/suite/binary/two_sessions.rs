@@ -64,16 +64,16 @@ fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
         (foldlog(["diff", &fork, "--with", &parent]), foldlog(["diff", &fork, "--parent"]));
     assert_eq!((found.code, &found.stdout), (0, &by_name.stdout), "{found:?}");
     assert!(found.stdout.contains(&format!("  here   {}  opened", at + 1)), "{}", found.stdout);
-    assert!(found.stdout.contains("  there  it ends"), "{}", found.stdout);
+    assert!(found.stdout.contains("  there  the log ends"), "{}", found.stdout);
     assert!(found.stdout.contains("plan\n  - items[1]"), "{}", found.stdout);
 
     let alone = foldlog(["diff", &parent, "--parent"]);
     assert_eq!(alone.code, 2, "{alone:?}");
-    assert!(alone.stderr.contains("comes from no other session"), "{alone:?}");
+    assert!(alone.stderr.contains("has no parent session"), "{alone:?}");
     std::fs::remove_dir_all(&parent).unwrap();
     let gone = foldlog(["diff", &fork, "--parent"]);
     assert_eq!(gone.code, 2, "{gone:?}");
-    assert!(gone.stderr.contains("is not beside") && gone.stderr.contains("--with OTHER"), "{gone:?}");
+    assert!(gone.stderr.contains("is not next to") && gone.stderr.contains("--with OTHER"), "{gone:?}");
     // For one session two positions are required.
     assert_eq!(foldlog(["diff", &fork]).code, 2);
 }
@@ -151,7 +151,7 @@ fn an_object_that_is_large_or_damaged_is_named_where_two_runs_part() {
     std::fs::write(object(&there), bytes).unwrap();
     let ran = foldlog(["diff", &here, "--with", &there]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stdout.contains("  there  it ends"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("  there  the log ends"), "{}", ran.stdout);
     assert!(ran.stderr.contains(object(&there).to_str().unwrap()), "{}", ran.stderr);
     // The suggested next command is for the damaged session.
     assert!(ran.stderr.contains(&format!("foldlog show {there} --beyond-damage")), "{}", ran.stderr);
@@ -172,7 +172,7 @@ fn what_is_sound_of_a_damaged_session_is_compared_and_the_damage_is_told() {
     for arguments in [[&damaged, &whole], [&whole, &damaged]] {
         let ran = foldlog(["diff", arguments[0], "--with", arguments[1]]);
         assert_eq!(ran.code, 1, "{ran:?}");
-        assert!(ran.stdout.contains("it ends"), "{}", ran.stdout);
-        assert!(ran.stderr.contains("what was read ends before record"), "{}", ran.stderr);
+        assert!(ran.stdout.contains("the log ends"), "{}", ran.stdout);
+        assert!(ran.stderr.contains("reading ended before record"), "{}", ran.stderr);
     }
 }

@@ -488,7 +488,7 @@ fn what_only_has_a_segments_name_is_left_and_named() {
     let salvaged = elsewhere(&whole).salvage(whole.dir(id), SessionOptions::default()).unwrap();
     holds(&whole, &reader, &salvaged, first.sequence.get(), "a link");
     let left = salvaged.left.iter().find(|left| left.segment == path).unwrap();
-    assert!(left.more && left.reason.contains("no regular file"), "{left:?}");
+    assert!(left.more && left.reason.contains("not a regular file"), "{left:?}");
 }
 
 /// If the disk fails or the process dies at any step, the new session is either whole or does not

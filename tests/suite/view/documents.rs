@@ -383,8 +383,8 @@ fn what_objects_hold_where_two_sessions_part_is_told_and_that_one_is_damaged() {
     let told = compared();
     let [here, there] = told.get("values").unwrap().elements() else { panic!("{told:?}") };
     assert!(value(here).get("text").is_some());
-    assert!(there.get("error").unwrap().as_str().unwrap().contains("not what its name says"), "{there:?}");
+    assert!(there.get("error").unwrap().as_str().unwrap().contains("do not match its name"), "{there:?}");
     assert_eq!(object(there), damaged.file_name().unwrap().to_str().unwrap());
-    assert!(told.get("refused").unwrap().as_str().unwrap().contains("not what its name says"));
+    assert!(told.get("refused").unwrap().as_str().unwrap().contains("do not match its name"));
     assert!(told.get("parting").unwrap().get("difference").is_some());
 }

@@ -277,7 +277,8 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
     // This check comes first: the damage may hide the end of a call that seems to run.
     if reader.sound_end().is_some() {
         return must(format!(
-            "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
+            "the log is damaged, and accepts no decisions: `foldlog salvage {dir} --to STORE` creates a \
+             session that does"
         ));
     }
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
@@ -286,9 +287,10 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
         let recover =
             if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
         let text = format!(
-            "{}, and this log does not tell whether it has this call's begin, nor what became of the call since: the host that has \
-             claimed the session decides. Without that replica: {recover}what is written with --unreplicated counts only if no other \
-             worker has gone on with the session",
+            "{}, and this log does not show whether the start record of this call is replicated, nor the \
+             outcome of the call since then: the host that has claimed the session decides. Without that \
+             replica: {recover}records written with --unreplicated count only if no other worker has \
+             continued the session",
             held_text(replicated)
         );
         return Some(DecisionPrerequisite { text, is_advice: !is_open });
@@ -297,17 +299,20 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
         let holder = store_of(reader.dir())
             .and_then(|(store, id)| inspect::running_sessions(&store, &[id]).ok()?.remove(&id));
         return must(match holder {
-            Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
+            Some(holder) => format!("it is running: {holder}; wait for it, or end that process"),
             None => {
                 format!(
-                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace` for each directory)"
+                    "its process is gone: let its host recover the session, or run `foldlog recover {dir}` (with `--workspace` for each directory)"
                 )
             }
         });
     }
     let unsettled = |operation| reader.report().unsettled.iter().any(|one| one.operation == operation);
     if let Some(parent) = entry.parent.filter(|parent| unsettled(*parent)) {
-        return must(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
+        return must(format!(
+            "it ran within operation {parent}, which must be decided first: `foldlog ledger \
+             {dir} {parent}`"
+        ));
     }
     None
 }
@@ -321,14 +326,14 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
     let (dir, session) = (in_a_store(reader), reader.opening_record().session);
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
     let recover = if is_open {
-        format!(", and there `foldlog recover {dir} --unreplicated` first")
+        format!("; run `foldlog recover {dir} --unreplicated` there first")
     } else {
         String::new()
     };
     let text = format!(
-        "nobody decides in a place: its host does, or somebody in its worker's store, with that worker stopped, where {dir} is the \
-         session's directory{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
-         \"$USER\" --reason WHY`"
+        "a decision cannot be made in a place: the host makes it, or a person in the worker's store, with \
+         that worker stopped, where {dir} is the session's directory{recover}. If that store is gone, create \
+         one: `foldlog takeover {place} --session {session} --to STORE --by \"$USER\" --reason WHY`"
     );
     Some(DecisionPrerequisite { text, is_advice: !is_open })
 }
@@ -364,8 +369,8 @@ pub fn choices(
             let again =
                 choice("it may run again: its host does so when it recovers the session", "run-again");
             let mut choices = vec![
-                choice("it did its work (--result JSON tells the model which)", "committed"),
-                choice("it did not do its work, and shall not run again", "failed"),
+                choice("it did its work (--result JSON gives the model the result)", "committed"),
+                choice("it did not do its work, and must not run again", "failed"),
             ];
             choices.extend((!unsettled.run_again).then_some(again));
             choices
@@ -374,11 +379,11 @@ pub fn choices(
             let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
             vec![
                 choice("it may run, with these arguments", &format!("approved --arguments {digits}")),
-                choice("it may not run", "failed"),
+                choice("it must not run", "failed"),
             ]
         }
         (None, Some((SuspensionForm::Awaits, _))) => vec![
-            choice("this is the result for which it waits", "committed --result JSON"),
+            choice("this is the result that it waits for", "committed --result JSON"),
             choice("the result will not come", "failed"),
         ],
         _ => Vec::new(),

@@ -77,18 +77,18 @@ export class CompareView {
       one ? [name === 'here' ? el('a', { href: `#at=${one.sequence}`, on: { click: (event) => { event.preventDefault(); this.navigate({ at: one.sequence, view: 'step' }); } } }, `record ${number(one.sequence)}`) : el('a', { href: `../${session}/#at=${one.sequence}` }, `record ${number(one.sequence)}`), ' ', el('code', null, visible(one.record))] : 'it ends');
     const same = parting.here === null && parting.there === null;
     const { difference } = parting;
-    return el('section', { class: 'group parting' }, el('h3', null, 'Where they part'),
-      el('p', null, same ? `Both hold the same ${counted(parting.alike, 'record')}.` : `Both begin with the same ${counted(parting.alike, 'record')}.`),
+    return el('section', { class: 'group parting' }, el('h3', null, 'Where they diverge'),
+      el('p', null, same ? `Both contain the same ${counted(parting.alike, 'record')}.` : `Both start with the same ${counted(parting.alike, 'record')}.`),
       !same && el('ul', null, side('here', parting.here, here.session), side('there', parting.there, there.session)),
       difference && el('p', null, 'First difference', difference.slice ? [' of slice ', bdi(difference.slice)] : null, ':'),
       values && this.values(values, path),
-      damaged.map(({ session }) => el('p', { class: 'note' }, `Session ${session} is damaged: what is sound of it is compared.`)));
+      damaged.map(({ session }) => el('p', { class: 'note' }, `Session ${session} is damaged: only its intact part is compared.`)));
   }
 
   /** Shows the files in which the two differ, as far as captures tell. */
   files({ changes, left_out: left, unknown }) {
     const text = (one, at) => (one[at === 0 ? 'before' : 'after'] ? (one.contents[at]?.text ?? null) : '');
-    return [unknown.map((one) => el('p', { class: 'note' }, 'Files of ', bdi(one.workspace), ` are not known: ${visible(one.reason)}`)),
+    return [unknown.map((one) => el('p', { class: 'note' }, 'Files of ', bdi(one.workspace), ` are unknown: ${visible(one.reason)}`)),
       changes.length > 0 && el('section', { class: 'group files-changed' }, el('h3', null, 'Files ', el('span', { class: 'faint' }, counted(changes.length + left, 'changed file'))), el('ul', { class: 'differences' }, changes.map((one) => fileDifference(one, text(one, 0), text(one, 1)))), left > 0 && el('p', { class: 'faint' }, `and ${number(left)} others`))];
   }
 
@@ -104,7 +104,7 @@ export class CompareView {
   conversation({ evaluation_id: evaluation, alike, rows, left_out: left }, { here, there }) {
     const message = (shown) => (shown ? showConversation([{ sequence: -1, ordinal: 0, place: 0, value: shown }], () => {}, 0, []) : el('p', { class: 'faint' }, '—'));
     return el('section', { class: 'group' }, el('h3', null, 'Conversation ', bdi(evaluation)),
-      alike > 0 && el('p', { class: 'faint' }, `${counted(alike, 'message')} before these say the same.`),
+      alike > 0 && el('p', { class: 'faint' }, `Identical before these: ${counted(alike, 'message')}.`),
       el('div', { class: 'beside heads faint', 'aria-hidden': 'true' }, el('span', null, `here, at ${here.at}`), el('span', null, `there, at ${there.at}`)),
       rows.map((row) => el('div', { class: `beside row-${row.alike ? 'alike' : 'unlike'}` }, el('div', { class: row.alike ? null : 'was' }, message(row.here)), el('div', { class: row.alike ? null : 'now' }, message(row.there)))),
       left > 0 && el('p', { class: 'faint' }, `and ${counted(left, 'message')} more`));

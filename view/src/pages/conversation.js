@@ -3,6 +3,7 @@
 import { bdi, button, el } from 'view/dom.js';
 import { field, numberOf, parse, textOf, visible } from 'view/json.js';
 import { leftOut, text, tree } from 'view/value-tree.js';
+import { bytes } from 'view/words.js';
 import { markdown } from 'view/markdown.js';
 
 const WHO = { system: 'System', user: 'User', assistant: 'Assistant', tool: 'Tool' };
@@ -30,7 +31,7 @@ export function showConversation(items, go, at, summaries) {
     const isError = field(json, 'is_error')?.type === 'plain';
     const name = textOf(field(json, 'name'));
     // A message beside another one is shown without its record.
-    const record = item.sequence < 0 ? null : button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
+    const record = item.sequence < 0 ? null : button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record of this message' });
     if (under) {
       under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed ' : 'Result ', record), content(json, false)));
       continue;
@@ -59,7 +60,7 @@ export function showConversation(items, go, at, summaries) {
  * @param {(sequence: number) => void} go
  */
 function summary({ sequence, from, to, reason, messages }, go) {
-  const said = (text) => (typeof text === 'string' ? markdown(text) : el('span', { class: 'left-out' }, `text of ${text.bytes} bytes, left out`));
+  const said = (text) => (typeof text === 'string' ? markdown(text) : el('span', { class: 'left-out' }, `text, ${bytes(text.bytes)}`));
   return el('li', { class: 'message summary', data: { sequence } },
     el('div', { class: 'who' }, 'Summary', el('span', { class: 'faint' }, ` sent in place of records ${from} to ${to}`, typeof reason === 'string' && [': ', bdi(reason)]), el('span', { class: 'grow' }), button(`@${sequence}`, () => go(sequence), { class: 'link', title: 'Go to the record of the summary' })),
     messages.map(([role, text]) => el('div', { class: 'said' }, el('span', { class: 'faint' }, WHO[role] ?? visible(role)), said(text))));

@@ -111,7 +111,7 @@ export class DiffView {
 }
 
 /**
- * Shows in what two versions of a file differ, whose texts are null where they are left out or none.
+ * Shows the differences of two versions of a file. A text is null if it is not included, or not a text.
  * @param {any} one
  * @param {string | null} before
  * @param {string | null} after
@@ -122,7 +122,7 @@ export function fileDifference(one, before, after) {
   const isSame = one.before?.digest === one.after?.digest;
   return el('li', { class: `difference is-${change}` },
     el('div', { class: 'path' }, sign(change), ' ', bdi(one.path), el('span', { class: 'faint' }, ` ${said(one.before)} → ${said(one.after)}`)),
-    before !== null && after !== null && !isSame ? unified(before, after) : el('p', { class: 'faint' }, isSame ? 'The content is the same.' : 'The contents are left out, or no text.'));
+    before !== null && after !== null && !isSame ? unified(before, after) : el('p', { class: 'faint' }, isSame ? 'The content is the same.' : 'The contents are not included, or not text.'));
 }
 
 /** Shows differences by slice and conversation. @param {Difference[]} found */
@@ -154,7 +154,7 @@ function shownGroup(name, group) {
 export function difference(one) {
   const [before, after] = [parse(one.before), parse(one.after)];
   const isText = before.type === 'string' && after.type === 'string' && (before.value + after.value).includes('\n');
-  const side = (json) => leftOut(json) ?? (json.type === 'string' ? text(json.value) : tree(json));
+  const side = (json) => leftOut(json, true) ?? (json.type === 'string' ? text(json.value) : tree(json));
   const shown = one.change === 'changed'
     ? (isText ? unified(/** @type {any} */ (before).value, /** @type {any} */ (after).value) : el('div', { class: 'beside' }, el('div', { class: 'was' }, side(before)), el('div', { class: 'now' }, side(after))))
     : el('div', { class: one.change === 'added' ? 'now' : 'was' }, side(one.change === 'added' ? after : before));

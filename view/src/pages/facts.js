@@ -50,7 +50,7 @@ function durations(ledger) {
     return { sum, row: el('tr', null, el('th', { scope: 'row' }, bdi(tool)), el('td', { class: 'bar-cell' }, strip), el('td', { class: 'bar-label' }, `${duration(quantile(sorted, 0.5))} · ${duration(quantile(sorted, 0.95))}`), el('td', { class: 'bar-label' }, duration(sum), el('span', { class: 'faint' }, ` in ${counted(sorted.length, 'call')}`))) };
   }).sort((one, other) => other.sum - one.sum);
   return el('figure', { class: 'plot' }, el('figcaption', null, 'Durations of each tool, on a logarithmic scale'), el('table', { class: 'bars' },
-    el('thead', null, el('tr', null, ['tool', `${duration(Math.round(10 ** least))} to ${duration(Math.round(10 ** most))}`, 'median · 95 %', 'together'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', null, rows.map(({ row }) => row))));
+    el('thead', null, el('tr', null, ['tool', `${duration(Math.round(10 ** least))} to ${duration(Math.round(10 ** most))}`, 'median · 95 %', 'total'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', null, rows.map(({ row }) => row))));
 }
 
 /** @param {any} one */
@@ -105,7 +105,7 @@ export class StatisticsView {
       spending('tool', stats.tools, 'tool'), spending('model', stats.models, 'model'), spending('conversation', usage, 'evaluation_id'),
       bars('Bytes of the log by kind of record', stats.kinds.map((kind) => ({ name: kind.kind, amount: kind.bytes, label: bytes(kind.bytes), note: `in ${counted(kind.frames, 'frame')}` }))),
       bars('Bytes of each event', stats.events.map((event) => ({ name: event.event, amount: event.payload_bytes, label: bytes(event.payload_bytes), note: `in ${counted(event.records, 'record')}` }))),
-      bars('Bytes that each slice holds at the end', stats.slices.map((slice) => ({ name: slice.slice, amount: slice.live_bytes, label: bytes(slice.live_bytes), note: `in ${counted(slice.live_items, 'item')} of ${number(slice.ever_items)}` }))));
+      bars('Bytes of each slice at the end', stats.slices.map((slice) => ({ name: slice.slice, amount: slice.live_bytes, label: bytes(slice.live_bytes), note: `in ${counted(slice.live_items, 'item')} of ${number(slice.ever_items)}` }))));
   }
 }
 
@@ -127,12 +127,12 @@ export class IntegrityView {
     fill(this.element,
       el('p', { class: `verdict ${isSound ? 'is-sound' : 'is-damaged'}` }, isSound ? 'No damage was found.' : `${counted(found.corrupt.length, 'damaged place')}.`),
       el('p', null, `Verified ${when}, through record ${number(through)}: ${counted(found.records, 'record')}, ${bytes(found.bytes)}.`),
-      damage && el('p', { class: 'note' }, `What is shown ends before record ${number(damage.sequence)}: `, visible(damage.reason), '. ', el('a', { href: address({ view: 'step', at: last, beyond: 0 }) }, 'Show where')),
-      found.corrupt.length > 0 && el('table', { class: 'items' }, el('thead', null, el('tr', null, ['record', 'where', 'what', 'sound behind it'].map((name) => el('th', { scope: 'col' }, name)))),
+      damage && el('p', { class: 'note' }, `The view ends before record ${number(damage.sequence)}: `, visible(damage.reason), '. ', el('a', { href: address({ view: 'step', at: last, beyond: 0 }) }, 'Show where')),
+      found.corrupt.length > 0 && el('table', { class: 'items' }, el('thead', null, el('tr', null, ['record', 'where', 'what', 'intact after it'].map((name) => el('th', { scope: 'col' }, name)))),
         el('tbody', null, found.corrupt.map((one) => el('tr', null, el('td', null, one.sequence ?? '–'), where(one), el('td', null, visible(one.reason)), el('td', null, one.follows ? counted(one.follows.records, 'record') : '–'))))),
-      (found.torn ?? []).length > 0 && el('p', { class: 'note' }, (found.torn ?? []).map((one) => `The tail is torn: record ${one.sequence} and what follows, ${bytes(one.bytes)} that nobody was told are durable, are left out. `)),
-      (found.unsupported ?? []).length > 0 && el('p', { class: 'note' }, (found.unsupported ?? []).map((one) => `Record ${one.sequence} is of kind ${visible(one.kind)}, which this version cannot fold. `)),
-      (found.exposed ?? []).length > 0 && el('p', { class: 'note' }, (found.exposed ?? []).map((one) => `Others may read ${visible(one.path)} (mode ${one.mode}). `)),
-      unknown.length > 0 && el('p', { class: 'note' }, `Compactions have dropped what slices held at ${counted(unknown.length, 'range')} of positions: `, unknown.slice(0, 20).map(([first, last]) => `${first} to ${last}`).join(', ')));
+      (found.torn ?? []).length > 0 && el('p', { class: 'note' }, (found.torn ?? []).map((one) => `The tail is torn: record ${one.sequence} and later ones, ${bytes(one.bytes)} never reported as durable, are skipped. `)),
+      (found.unsupported ?? []).length > 0 && el('p', { class: 'note' }, (found.unsupported ?? []).map((one) => `Record ${one.sequence} is of kind ${visible(one.kind)}, which this version does not support. `)),
+      (found.exposed ?? []).length > 0 && el('p', { class: 'note' }, (found.exposed ?? []).map((one) => `Other users may read ${visible(one.path)} (mode ${one.mode}). `)),
+      unknown.length > 0 && el('p', { class: 'note' }, `Compactions dropped the contents of slices at ${counted(unknown.length, 'range')} of positions: `, unknown.slice(0, 20).map(([first, last]) => `${first} to ${last}`).join(', ')));
   }
 }

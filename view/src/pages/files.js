@@ -63,7 +63,7 @@ export function fileTree(files, at, chosen, choose) {
 /**
  * Shows a file and its content.
  * @param {FileVersion} file
- * @param {import('./source.js').Content | null} content null if it is left out
+ * @param {import('./source.js').Content | null} content null if it is not included
  * @param {(sequence: number) => void} go
  */
 export function fileContent(file, content, go) {
@@ -75,11 +75,11 @@ export function fileContent(file, content, go) {
 
 /** @param {FileVersion} file @param {import('./source.js').Content | null} content */
 function shown(file, content) {
-  if (!content) return el('p', { class: 'left-out' }, 'The content is left out of this report.');
+  if (!content) return el('span', { class: 'left-out' }, `content, ${bytes(file.bytes)}`);
   if (content.error !== undefined) return el('p', { class: 'note' }, `The content cannot be read: ${visible(content.error)}`);
   if (content.base64 !== undefined) {
     const kind = { png: 'png', jpg: 'jpeg', jpeg: 'jpeg', gif: 'gif', webp: 'webp' }[file.path.toLowerCase().split('.').pop() ?? ''];
-    return kind ? el('img', { class: 'image', alt: `Image ${visible(file.path)}`, src: `data:image/${kind};base64,${content.base64}` }) : el('p', { class: 'faint' }, 'The content is no text.');
+    return kind ? el('img', { class: 'image', alt: `Image ${visible(file.path)}`, src: `data:image/${kind};base64,${content.base64}` }) : el('p', { class: 'faint' }, 'The content is not text.');
   }
   const whole = content.text ?? '';
   if (whole.length > NUMBERED_CHARS) return text(whole);

@@ -27,7 +27,7 @@ export async function watch(source, page, shown) {
   const heading = shown.querySelector('.top h1');
   heading?.after(badge, links(source.head(), shown));
   shown.querySelector('.top')?.after(banner);
-  const tell = (text, then = null) => { banner.hidden = text === ''; fill(banner, text, then && [' ', button('Load again', () => location.reload(), { class: 'quiet' })]); };
+  const tell = (text, then = null) => { banner.hidden = text === ''; fill(banner, text, then && [' ', button('Reload', () => location.reload(), { class: 'quiet' })]); };
   let wait = WAIT;
   for (;;) {
     await seen(shown);

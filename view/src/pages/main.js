@@ -20,8 +20,8 @@ const VIEWS = [
 ];
 
 const KEYS = /** @type {[string, string][]} */ ([
-  ['j', 'next record'], ['k', 'record before'], ['J', 'ten records on'], ['K', 'ten records back'], ['g', 'first record'], ['G', 'last record'],
-  ['f', 'first failure'], ['o', 'first of its own, of a fork'], ['r', 'next rollback'], ['/', 'search'], ['1 … 7', 'views'], ['t', 'light, dark, or as the system'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
+  ['j', 'next record'], ['k', 'previous record'], ['J', 'ten records forward'], ['K', 'ten records back'], ['g', 'first record'], ['G', 'last record'],
+  ['f', 'first failure'], ['o', 'first own record of a fork'], ['r', 'next rollback'], ['/', 'search'], ['1 … 7', 'views'], ['t', 'light, dark, or system theme'], ['Ctrl K', 'command palette'], ['?', 'these keys'],
 ]);
 
 class Page {
@@ -56,7 +56,6 @@ class Page {
   draw() {
     const { head } = this;
     const facts = [
-      head.payload_bytes === null && el('span', { class: 'badge', title: 'foldlog report --payloads includes them' }, 'values left out'),
       head.damage && el('a', { class: 'badge outcome-failed', href: '#view=integrity' }, 'damaged'),
       (head.from > 0 || head.last < head.log_last) && el('span', { class: 'badge' }, `records ${number(head.from)} to ${number(head.last)} of ${number(head.log_last + 1)}`),
     ];
@@ -68,7 +67,8 @@ class Page {
         el('label', { class: 'step-label' }, 'step ', this.stepField, this.stepCount),
         button('Commands', () => this.palette.open(), { title: 'Ctrl K' }),
         button('Theme', () => this.theme(), { title: 't' }),
-        button('Keys', () => this.keys.showModal(), { class: 'by-key', title: '?' })),
+        button('Keys', () => this.keys.showModal(), { class: 'by-key', title: '?' }),
+        head.payload_bytes === null && el('p', { class: 'facts' }, 'Payloads are not included, only types and sizes. To include them: ', el('code', null, 'foldlog report SESSION --html FILE --payloads'))),
       this.scrubber.element,
       el('main', { id: 'main' }, this.timeline.element, el('div', { class: 'right' }, this.tabs, this.holder)),
       this.palette.element, this.keys);
@@ -161,7 +161,7 @@ class Page {
       { name: 'Go to the first record', keys: 'g', run: go(this.head.from) },
       { name: 'Go to the last record', keys: 'G', run: go(this.head.last) },
       { name: 'Go to the first failure', keys: 'f', run: () => this.timeline.jump('failure') },
-      ...(this.timeline.firstOwn() === null ? [] : [{ name: 'Go to the first record of its own', keys: 'o', run: () => this.timeline.jump('own') }]),
+      ...(this.timeline.firstOwn() === null ? [] : [{ name: 'Go to the first own record', keys: 'o', run: () => this.timeline.jump('own') }]),
       { name: 'Go to the next rollback', keys: 'r', run: () => this.timeline.jump('rollback') },
       { name: 'Show the record’s document', run: () => this.navigate({ view: 'step', part: 'record', from: null }) },
       { name: 'Switch between light and dark', keys: 't', run: () => this.theme() },

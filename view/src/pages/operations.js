@@ -108,7 +108,7 @@ export class OperationsView {
     const row = (name, value) => ![null, undefined, false, ''].includes(value) && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
     return [
       el('table', { class: 'facts-table' },
-        row('Begin', isListed(entry.begin) ? go(entry.begin) : entry.begin),
+        row('Start', isListed(entry.begin) ? go(entry.begin) : entry.begin),
         row('End', entry.end === null ? 'not ended' : isListed(entry.end) ? go(entry.end) : entry.end),
         row('Call', entry.call_id && bdi(entry.call_id)),
         row('Asked by', entry.asked_by && tree(parse(JSON.stringify(entry.asked_by)))),

@@ -40,7 +40,7 @@ export class SearchView {
   async search(text, most) {
     const mine = ++this.asked;
     fill(this.results);
-    if (text.trim() === '') { fill(this.status, this.source.head().payload_bytes === null ? 'Values are left out of this report: only names and structure are found.' : ''); return; }
+    if (text.trim() === '') { fill(this.status, this.source.head().payload_bytes === null ? 'Without payloads, only names and structure are found.' : ''); return; }
     fill(this.status, 'Searching…');
     let count = 0;
     let stopped = false;

@@ -34,7 +34,7 @@ export async function ask(path, query = {}, signal = undefined) {
   try {
     answer = await fetch(`${path}?${said}`, { credentials: 'omit', redirect: 'error', signal });
   } catch {
-    throw new Refused(0, 'the server does not answer: it has ended, or this machine has lost it');
+    throw new Refused(0, 'the server does not answer: it has ended, or the connection to it is lost');
   }
   const told = await answer.json().catch(() => ({}));
   if (answer.ok) return told;

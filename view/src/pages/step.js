@@ -56,9 +56,9 @@ export class StepView {
       });
     return this.latest.show(read, ({ tasks, record, slices, conversations, workspaces, part, content }) => {
       if (route.beyond === undefined) this.heading(record);
-      else fill(this.title, el('h2', null, `Behind record ${number(at)}`), el('p', { class: 'facts' }, 'The other parts show the state after that record, the last sound one.'));
+      else fill(this.title, el('h2', null, `After record ${number(at)}`), el('p', { class: 'facts' }, 'The other parts show the state after that record, the last intact one.'));
       const dropped = route.beyond === undefined && unknown.find(([first, end]) => first <= at && at <= end);
-      if (dropped) this.title.append(el('p', { class: 'note compacted' }, `Bodies before record ${number(dropped[1] + 1)} were compacted: what slices held here is not known. It is again from that record on`, dropped[0] > 0 && `, and before record ${number(dropped[0])}`, '.'));
+      if (dropped) this.title.append(el('p', { class: 'note compacted' }, `Bodies before record ${number(dropped[1] + 1)} were compacted: the contents of slices are unknown here, and known again from that record on`, dropped[0] > 0 && `, and before record ${number(dropped[0])}`, '.'));
       const tab = (name, label, count, extra = '') => el('a', { href: address({ part: name, from: null, beyond: null }), class: `tab ${extra}`, 'aria-current': name === part ? 'page' : null }, bdi(label), count !== null && el('span', { class: 'count' }, count));
       fill(this.tabs,
         damage && last === end && tab('damage', 'Damage', null),
@@ -163,7 +163,7 @@ export class StepView {
     const window = (begin, count) => (isSlice ? this.source.state(at, name, begin, count) : this.source.messages(at, name, begin, count));
     const shown = await window(from === undefined ? Math.max(0, (total ?? 0) - page) : Number(from), page);
     if (isSlice && total === null) {
-      return keyed([part, shown], (body) => fill(body, el('p', { class: 'note' }, 'A compaction has dropped what this slice held here. What it holds is known again at later steps, and at kept ones.')));
+      return keyed([part, shown], (body) => fill(body, el('p', { class: 'note' }, 'A compaction has dropped the contents of this slice here. They are known at later steps, and at kept ones.')));
     }
     if (form === 'json') {
       return keyed([`json ${part}`, shown], (body) => paged(body, shown, page, turn, lines(shown.items.map((item) => item.value))));
@@ -187,12 +187,12 @@ export class StepView {
     const { damage } = this.source.head();
     const row = (name, value) => value !== null && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
     const [one, document] = beyond > 0 && beyond <= damage.listed ? await Promise.all([this.source.beyond(beyond - 1), this.source.beyondDocument(beyond - 1)]) : [null, null];
-    const behind = damage.behind === 0 ? 'No sound record is behind it.' : [`${counted(damage.behind, 'sound record')} behind it: nothing proves what they followed, and no state holds them. `,
+    const behind = damage.behind === 0 ? 'No intact record follows.' : [`${counted(damage.behind, 'intact record')} after it: nothing proves what preceded them, and no state includes them. `,
       damage.behind > damage.listed && `The first ${number(damage.listed)} are in the timeline. `, el('code', null, 'foldlog show SESSION --beyond-damage'), ' lists them.'];
     return (body) => fill(body,
       one && document && el('section', { class: 'unattached-record' }, el('h3', null, `Record ${number(one.sequence)} `, el('span', { class: `kind kind-${one.kind}` }, one.kind.replaceAll('_', ' ')), ' ', bdi(one.name), ' ', el('span', { class: 'badge path-unattached' }, 'unattached')),
         el('p', { class: 'facts' }, time(one.time), ' · ', bytes(one.bytes), ' · ', bdi(one.segment), ` at byte ${number(one.offset)}`), showValue(document)),
-      el('section', { class: 'damage' }, el('h3', null, `What is sound ends before record ${number(damage.sequence)}`),
+      el('section', { class: 'damage' }, el('h3', null, `The intact part ends before record ${number(damage.sequence)}`),
         el('table', { class: 'items' }, row('file', bdi(damage.segment)), row('offset', `byte ${number(damage.offset)}`), row('expected', damage.expected), row('found', damage.found), row('what', visible(damage.reason))),
         el('p', null, behind)));
   }
@@ -209,8 +209,8 @@ export class StepView {
     const content = file ? await this.source.content(file) : null;
     const go = (sequence) => this.navigate({ at: sequence });
     return (body) => fill(body,
-      gap && el('p', { class: 'note' }, `These files are not known here: ${visible(gap)}`),
-      el('p', { class: 'facts' }, 'As last captured by a call. What was changed by hand since then is not known.'),
+      gap && el('p', { class: 'note' }, `The files are unknown here: ${visible(gap)}`),
+      el('p', { class: 'facts' }, 'As last captured by a call. Later changes by hand are unknown.'),
       el('div', { class: 'file-panes' }, el('nav', { 'aria-label': 'Files' }, fileTree(files, at, path, (chosen) => this.navigate({ file: chosen }))), file && fileContent(file, content, go)));
   }
 }
@@ -231,6 +231,7 @@ function lines(values) {
 
 /** @param {any} head */
 function withheld(head) {
-  if (head.isServed) return el('p', { class: 'note' }, 'Values of more than ', bytes(head.payload_bytes), ' are cut here; ', el('code', null, 'foldlog show --json'), ' prints them whole.');
-  return el('p', { class: 'note' }, 'Values are left out of this report; ', el('code', null, '--payloads'), ' includes them, up to ', el('code', null, '--limit'), ' bytes each.');
+  // The top of a report without payloads states how to include them.
+  if (head.payload_bytes === null) return null;
+  return el('p', { class: 'note' }, 'Values of more than ', bytes(head.payload_bytes), ' are cut here; ', head.isServed ? [el('code', null, 'foldlog show --json'), ' prints them whole.'] : [el('code', null, '--limit'), ' includes longer ones.']);
 }

@@ -29,7 +29,7 @@ class StorePage {
     const headings = [['session', ''], ['status', ''], ['records', 'records'], ['bytes', 'bytes'], ['last activity, UTC', 'only-wide'], ['tags and parent', 'only-wide']];
     fill(/** @type {Element} */ (page.getElementById('app')), el('div', { class: 'store' },
       el('header', { class: 'top' }, el('h1', null, el('span', { class: 'brand' }, 'foldlog')), this.count),
-      el('div', { class: 'bar', role: 'search' }, this.filter, this.status, this.order, button('Read again', () => this.read(), { class: 'quiet' })),
+      el('div', { class: 'bar', role: 'search' }, this.filter, this.status, this.order, button('Refresh', () => this.read(), { class: 'quiet' })),
       el('div', { class: 'session-row headings faint', 'aria-hidden': 'true' }, headings.map(([label, kind]) => el('span', { class: kind }, label))),
       this.list.element));
     this.list.element.addEventListener('keydown', (event) => this.key(event));

@@ -2,15 +2,15 @@
 
 import { bdi, button, el } from 'view/dom.js';
 import { visible } from 'view/json.js';
-import { counted, number } from 'view/words.js';
+import { bytes, counted, number } from 'view/words.js';
 
 const MARKS = { pending: '○', blocked: '#', in_progress: '▸', completed: '✓', failed: '!', skipped: '–', cancelled: '✕' };
 
 /** Levels by which a task is indented at most. */
 const LEVELS = 40;
 
-/** A text of the host, or that it is left out. @param {any} said @param {string} stands */
-const said = (said, stands) => (typeof said === 'string' ? bdi(said) : el('span', { class: 'left-out' }, stands));
+/** A text of the host, or its mark if it is not included. @param {any} said @param {string} name */
+const said = (said, name) => (typeof said === 'string' ? bdi(said) : el('span', { class: 'left-out' }, `${name}, ${bytes(said.bytes)}`));
 
 /** Times to the second. @param {string} time */
 const second = (time) => el('time', { datetime: time, title: time }, time.slice(0, 19).replace('T', ' '));
@@ -50,7 +50,7 @@ export function showTasks(tasks, go) {
   const words = (status) => status.replaceAll('_', ' ');
   const rows = ordered(tasks).map(({ task, level, parts }) => {
     const facts = [
-      task.why !== null && said(task.why, 'reason left out'),
+      task.why !== null && said(task.why, 'reason'),
       task.next !== null && `may start${task.next === 1 ? ' next' : `, ${number(task.next)} in line`}`,
       (task.attempts > 1 || task.failures > 0) && `started ${counted(task.attempts, 'time')}, failed ${number(task.failures)}`,
       task.priority !== 0 && `priority ${number(task.priority)}`,

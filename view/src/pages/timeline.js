@@ -82,7 +82,7 @@ export class Timeline {
     this.count = el('span', { class: 'faint', role: 'status' });
     this.element = el('section', { class: 'timeline', 'aria-label': 'Timeline' },
       el('div', { class: 'bar' }, this.filters, this.count, el('span', { class: 'grow' }),
-        this.firstOwn() !== null && button('First of its own', () => this.jump('own'), { title: 'The first record behind the fork' }),
+        this.firstOwn() !== null && button('First own record', () => this.jump('own'), { title: 'The first record after the fork' }),
         button('First failure', () => this.jump('failure'), { disabled: this.head.failures.length === 0 }),
         button('Next rollback', () => this.jump('rollback'), { disabled: this.head.rollbacks.length === 0 })),
       el('div', { class: 'columns', 'aria-hidden': 'true' }, el('span', { class: 'sequence' }, 'record'), el('span', { class: 'graph' }), el('span', { class: 'kind' }, 'kind'), el('span', { class: 'name' }, 'name'), el('span', { class: 'time' }, 'time'), el('span', { class: 'bytes' }, 'bytes')),
@@ -165,7 +165,7 @@ export class Timeline {
       element.append(el('span', { class: 'sequence' }, '…'));
       this.source.beyond(beyond - 1).then((one) => show(one.sequence, one.kind, one.name,
         { title: `${visible(one.segment)} at byte ${one.offset}\n${time(one.time)}`, chip: el('span', { class: 'chip' }, 'unattached'), cells: [el('span', { class: 'time' }, clock(one.time)), el('span', { class: 'bytes' }, bytes(one.bytes))] },
-        `Record ${one.sequence}, ${one.kind}, ${visible(one.name)}, unattached: behind damage, nothing proves what it followed`), () => element.classList.add('is-unread'));
+        `Record ${one.sequence}, ${one.kind}, ${visible(one.name)}, unattached: after damage, nothing proves what preceded it`), () => element.classList.add('is-unread'));
     }
     return element;
   }

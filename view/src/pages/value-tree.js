@@ -1,4 +1,4 @@
-// Shows values: JSON as a tree, items that are alike as a table, what is left out as what stands for it.
+// Shows values: JSON as a tree, items that are alike as a table, a value that is not included as a mark with its size.
 
 import { bdi, button, el, fill } from 'view/dom.js';
 import { field, numberOf, parse, textOf, visible, write } from 'view/json.js';
@@ -24,7 +24,7 @@ export function showValue(value) {
 }
 
 /**
- * Shows what stands for a value that is left out, wherever it is in a document.
+ * Shows a value, or the mark of one that is not included.
  * @param {import('./json.js').Json} json
  */
 function partial(json) {
@@ -32,17 +32,18 @@ function partial(json) {
 }
 
 /**
- * Shows a value that is left out; null if it is not.
+ * Returns the mark of a value that is not included: its type and size, and what is known of its beginning. Null for any other value.
  * @param {import('./json.js').Json} json
+ * @param {boolean} [isCompared] whether the mark shows the digest, by which equal sizes differ
  * @returns {HTMLElement | null}
  */
-export function leftOut(json) {
+export function leftOut(json, isCompared = false) {
   const type = textOf(field(json, '$left_out'));
   if (type === null) return null;
   const digest = textOf(field(json, 'blake3')) ?? '';
   const beginning = textOf(field(json, 'beginning'));
   const facts = `${type}, ${bytes(numberOf(field(json, 'bytes')) ?? 0)}`;
-  const mark = el('span', { class: 'left-out', title: digest && `BLAKE3 ${digest}` }, `left out: ${facts} `, el('span', { class: 'digest' }, digest.slice(0, 12)));
+  const mark = el('span', { class: 'left-out', title: digest && `BLAKE3 ${digest}` }, facts, isCompared && el('span', { class: 'digest' }, ` ${digest.slice(0, 12)}`));
   return beginning === null ? mark : el('div', null, mark, el('pre', { class: 'text' }, visible(beginning), '…'));
 }
 
@@ -131,7 +132,7 @@ export function text(whole) {
  * @param {(sequence: number) => void} go goes to a record
  */
 export function showItems(items, go) {
-  const head = (item) => [el('span', { class: 'place' }, item.place), button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that brought this item' })];
+  const head = (item) => [el('span', { class: 'place' }, item.place), button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that added this item' })];
   const rows = items.map((item) => {
     try { return item.value.whole ? parse(item.value.text) : null; } catch { return null; }
   });

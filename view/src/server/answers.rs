@@ -48,7 +48,7 @@ const AROUND: (usize, usize) = (60, 120);
 
 impl From<Malformed> for Error {
     fn from(_: Malformed) -> Error {
-        Error::usage("the query is not one that the pages make", "load the page again")
+        Error::usage("the query is not valid", "reload the page")
     }
 }
 

@@ -89,7 +89,7 @@ fn with_type(kind: &'static str, body: impl Into<Body>) -> Response<Body> {
 }
 
 fn not_found() -> Response<Body> {
-    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, JSON)], "{\"error\":\"there is nothing of this name\"}")
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, JSON)], "{\"error\":\"there is no such page or document\"}")
         .into_response()
 }
 
@@ -196,7 +196,7 @@ impl ServerState {
 /// Reads logs on a thread that may block.
 async fn read<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(crate::Error::usage("this cannot be answered", "report what was shown here")))
+    done.unwrap_or_else(|_| Err(crate::Error::usage("the server failed to answer", "report this error")))
 }
 
 /// Returns an answer as JSON, for errors too.

@@ -35,7 +35,7 @@ impl AccessToken {
     pub(crate) fn draw() -> std::io::Result<AccessToken> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
-            .map_err(|error| std::io::Error::other(format!("no randomness: {error}")))?;
+            .map_err(|error| std::io::Error::other(format!("no random bytes are available: {error}")))?;
         Ok(AccessToken(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 

@@ -105,7 +105,7 @@ impl Client {
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         let wrong = || {
             unsupported_error(format!(
-                "the base URL of {provider} is no URL that begins with http:// or https://"
+                "the base URL of {provider} is not a URL that begins with http:// or https://"
             ))
         };
         let uri: Uri = format!("{address}{path}{query}").parse().map_err(|_| wrong())?;
@@ -114,7 +114,7 @@ impl Client {
             return Err(wrong());
         }
         if authority.as_str().contains('@') {
-            let message = format!("the base URL of {provider} holds a user's name: give a key instead");
+            let message = format!("the base URL of {provider} contains a user name: use an API key instead");
             return Err(unsupported_error(message));
         }
         let host = authority.as_str().to_owned();
@@ -140,8 +140,8 @@ impl Client {
     }
 
     pub(super) fn set_proxy(&mut self, url: &str) -> Result<(), Box<ProviderError>> {
-        let proxy =
-            Proxy::new(url).map_err(|_| unsupported_error("the proxy is no URL such as http://host:port"))?;
+        let proxy = Proxy::new(url)
+            .map_err(|_| unsupported_error("the proxy is not a URL such as http://host:port"))?;
         self.proxy = Some(proxy);
         Ok(())
     }
@@ -149,8 +149,12 @@ impl Client {
     /// Adds a header. Its value is removed from all failure messages, unless it is too short to be
     /// a secret.
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
-        let wrong =
-            || unsupported_error(format!("`{}` is no header, or its value is none", escape::text(name)));
+        let wrong = || {
+            unsupported_error(format!(
+                "`{}` is not a valid name of a header, or its value is not valid",
+                escape::text(name)
+            ))
+        };
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         if value.len() >= SECRET_BYTES_MIN
             && let Ok(secret) = ApiKey::new(value)

@@ -93,7 +93,7 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportC
     let files = list_files(&state)?;
     if files.len() > 1 {
         let what = format!("the transcript has {} files", files.len());
-        return Err(CommandError::usage(what, "give the directory that they are written into: --out DIR"));
+        return Err(CommandError::usage(what, "give a directory for them: --out DIR"));
     }
     let mut exported = ExportCounts { files: 1, lines: 0 };
     each_line(&state, &mut |line| {
@@ -107,7 +107,7 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportC
 
 fn inconsistent(reason: &str) -> CommandError {
     CommandError::usage(
-        format!("the session holds no transcript of Claude Code that can be written: {reason}"),
+        format!("the session contains no transcript of Claude Code that can be exported: {reason}"),
         "`foldlog import claude-code FILE --store STORE` imports one",
     )
 }
@@ -135,7 +135,9 @@ impl ExportLine {
 
 /// Passes the items of a slice to `visit`, in order.
 fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
-    let Some(slice) = state.slice(S::NAME) else { return Err(inconsistent("it has none of its slices")) };
+    let Some(slice) = state.slice(S::NAME) else {
+        return Err(inconsistent("a slice of the transcript is missing"));
+    };
     let mut failure = None;
     slice.read(|_, bytes| {
         let value = Value::decode(bytes).map_err(|error| inconsistent(&error.to_string()));
@@ -147,7 +149,7 @@ fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Resu
 
 fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
     each_item::<RawTranscriptLines>(state, &mut |item| {
-        visit(ExportLine::from_item(item).ok_or_else(|| inconsistent("an item is no line"))?)
+        visit(ExportLine::from_item(item).ok_or_else(|| inconsistent("an item is not a line"))?)
     })
 }
 
@@ -157,7 +159,7 @@ fn list_files(state: &StateReader) -> Result<Vec<ExportFile>> {
         let name = item.get("name").and_then(Value::as_str).map(str::to_owned);
         let file = item.get("file").and_then(Value::as_u64);
         let named = file.zip(name).map(|(file, name)| ExportFile { file, name });
-        files.push(named.ok_or_else(|| inconsistent("an item is no name of a file"))?);
+        files.push(named.ok_or_else(|| inconsistent("an item is not the name of a file"))?);
         Ok(())
     })?;
     if files.is_empty() { Err(inconsistent("it names no file")) } else { Ok(files) }

@@ -61,31 +61,35 @@ impl fmt::Display for TranscriptFinding {
         write!(f, "{}, line {line}: ", escape::text(file))?;
         match kind {
             FindingKind::DanglingParent => {
-                write!(f, "its parent `{id}` is in no file; it stands where its time says")
+                write!(f, "its parent `{id}` is in no file; it is placed by its time")
             }
             FindingKind::DanglingLogicalParent => {
-                write!(f, "its logical parent `{id}` is in no file; it stands where its time says")
+                write!(f, "its logical parent `{id}` is in no file; it is placed by its time")
             }
             FindingKind::Cycle => {
-                write!(f, "its ancestors lead back to it; it stands where its time says")
+                write!(f, "its ancestors lead back to it; it is placed by its time")
             }
             FindingKind::SecondBeginning => {
-                write!(f, "it has no parent, and is not the first message; it stands where its time says")
+                write!(f, "it has no parent, and is not the first message; it is placed by its time")
             }
-            FindingKind::TornLine => write!(f, "the line was cut; it is kept, and says nothing"),
-            FindingKind::MalformedLine => write!(f, "it is no JSON object; it is kept, and says nothing"),
+            FindingKind::TornLine => {
+                write!(f, "the line is incomplete; it is stored, but not part of the conversation")
+            }
+            FindingKind::MalformedLine => {
+                write!(f, "it is not a JSON object; it is stored, but not part of the conversation")
+            }
             FindingKind::ReplayedLines => {
                 let (lines, repeat) = match lines.unwrap_or_default() {
                     1 => ("1 line".to_owned(), "repeats"),
                     lines => (format!("{lines} lines"), "repeat"),
                 };
-                write!(f, "{lines} from here on {repeat} earlier ones; they are kept, and count once")
+                write!(f, "{lines} from here on {repeat} earlier ones; they are stored, and count once")
             }
             FindingKind::RepeatedUuid => {
-                write!(f, "its uuid `{id}` is another line's; it counts as a line of its own")
+                write!(f, "its uuid `{id}` belongs to another line too; it counts as a separate line")
             }
             FindingKind::AgentWithoutCall => {
-                write!(f, "no call started the sub-agent `{id}`; it is a conversation of its own")
+                write!(f, "no call started the sub-agent `{id}`; it is a separate conversation")
             }
             FindingKind::CallWithoutResult => {
                 write!(f, "the call `{id}` started a sub-agent and has no result; it ends as failed")

@@ -114,7 +114,7 @@ fn changed_error(path: &Path) -> CommandError {
 fn open(path: &Path) -> Result<File> {
     let is_file = std::fs::metadata(path).map_err(|error| file_error(path, error))?.is_file();
     if !is_file {
-        return Err(file_error(path, io::Error::other("it is no regular file")));
+        return Err(file_error(path, io::Error::other("it is not a regular file")));
     }
     File::open(path).map_err(|error| file_error(path, error))
 }
@@ -163,12 +163,12 @@ impl TranscriptScan {
     pub(super) fn transcript(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         let Some(name) = name else {
-            return Err(malformed_error(path, None, "the file's name is not UTF-8, and cannot be kept"));
+            return Err(malformed_error(path, None, "the file's name is not UTF-8, and cannot be stored"));
         };
         let main = self.sources.len();
         let seen = self.file(path, name.to_owned(), main, None)?;
         if !seen {
-            return Err(malformed_error(path, None, "the file holds no line of a transcript"));
+            return Err(malformed_error(path, None, "the file contains no line of a transcript"));
         }
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         for (path, name) in subagents(&path.with_extension("").join("subagents"))? {
@@ -360,7 +360,7 @@ fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
             continue;
         }
         let Some(name) = name.to_str() else {
-            let reason = "the file's name is not UTF-8, and cannot be kept";
+            let reason = "the file's name is not UTF-8, and cannot be stored";
             return Err(malformed_error(&entry.path(), None, reason));
         };
         files.push((entry.path(), name.to_owned()));

@@ -1,10 +1,10 @@
 
-# Session ids and tags as they are now, asked of `foldlog candidates`. Words from a store are quoted and never evaluated.
+# Completes current session ids and tags by `foldlog candidates`. Words from a store are quoted and never evaluated.
 _foldlog_live() {
     COMPREPLY=()
     local -a words=()
     local i word joins=
-    # bash breaks words at `=` and `:`, and whoever types means one word.
+    # bash breaks words at `=` and `:`. Here they are joined again.
     for ((i = 0; i <= COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         if [[ -z $word && ${COMP_LINE:0:COMP_POINT} == *[[:space:]] ]]; then
@@ -26,7 +26,7 @@ _foldlog_live() {
         case $word in
             --*=*) ;;
             -*)
-                # An option and its value, unless that is what is typed.
+                # An option and its value. If the value is being typed, the loop ends after the last word.
                 if [[ $_foldlog_valued == *" $word "* ]]; then
                     option=$word
                     ((i++))
@@ -35,9 +35,9 @@ _foldlog_live() {
             *) if [[ -z $verb ]]; then verb=$word; else given+=("$word"); fi ;;
         esac
     done
-    # A loop that ends behind the last word has left the option whose value is typed.
+    # If the loop has passed the last word, the value of `option` is being typed.
     ((i < ${#words[@]})) && option=
-    # What somebody quotes or expands is theirs to complete.
+    # Quoted and expanded words are left to the standard completion.
     if [[ -z $verb || $cur == *[\'\"\$\`]* ]]; then
         _foldlog "$@"
         return
@@ -46,7 +46,7 @@ _foldlog_live() {
     if [[ $cur == --*=* ]]; then
         option=${cur%%=*} value=${cur#*=} base=${cur%%=*}=
     fi
-    # What bash counts as the word begins behind the last break, and the rest stands already.
+    # The word of bash begins after the last break; the part before it is already on the command line.
     local stands=${cur%"${cur##*[=:]}"}
     value=${value//\\/}
     path=${given[0]//\\/}

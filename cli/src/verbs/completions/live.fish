@@ -1,5 +1,5 @@
 
-# Session ids and tags as they are now, asked of `foldlog candidates`. fish quotes what it inserts, and evaluates none of it.
+# Completes current session ids and tags by `foldlog candidates`. fish quotes inserted words, and evaluates none of them.
 function __foldlog_given
     set -l words (commandline -opc)
     set -l skips 0

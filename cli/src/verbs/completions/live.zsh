@@ -1,4 +1,4 @@
-# Session ids and tags as they are now, asked of `foldlog candidates`. `compadd` quotes what is inserted, and evaluates none of it.
+# Completes current session ids and tags by `foldlog candidates`. `compadd` quotes inserted words, and evaluates none of them.
 _foldlog_sessions_now() {
     local typed=${(Q)PREFIX} store base
     store=${typed/#\~\//$HOME/}

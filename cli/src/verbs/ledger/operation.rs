@@ -31,7 +31,7 @@ pub(super) fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let Some(entry) = ledger.iter().find(|entry| entry.operation == operation) else {
-        let what = format!("there is no operation {operation}");
+        let what = format!("operation {operation} does not exist");
         return Err(CommandError::usage(what, "`foldlog ledger SESSION` lists the operations"));
     };
     let place = output.places.store().filter(|_| output.is_held);
@@ -116,9 +116,9 @@ fn text_or_dash(text: Option<&str>) -> String {
 
 /// Returns the facts about the run, each with its name.
 fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
-    let began = format!("began {} (record {})", run.begun_at, run.begin);
+    let began = format!("started {} (record {})", run.begun_at, run.begin);
     let (Some(end), Some(ended_at), Some(outcome)) = (run.end, &run.ended_at, &run.outcome) else {
-        let text = format!("{began}, and has not ended; effects outside are unknown");
+        let text = format!("{began}, and has not ended; its external effects are unknown");
         return vec![(format!("run {number}"), text)];
     };
     let cause = run.cause.as_deref().map(|cause| format!(": {}", escape::text(cause))).unwrap_or_default();
@@ -130,13 +130,13 @@ fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
         escape::text(outcome)
     );
     let effects = match run.effects {
-        Some(ExternalEffects::None) => "had no effects outside",
-        _ => "may have had effects outside",
+        Some(ExternalEffects::None) => "had no external effects",
+        _ => "may have had external effects",
     };
     let undone = match (run.rolled_back, run.not_undone.is_empty()) {
         (true, true) => "its changes of STATE and resources were rolled back",
-        (true, false) => "its changes were rolled back, but for what follows",
-        (false, _) => "its changes of STATE and resources stayed with its end",
+        (true, false) => "its changes were rolled back, except the following",
+        (false, _) => "its changes of STATE and resources were kept",
     };
     let mut facts = vec![(format!("run {number}"), ended), (String::new(), format!("{effects}; {undone}"))];
     for NotUndoneRow { resource, path, reason } in &run.not_undone {
@@ -156,7 +156,7 @@ fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
 
 fn related_text(related: &RelatedOperation) -> String {
     let effects = match related.effects {
-        Some(effects) => format!(", effects outside: {}", effects.name()),
+        Some(effects) => format!(", external effects: {}", effects.name()),
         None => String::new(),
     };
     format!(
@@ -177,11 +177,11 @@ fn call(entry: &LedgerEntry) -> Option<String> {
 /// Describes whether an interrupted operation may run again.
 fn rerun_advice(idempotency: Idempotency) -> &'static str {
     match idempotency {
-        Idempotency::Natural => "running it twice does what running it once does",
-        Idempotency::Keyed => "it may run again under its operation id, by which it finds what it did",
+        Idempotency::Natural => "running it twice has the same effect as running it once",
+        Idempotency::Keyed => "it may run again with its operation id, by which it finds its earlier work",
         Idempotency::Compensate => "it may run again once its effects are undone",
-        Idempotency::Verify => "its tool can ask the outside what came of it",
-        Idempotency::Manual => "only a person can tell whether it may run again",
-        Idempotency::Other(_) => "only a later version of foldlog knows whether it may run again",
+        Idempotency::Verify => "its tool can check whether it did its work",
+        Idempotency::Manual => "a person must decide whether it may run again",
+        Idempotency::Other(_) => "unknown to this version of foldlog; use a newer one",
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
         }
         let epoch = epoch.unwrap_or_default();
         let (records, name) = (count_text(records, "record"), escape::text(&name));
-        output.line(format_args!("{session}: {records} held, epoch {epoch} of `{name}`"))
+        output.line(format_args!("{session}: {records} replicated, epoch {epoch} of `{name}`"))
     })
 }
 
@@ -113,10 +113,10 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
         None => match list_sessions(place.as_ref())?.as_slice() {
             [only] => *only,
             several => {
-                let what = format!("{} sessions are held there", several.len());
+                let what = format!("there are {} sessions at this URL", several.len());
                 return Err(CommandError::usage(
                     what,
-                    "say which one: --session ID; `foldlog pull` copies all, to be looked at",
+                    "choose one: --session ID; `foldlog sessions URL` lists them",
                 ));
             }
         },
@@ -152,7 +152,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
         ))?;
     }
     output.note(format_args!(
-        "note: the worker that wrote it is fenced; its host goes on here with a replicator of the name `{}`",
+        "note: the previous worker is fenced; to continue the session here, use a replicator with the name `{}`",
         escape::text(&asked.by)
     ));
     Ok(HOLDS)
@@ -164,7 +164,7 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
     let Some(lease) = place.lease(session).map_err(failure)? else { return Ok(()) };
     if lease.left.is_none() {
         output.note(format_args!(
-            "note: watching for {} s whether the worker `{}` renews its lease of the session; --now does not wait",
+            "note: watching for {} s whether the worker `{}` renews its lease of the session; --now skips this",
             lease.length.as_secs_f64(),
             escape::text(&lease.name)
         ));
@@ -192,7 +192,7 @@ fn lease_error(session: Uuid, lease: &SessionLease) -> CommandError {
     );
     CommandError::usage(
         what,
-        "let it go on, or stop it, and take the session over then; --now fences it all the same: its open calls are recovered here",
+        "let it continue, or stop it and take the session over then; --now fences it anyway, and its open calls are recovered here",
     )
 }
 
@@ -212,8 +212,8 @@ fn list_sessions(place: &dyn Place) -> Result<Vec<Uuid>> {
     let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
         return Err(CommandError::usage(
-            "no session is held there",
-            "give the place that the host's replicator was given, with its prefix",
+            "there are no sessions at this URL",
+            "give the URL of the host's replicator, with its prefix",
         ));
     }
     Ok(sessions)

@@ -16,22 +16,23 @@ use crate::output::Output;
 
 /// Explains places in the help of each verb.
 const PLACES: &str = "\
-URL is the place that the host's replicator keeps its sessions in, with its prefix: file:///PATH, s3://BUCKET/PREFIX,
-gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or postgres://USER@HOST/DATABASE with ?schema=NAME&sslrootcert=PATH where needed. Keys,
-password (PGPASSWORD), region (AWS_REGION) and endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the environment, or from what the
-provider gives to its machines, and never stand in the URL.";
+URL is the bucket or database of the host's replicator, with its prefix: file:///PATH,
+s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or postgres://USER@HOST/DATABASE,
+if needed with ?schema=NAME&sslrootcert=PATH. Keys, password (PGPASSWORD), region (AWS_REGION) and
+endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the environment, or from the cloud
+provider's credentials for its machines. Never write them into the URL.";
 
 /// Holds what the command line asks of `foldlog pull`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
 With --json one object a line, for each session: session, dir, records, new"))]
 pub struct Pull {
-    /// Where the sessions are held.
+    /// URL of the bucket or database with the sessions
     pub url: String,
-    /// The store that gets the copies; it is created if it does not exist.
+    /// Directory of the store for the copies, created if it does not exist
     #[arg(long, value_name = "STORE")]
     pub to: PathBuf,
-    /// The session [default: all that the place lists].
+    /// Id of the session to copy [default: all sessions at URL]
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
 }
@@ -41,18 +42,18 @@ pub struct Pull {
 #[command(after_help = format!("{PLACES}\n\n\
 With --json one object a line, for each session: session, records, epoch"))]
 pub struct Push {
-    /// The store.
+    /// Directory of the store
     #[arg(value_name = "STORE")]
     pub store: PathBuf,
-    /// Where the sessions are to be held.
+    /// URL of the bucket or database for the sessions
     pub url: String,
-    /// The session [default: all of the store].
+    /// Id of the session to copy [default: all sessions of the store]
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
-    /// The name under which the store's host claims its sessions [default: the name in the session's log, or `foldlog push`].
+    /// Name under which the host claims its sessions [default: from the log, or `foldlog push`]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Let the place hold sessions from now on that their logs say another holds.
+    /// Move sessions to URL that were replicated to another bucket or database
     #[arg(long)]
     pub unreplicated: bool,
 }
@@ -60,26 +61,28 @@ pub struct Push {
 /// Holds what the command line asks of `foldlog takeover`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
-A worker that writes a session renews a lease there, of 30 s where its host says nothing else. While it does, the session is not taken
-over. A bucket tells whether it does to whoever watches it for that long, which this verb does. That a takeover is safe no lease decides:
---now fences a worker that lives as well.\n\n\
-With --json one object: session, dir, epoch, records, open: operation, tool of each call that the other worker left open"))]
+A worker that writes a session renews a lease, by default of 30 s. The session is not taken over
+while its lease is renewed. A bucket shows this only to a reader that watches the lease for its
+whole length, as this command does. The lease is not needed for safety: with --now, a live worker
+is fenced too.\n\n\
+With --json one object: session, dir, epoch, records, open: operation, tool of each call that the
+other worker left open"))]
 pub struct TakeOver {
-    /// Where the session is held.
+    /// URL of the bucket or database with the session
     pub url: String,
-    /// The store that gets the session; it is created if it does not exist.
+    /// Directory of the store for the session, created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// The session [default: the only one that the place lists].
+    /// Id of the session [default: the only session at URL]
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
-    /// Who takes it over: also the name under which the new store's host has to claim it.
+    /// Name of the new worker, under which the new store's host must claim the session
     #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
-    /// Why.
+    /// Reason for the takeover
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
-    /// Take it over without asking whether the worker that writes it lives.
+    /// Take the session over without checking whether its worker is alive
     #[arg(long)]
     pub now: bool,
 }

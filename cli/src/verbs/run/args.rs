@@ -37,77 +37,90 @@ const PASSED: [&str; 8] = [
 /// Names the program of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Adapter {
-    /// Claude Code, which its user installs: `npm install -g @anthropic-ai/claude-code`.
+    /// Claude Code, installed by `npm install -g @anthropic-ai/claude-code`
     Claude,
 }
 
 /// Says what follows if a failed call left something behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Leftover {
-    /// The model and the user are told, and the run goes on.
+    /// Report it to the model and the user, and continue
     #[default]
     Continue,
-    /// The run ends.
+    /// End the run, which can be resumed
     Stop,
 }
 
 /// Describes the data that a run passes on, and the fields of `run --json`.
 const RUN_JSON: &str = "\
-The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
-  ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
-  CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
-It sees no login and no settings of this user. Of its files only outputs too large for the model are kept, in the session's directory,
-which alone resumes it. Of the project it reads CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
+The program receives only these variables of this process: PATH, HTTPS_PROXY and the like, those
+given by --env, and:
+  ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS,
+  CLAUDE_CODE_OAUTH_TOKEN, CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
+It uses neither the login nor the settings of this user. It reads the workspace's CLAUDE.md and
+settings only with --project-settings, and its .mcp.json only with --project-servers. Of the
+program's own files, only outputs that are too large for the model are kept, in the session's
+directory. A resume needs no other files.
 
-Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
+Exit codes: 0 the run gave an answer; 1 the session's log is damaged; 2 wrong usage, or no answer.
 
 With --json one object:
-  session, dir    the session's id and directory
-  recorded        whether the log answered, and no program ran
-  text, stop      the answer, and why it ended
+  session, dir    id and directory of the session
+  recorded        whether the answer came from the log, and no program ran
+  text, stop      the answer, and the reason why it ended
   requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
-  usage_partial   whether the tokens are more: a run of the program ended without telling them, such as one that was killed
-  cost_usd        what the session's runs cost, as far as the program said; else null
-  cost_partial    whether the cost is more: a run ended without an answer, or did not tell its cost
-If there is no answer, that object is:
-  session, dir    null if no session was made or opened
-  error, next     what happened, and what to do next, or null
-  phase           which part of the run failed: request, response, tool, budget, deadline or prompt_render; else null
+  usage_partial   whether more tokens were used: a run of the program ended without reporting them,
+                  for example because it was killed
+  cost_usd        cost of the session's runs, as far as the program reported it; otherwise null
+  cost_partial    whether the cost is higher: a run ended without an answer or did not report it
+If there is no answer, one object:
+  session, dir    null if no session was created or opened
+  error, next     what happened, and the next step or null
+  phase           part of the run that failed: request, response, tool, budget, deadline or
+                  prompt_render; otherwise null
   exit_code";
 
 /// Holds what the command line asks of a run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_JSON)]
 pub struct Args {
-    /// The agent's program.
+    /// Program of the agent
     #[arg(long, value_enum)]
     pub adapter: Adapter,
-    /// The file with what the user says, in UTF-8; `-` is standard input. With --resume it may be left out: a text that the
-    /// session holds already is not said again, and another one goes on with its conversation.
+    /// File with the user's message, in UTF-8; `-` is standard input
+    ///
+    /// It is optional with --resume. A message that the session already contains is not sent again;
+    /// a new message continues the conversation.
     #[arg(long, value_name = "FILE", required_unless_present = "resume")]
     pub prompt: Option<PathBuf>,
-    /// The directory that the agent works in. A call that is killed, stopped or denied, or whose tool fails, leaves no trace in it.
+    /// Directory in which the agent works
+    ///
+    /// A call that is killed, stopped or denied, or whose tool fails, leaves no changes in it.
     #[arg(long, value_name = "DIR")]
     pub workspace: PathBuf,
-    /// The store of the session; it is created if it does not exist. It must not be within the workspace.
+    /// Directory of the store, outside of the workspace, created if it does not exist
     #[arg(long, value_name = "STORE")]
     pub store: PathBuf,
-    /// Go on with a session, by its id. Without an id: with the latest one of the store that is not complete and that no other
-    /// process runs; if all are complete, the latest one answers from its log, unless --prompt says something new.
+    /// Continue the session with this id, or the latest incomplete one
+    ///
+    /// Without an id, sessions that another process has open are skipped. If all sessions are
+    /// complete, the latest one answers from its log, unless --prompt contains a new message.
     #[arg(long, value_name = "SESSION", num_args = 0..=1, conflicts_with = "session", value_parser = id)]
     pub resume: Option<Option<Uuid>>,
-    /// The id of the new session, a UUID [default: a random one].
+    /// Id of the new session, a UUID [default: a random one]
     #[arg(long, value_name = "ID", value_parser = new_id)]
     pub session: Option<Uuid>,
-    /// The system prompt. A session that goes on keeps its own.
+    /// System prompt; a resumed session keeps its own
     #[arg(long, value_name = "TEXT", conflicts_with = "system_file", allow_hyphen_values = true)]
     pub system: Option<String>,
-    /// The file with the system prompt, in UTF-8.
+    /// File with the system prompt, in UTF-8
     #[arg(long, value_name = "FILE")]
     pub system_file: Option<PathBuf>,
-    /// The program's own tools that may run, by names with commas between them; no other one does, in any permission mode.
-    /// `none` allows no tool, and `Bash` any command: what a command does outside of the workspace is not rolled back. A tool that
-    /// the installed program does not offer is refused. With --project-servers also tools of servers: mcp__SERVER__TOOL.
+    /// Tools of the program that may run, separated by commas, or `none`
+    ///
+    /// No other tool runs, in any permission mode. `Bash` allows all commands; their effects outside
+    /// of the workspace are not rolled back. A tool that the installed program does not offer is
+    /// refused. With --project-servers, tools of servers can be named too: mcp__SERVER__TOOL.
     #[arg(
         long = "tool",
         value_name = "NAME",
@@ -115,64 +128,77 @@ pub struct Args {
         default_value = "Read,Glob,Grep,Edit,Write"
     )]
     pub tools: Vec<String>,
-    /// The model, such as sonnet, opus or haiku [default: the program's own default].
+    /// Model, such as sonnet, opus or haiku [default: the program's own default]
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
-    /// What the program asks before it runs a tool: default, acceptEdits, plan, bypassPermissions, dontAsk, auto. Nobody is
-    /// there to answer, so that dontAsk refuses what is not allowed.
+    /// Permission mode: default, acceptEdits, plan, bypassPermissions, dontAsk or auto
+    ///
+    /// It determines what the program asks before it runs a tool. A run has no user who could answer:
+    /// dontAsk refuses what is not allowed.
     #[arg(long, value_name = "MODE", default_value = "dontAsk", value_parser = permission_mode)]
     pub permission_mode: PermissionMode,
-    /// The greatest number of the model's answers in this run, 1 or more [default: no limit].
+    /// Maximum number of the model's answers in this run, at least 1 [default: no limit]
     #[arg(long, value_name = "N", value_parser = answers, allow_hyphen_values = true)]
     pub max_turns: Option<u32>,
-    /// The greatest cost of this run, in US dollars [default: no limit].
+    /// Maximum cost of this run, in US dollars [default: no limit]
     #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub max_budget_usd: Option<f64>,
-    /// The time within which the run ends: seconds, or as 90s, 10m or 2h. It is interrupted 2 seconds before it is over, or when
-    /// three quarters of a shorter time are, so that its program can still tell what it cost [default: no limit].
+    /// Time limit of this run, such as 90s, 10m or 2h [default: no limit]
+    ///
+    /// The run is interrupted 2 seconds before the limit, or after three quarters of a limit below 8
+    /// seconds, so that the program can still report its cost.
     #[arg(long, value_name = "TIME", value_parser = duration, allow_hyphen_values = true)]
     pub deadline: Option<Duration>,
-    /// The program: a name that is looked up in PATH, a path, or a script for `node` whose name ends in .js.
+    /// Program to run: a name in PATH, a path, or a .js script for `node`
     #[arg(long, value_name = "PATH", default_value = "claude")]
     pub program: PathBuf,
-    /// Let the program read the workspace's CLAUDE.md, .claude/settings.json and .claude/settings.local.json. Hooks that these name run
-    /// outside of any transaction, and what they allow does not let a tool run that --tool does not name.
+    /// Let the program read the workspace's CLAUDE.md and .claude/settings files
+    ///
+    /// These are .claude/settings.json and .claude/settings.local.json. Hooks in them run outside of
+    /// any transaction. They cannot allow a tool that --tool does not name.
     #[arg(long)]
     pub project_settings: bool,
-    /// Let the program start the servers of the workspace's .mcp.json too. Implies --project-settings.
+    /// Let the program start the servers in .mcp.json; implies --project-settings
     #[arg(long)]
     pub project_servers: bool,
-    /// A variable that the program is given: that of this process, or the value that is given here, which is neither recorded
-    /// nor printed. For several variables, give it several times.
+    /// Variable for the program, with the value given here or in this process; may be repeated
+    ///
+    /// A value is neither recorded nor printed.
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
-    /// Roll back what a command changed that exits with another code than 0. Without this, a command that ended keeps its changes,
-    /// and the ledger shows its exit code; calls that were stopped, denied or timed out are rolled back in any case.
+    /// Roll back commands that exit with a code other than 0
+    ///
+    /// Without this option they keep their changes, and the ledger shows their exit codes. Calls that
+    /// were stopped, denied or timed out are always rolled back.
     #[arg(long)]
     pub roll_back_failed: bool,
-    /// Go on where what a failed call left can neither be captured nor be moved aside before it is rolled back, as on a full disk. It is
-    /// lost then. Without this, the run ends there, and nothing is touched.
+    /// Continue even if files of a failed call can neither be captured nor moved aside
+    ///
+    /// These files are then lost in the rollback. The cause can be a full disk, for example. Without
+    /// this option the run ends, and nothing is changed.
     #[arg(long)]
     pub without_capture: bool,
-    /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are. For several
-    /// patterns, give it several times.
+    /// Pattern of paths to leave out of captures, as in .gitignore; may be repeated
+    ///
+    /// Rollbacks do not change these paths.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub leave_out: Vec<String>,
-    /// Leave out what the workspace's .gitignore files leave out.
+    /// Leave paths out of captures that the workspace's .gitignore files name
     #[arg(long)]
     pub gitignore: bool,
-    /// What follows if a failed call left something that its rollback did not undo, such as a commit that it made, kept under
-    /// refs/foldlog/lost: the model is told and the run goes on, or the run ends and can be resumed.
+    /// Action if the rollback of a failed call could not undo everything
+    ///
+    /// For example, a commit of the call is kept under refs/foldlog/lost.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub on_leftover: Leftover,
-    /// Whether a session that a replica holds goes on.
+    /// Whether a replicated session continues.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
 
 /// Parses the id of a session to resume.
 fn id(text: &str) -> Result<Uuid, String> {
-    let next = "give a session's id, a UUID, which `foldlog sessions STORE` lists, or --resume alone";
+    let next = "give the id of a session, a UUID, as `foldlog sessions STORE` lists it, or --resume alone";
     Uuid::try_parse(text).map_err(|_| next.to_owned())
 }
 
@@ -213,7 +239,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     match number.and_then(|number| number.checked_mul(seconds)) {
         Some(0) => Err("give a time above 0".to_owned()),
         Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("the time is too long: leave out --deadline for none".to_owned()),
+        None => Err("the time is too long; leave out --deadline for no limit".to_owned()),
     }
 }
 
@@ -249,13 +275,10 @@ fn text_of(path: &Path, option: &str) -> Result<String> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let byte = error.as_bytes().get(offset).copied().unwrap_or_default();
-        CommandError::usage(
-            format!("{name} is no text in UTF-8: byte {offset} is 0x{byte:02x}"),
-            next.clone(),
-        )
+        CommandError::usage(format!("{name} is not UTF-8 text: byte {offset} is 0x{byte:02x}"), next.clone())
     })?;
     match text.trim() {
-        "" => Err(CommandError::usage(format!("{name} holds no text"), next)),
+        "" => Err(CommandError::usage(format!("{name} contains no text"), next)),
         text => Ok(text.to_owned()),
     }
 }
@@ -265,7 +288,7 @@ impl Args {
     pub(super) fn check(&self) -> Result<()> {
         self.tools()?;
         if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
-            return Err(CommandError::usage("--model names no model", "name one, or leave it out"));
+            return Err(CommandError::usage("--model is empty", "name a model, or leave the option out"));
         }
         self.check_directories()?;
         self.env.iter().try_for_each(|one| check_variable(one))
@@ -273,15 +296,15 @@ impl Args {
 
     fn check_directories(&self) -> Result<()> {
         let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
-        let next = "give the directory that the agent works in: --workspace DIR";
+        let next = "give the directory in which the agent works: --workspace DIR";
         if !self.workspace.exists() {
-            return Err(CommandError::usage(format!("there is no directory {workspace}"), next));
+            return Err(CommandError::usage(format!("the workspace {workspace} does not exist"), next));
         }
         if !self.workspace.is_dir() {
-            return Err(CommandError::usage(format!("{workspace} is no directory"), next));
+            return Err(CommandError::usage(format!("{workspace} is not a directory"), next));
         }
         if self.store.exists() && !self.store.is_dir() {
-            let what = format!("{store} is no directory");
+            let what = format!("{store} is not a directory");
             return Err(CommandError::usage(
                 what,
                 "give the directory of a store, which may be new: --store DIR",
@@ -316,11 +339,14 @@ impl Args {
         };
         let next = "give another text, or leave the option out";
         match given.as_deref() {
-            Some(text) if text.trim().is_empty() => Err(CommandError::usage("--system holds no text", next)),
-            // The text becomes an argument of the program.
-            Some(text) if text.contains('\0') => {
-                Err(CommandError::usage("the system prompt holds a NUL, which no argument may hold", next))
+            Some(text) if text.trim().is_empty() => {
+                Err(CommandError::usage("--system contains no text", next))
             }
+            // The text becomes an argument of the program.
+            Some(text) if text.contains('\0') => Err(CommandError::usage(
+                "the system prompt contains a NUL byte, which an argument cannot contain",
+                next,
+            )),
             _ => Ok(given),
         }
     }
@@ -403,11 +429,14 @@ fn check_variable(given: &str) -> Result<()> {
         return Err(CommandError::usage("--env names no variable", next));
     }
     if given.contains('\0') {
-        return Err(CommandError::usage(format!("--env {shown}: no variable may hold a NUL"), next));
+        return Err(CommandError::usage(
+            format!("--env {shown}: a variable cannot contain a NUL byte"),
+            next,
+        ));
     }
     match value.is_none() && std::env::var_os(name).is_none() {
         true => Err(CommandError::usage(
-            format!("the variable {shown} is not set"),
+            format!("the environment variable {shown} is not set"),
             "set it, or give its value: --env NAME=VALUE",
         )),
         false => Ok(()),

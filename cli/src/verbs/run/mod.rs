@@ -158,7 +158,7 @@ fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
     let Some((first, why)) = found.first() else { return Ok(()) };
     let path = workspace.root().join(first);
     let kind = match path.symlink_metadata().map(|found| found.file_type()) {
-        _ if *why == Uncapturable::Unreadable => "may not be read by this user, and so",
+        _ if *why == Uncapturable::Unreadable => "is not readable for this user, and",
         Ok(kind) if kind.is_fifo() => "is a pipe, which",
         Ok(kind) if kind.is_socket() => "is a socket, which",
         _ => "is a device, which",
@@ -168,7 +168,7 @@ fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
         others => format!(", nor can {}", count_text(others as u64, "other file")),
     };
     let what = format!("{} in the workspace {kind} cannot be captured{others}", escape::path(&path));
-    let otherwise = if *why == Uncapturable::Unreadable { "let it be read" } else { "remove it" };
+    let otherwise = if *why == Uncapturable::Unreadable { "make it readable" } else { "remove it" };
     let paths = found.iter().map(|(path, _)| path.as_path());
     Err(CommandError::usage(what, format!("{otherwise}{}", or_leave_out(paths.take(LEFT_OUT_MAX)))))
 }
@@ -194,7 +194,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
     };
     match paths.filter_map(option).collect::<String>() {
         none if none.is_empty() => String::new(),
-        options => format!(", or let it be as it is in every rollback:{options}"),
+        options => format!(", or leave it out of captures and rollbacks by{options}"),
     }
 }
 
@@ -242,8 +242,8 @@ fn evaluate(
     let new = message.clone().filter(|message| !held.holds(message));
     if new.is_none() && held.said.is_empty() {
         return Err(CommandError::usage(
-            "the session was told nothing yet",
-            "say what is to be done: --prompt FILE",
+            "the session contains no message of the user yet",
+            "give the message: --prompt FILE",
         ));
     }
     if found.goes_on && (new.is_some() || !run_session::is_complete(&session)?) {
@@ -277,7 +277,7 @@ fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
     let version = ClaudeVersion::parse(&adapter.program_version()?)?;
     (version < ClaudeVersion::KNOWS_COMPOSED).then(|| {
         format!(
-            "warning: Claude Code {version} is older than {}: it reads a file into a prompt that says `@path`; `npm install -g \
+            "warning: Claude Code {version} is older than {}: it replaces `@path` in a prompt with the contents of that file; `npm install -g \
              @anthropic-ai/claude-code@{TESTED}` installs a tested version under Node.js 22",
             ClaudeVersion::KNOWS_COMPOSED
         )
@@ -292,21 +292,21 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
                 output.note(format_args!("note: not undone: {path}: {}", escape::text(&reason)));
             }),
             WorkspaceNotice::Replaced { .. } => output.note(
-                "note: the workspace is another directory than at the last call: it was captured whole, as it is now",
+                "note: the workspace is not the directory of the last call; all its present contents were captured",
             ),
             WorkspaceNotice::Mounted { paths } => output
-                .note(format_args!("note: left as it is: file systems are mounted at {}", paths.join(", "))),
+                .note(format_args!("note: not captured and unchanged: the file systems mounted at {}", paths.join(", "))),
             WorkspaceNotice::Changed { paths, more } => output.note(format_args!(
                 "note: changed since the last call: {}{}",
                 paths.join(", "),
                 if more == 0 { String::new() } else { format!(", and {more} more") }
             )),
             WorkspaceNotice::CapturesNotHeld { store, .. } => output.note(format_args!(
-                "note: nobody holds the captures of the workspace beside this machine: they are in {}",
+                "note: the captures of the workspace are not replicated; they exist only on this machine, in {}",
                 escape::path(&store)
             )),
             WorkspaceNotice::Unknown { reason } => output.note(format_args!(
-                "note: whether the workspace is what the last call left is not known: {reason}"
+                "note: it is unknown whether the workspace has changed since the last call: {reason}"
             )),
             WorkspaceNotice::ChangedSinceBoot { paths, more } => output.note(format_args!(
                 "note: changed since the machine was rebooted: {}{}",
@@ -314,7 +314,7 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
                 if more == 0 { String::new() } else { format!(", and {more} more") }
             )),
             WorkspaceNotice::UnknownSinceBoot { reason } => output.note(format_args!(
-                "note: whether a power cut changed the workspace is not known: {reason}"
+                "note: it is unknown whether a power cut changed the workspace: {reason}"
             )),
             other => output.note(format_args!("note: {other:?}")),
         }
@@ -353,11 +353,11 @@ impl Document {
     /// Returns the summary of the run for a person.
     fn summary(&self) -> String {
         if self.recorded {
-            return "the log holds this answer: no program ran".to_owned();
+            return "the answer is from the log; no program ran".to_owned();
         }
         let least = |is_partial: bool| if is_partial { "at least " } else { "" };
         let cost = self.cost_usd.map_or_else(
-            || "cost not known".to_owned(),
+            || "cost unknown".to_owned(),
             |usd| format!("{}${usd:.4}", least(self.cost_partial)),
         );
         let (requests, calls) =

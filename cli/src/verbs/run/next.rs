@@ -24,14 +24,14 @@ pub(crate) fn failure_text(error: &Error) -> String {
             return format!("the run ended after {max} of the model's answers: --max-turns allows no more");
         }
         Error::DeadlineExceeded { phase } => {
-            return format!("the time that --deadline gives passed {}", while_phase(*phase));
+            return format!("the time limit of --deadline was reached {}", while_phase(*phase));
         }
         Error::Cancelled => return "the run was interrupted".to_owned(),
         Error::PromptEvaluation { .. } if TurnFailure::kind_of(error) == Some(FailureKind::MaxBudget) => {
-            return "the run cost as much as --max-budget-usd allows".to_owned();
+            return "the run reached the cost limit of --max-budget-usd".to_owned();
         }
         // The next step follows on the next line.
-        Error::Refused(text) => format!("the model refuses to answer: {}", lines(text)),
+        Error::Refused(text) => format!("the model refused to answer: {}", lines(text)),
         // The prompt is one of foldlog's own. The program's own output is in lines that are marked
         // when they are printed.
         Error::PromptEvaluation { reason, .. } => lines(reason),
@@ -69,7 +69,7 @@ impl Args {
         let workspace = fs::canonicalize(&self.workspace).ok()?;
         let below = path.strip_prefix(workspace).ok().filter(|below| !below.as_os_str().is_empty())?;
         (source.kind() == ErrorKind::PermissionDenied)
-            .then(|| format!("let it be read{}", or_leave_out(iter::once(below))))
+            .then(|| format!("make it readable{}", or_leave_out(iter::once(below))))
     }
 
     /// Returns the next step after a failed run: how to change the cause, and the command that
@@ -80,13 +80,13 @@ impl Args {
         match error {
             Error::Engine(foldlog::Error::Uncaptured { .. }) => {
                 return format!(
-                    "make room, or what else is said to be missing, and {}; or add --without-capture to it: what is there now and was changed \
-                     since the call began is lost then",
+                    "free disk space, or correct the cause that the error names, and {}; or add --without-capture to this command: the \
+                     changes since the start of the call are then lost",
                     resume()
                 );
             }
             Error::Engine(error) => {
-                let next = self.next_unreadable(error).map(|next| format!("{next} to it; {}", resume()));
+                let next = self.next_unreadable(error).map(|next| format!("{next}; {}", resume()));
                 return next.or_else(|| next_after(error)).unwrap_or_else(resume);
             }
             Error::ToolIdempotency { .. } | Error::Suspended { .. } => {
@@ -117,19 +117,19 @@ impl Args {
                 again(Some("--model"))
             ),
             Some(FailureKind::ModelNotFound) => {
-                format!("name a model that the provider has, by --model, as you resume: {}", again(None))
+                format!("add --model with a model that the provider offers, and resume: {}", again(None))
             }
             Some(FailureKind::Authentication) => format!(
-                "set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN to a key that the provider takes, and {}",
+                "set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN to a key that the provider accepts, and {}",
                 resume()
             ),
             Some(FailureKind::Refused) => format!(
-                "the same conversation is refused again: ask otherwise, in a new run without --resume, or in this one: write another text \
-                 into a file and add --prompt FILE to {}",
+                "the same conversation would be refused again: start a new run without --resume, or write another message into a file \
+                 and add --prompt FILE to {}",
                 again(None)
             ),
             Some(FailureKind::PromptTooLong) => {
-                "the conversation is too long for the model: begin another run, without --resume".to_owned()
+                "the conversation is too long for the model: start a new run, without --resume".to_owned()
             }
             _ => resume(),
         }

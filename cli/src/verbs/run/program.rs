@@ -58,8 +58,8 @@ impl Args {
         let adapter = self.claude()?;
         adapter.check_root().map_err(|_| {
             let what = "the program does not run as root with --permission-mode bypassPermissions";
-            let next = "run it as another user, or leave --permission-mode out: the tools that --tool names run all the same; in a \
-                        sandbox, give it --env IS_SANDBOX=1";
+            let next = "run it as another user, or leave out --permission-mode: the tools that --tool names run anyway; in a \
+                        sandbox, add --env IS_SANDBOX=1";
             CommandError::usage(what, next)
         })?;
         tools::check_offered(&self.tools()?, &adapter)
@@ -68,13 +68,13 @@ impl Args {
     /// Checks that the program exists and is executable.
     pub(super) fn check_program(&self) -> Result<()> {
         let install =
-            "install it by `npm install -g @anthropic-ai/claude-code`, or say where it is: --program PATH";
+            "install it by `npm install -g @anthropic-ai/claude-code`, or give its path: --program PATH";
         let Program { file, leading } = Program::from_path(&self.program);
         if let Some(script) = leading.first() {
             let script = Path::new(script);
             if !script.is_file() {
                 return Err(CommandError::usage(
-                    format!("there is no program {}", escape::path(script)),
+                    format!("the program {} does not exist", escape::path(script)),
                     install,
                 ));
             }
@@ -86,24 +86,24 @@ impl Args {
                 true => Ok(()),
                 false if leading.is_empty() => {
                     let name = escape::path(&file);
-                    Err(CommandError::usage(format!("there is no program `{name}` in PATH"), install))
+                    Err(CommandError::usage(format!("the program `{name}` is not in PATH"), install))
                 }
                 false => {
                     let script = escape::path(&self.program);
-                    let what = format!("there is no `{INTERPRETER}` in PATH, which runs {script}");
+                    let what = format!("`{INTERPRETER}`, which runs {script}, is not in PATH");
                     Err(CommandError::usage(what, "install Node.js, or add its directory to PATH"))
                 }
             };
         }
         let shown = escape::path(&file);
         if !file.exists() {
-            return Err(CommandError::usage(format!("there is no program {shown}"), install));
+            return Err(CommandError::usage(format!("the program {shown} does not exist"), install));
         }
         match is_program(&file) {
             true => Ok(()),
             false => {
-                let what = format!("{shown} is no program: it is a directory, or nobody may execute it");
-                Err(CommandError::usage(what, "name the program's own file: --program PATH"))
+                let what = format!("{shown} is not a program: it is a directory, or not executable");
+                Err(CommandError::usage(what, "give the path of an executable file: --program PATH"))
             }
         }
     }

@@ -57,7 +57,7 @@ pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) ->
         Some(None) => latest(&open_existing(asked, output)?, &types, said, output)?,
     };
     if !session.tags().contains_key(TAG) {
-        let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
+        let what = format!("{} was not created by `foldlog run`", escape::path(session.dir()));
         return Err(CommandError::usage(what, "let its own host resume it"));
     }
     Ok(RunSession { session, goes_on: true })
@@ -75,14 +75,14 @@ fn explain_error(error: Error, asked: &Args) -> CommandError {
     match error {
         Error::Locked { session, holder } => is_run(session, &holder),
         Error::NoSuchSession { session, .. } => {
-            let what = format!("the store {store} holds no session {session}");
-            CommandError::usage(what, format!("`foldlog sessions {store}` lists the sessions that it holds"))
+            let what = format!("the store {store} contains no session {session}");
+            CommandError::usage(what, format!("`foldlog sessions {store}` lists its sessions"))
         }
         Error::SessionExists { session } => {
-            let what = format!("the store {store} holds a session {session} already");
+            let what = format!("the session {session} already exists in the store {store}");
             CommandError::usage(
                 what,
-                format!("go on with it: --resume {session}; or begin another one: --session ID"),
+                format!("continue it: --resume {session}; or start a new one with another id: --session ID"),
             )
         }
         error => error.into(),
@@ -91,7 +91,7 @@ fn explain_error(error: Error, asked: &Args) -> CommandError {
 
 /// Error: a process works on a session.
 fn is_run(session: Uuid, holder: &Holder) -> CommandError {
-    let what = format!("a process works on session {session}: {holder}");
+    let what = format!("session {session} is in use by another process: {holder}");
     let end = match holder.pid.filter(|_| !holder.ended) {
         Some(pid) => format!("wait until process {pid} ends, or end it by `kill {pid}`; then resume"),
         None => "wait until that process ends, or end it; then resume".to_owned(),
@@ -113,7 +113,7 @@ fn latest(
         match store.summary_within(id, output.memory_bytes) {
             Ok(summary) if summary.tags.contains_key(TAG) => runs.push((summary.created_at_us, id)),
             Ok(_) | Err(Error::NotASession { .. }) => {}
-            Err(error) => output.note(format_args!("note: passed over session {id}: {error}")),
+            Err(error) => output.note(format_args!("note: skipped session {id}: {error}")),
         }
     }
     runs.sort_unstable();
@@ -121,7 +121,9 @@ fn latest(
     for (_, id) in runs.into_iter().rev() {
         let session = match store.open_session(id, types) {
             Err(Error::Locked { holder, .. }) => {
-                output.note(format_args!("note: passed over session {id}: {holder} works on it"));
+                output.note(format_args!(
+                    "note: skipped session {id}: it is in use by another process: {holder}"
+                ));
                 locked.get_or_insert((id, holder));
                 continue;
             }
@@ -137,16 +139,17 @@ fn latest(
     }
     let shown = escape::path(store.path());
     let Some(session) = complete else {
-        let what = format!("{shown} holds no run that can go on");
-        return Err(CommandError::usage(what, "leave out --resume to begin one"));
+        let what = format!("{shown} contains no run that can be resumed");
+        return Err(CommandError::usage(what, "leave out --resume to start one"));
     };
     match said {
         Some(said) if !read_recorded_prompts(&session)?.holds(said) => {
             let id = session.id();
-            let what =
-                format!("every run in {shown} is complete, and the latest was not told what --prompt says");
+            let what = format!(
+                "every run in {shown} is complete, and the latest one does not contain the message of --prompt"
+            );
             let next = format!(
-                "leave out --resume to begin another one, or go on with the latest one's conversation: --resume {id}"
+                "leave out --resume to start a new run, or continue the conversation of the latest one: --resume {id}"
             );
             Err(CommandError::usage(what, next))
         }
@@ -192,8 +195,8 @@ impl RecordedPrompts {
     pub(super) fn system(&self, given: Option<String>) -> Result<String> {
         match (given, &self.system) {
             (Some(given), Some(held)) if given.trim() != held.trim() => {
-                let what = "the session was begun with another system prompt";
-                Err(CommandError::usage(what, "leave out --system and --system-file, or begin a new session"))
+                let what = "the session has a different system prompt";
+                Err(CommandError::usage(what, "leave out --system and --system-file, or start a new session"))
             }
             (_, Some(held)) => Ok(held.clone()),
             (given, None) => Ok(given.unwrap_or_else(|| SYSTEM.to_owned())),
@@ -236,7 +239,7 @@ pub(super) fn note_calls(
         if call.outcome == Outcome::Committed {
             if session.result_at(end)?.0.is_some_and(|result| is_unclear(&result)) {
                 output.note(format_args!(
-                    "note: whether operation {}, `{}`, ended is not known: what it changed was kept; look at it before you go on",
+                    "note: it is unknown whether operation {}, `{}`, ended; its changes were kept: check them before you continue",
                     call.operation,
                     escape::text(&call.tool)
                 ));
@@ -268,8 +271,8 @@ fn note_undo(session: &Session, workspace: &Path, undo: &[OperationId], output: 
     };
     let (dir, workspace) = (quote_word(session.dir().as_os_str()), quote_word(workspace.as_os_str()));
     output.note(format_args!(
-        "note: `foldlog rewind {dir} --undo --of {of} --by WHO --reason WHY --workspace {workspace}` brings back what the rollback of \
-         {operation} replaced"
+        "note: `foldlog rewind {dir} --undo --of {of} --by WHO --reason WHY --workspace {workspace}` brings back the files that \
+         the rollback of {operation} replaced"
     ));
 }
 
@@ -286,7 +289,7 @@ pub(super) fn note_recovery(
         let files = files.unwrap_or_default();
         let tool = escape::text(tool);
         output.note(format_args!(
-            "note: operation {operation}, `{tool}`, was interrupted: it is rolled back{files}"
+            "note: operation {operation}, `{tool}`, was interrupted and rolled back{files}"
         ));
         if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
             undo.push(*operation);

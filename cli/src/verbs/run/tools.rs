@@ -77,16 +77,17 @@ pub(super) fn check_offered(tools: &[String], adapter: &ClaudeAgentSDKAdapter) -
     let list: Vec<_> = offered.iter().map(|name| escape::text(name)).collect();
     let next = match offered.iter().find(|known| known.eq_ignore_ascii_case(first)) {
         Some(meant) => format!("write it `{}`", escape::text(meant)),
-        None => format!("name tools of {}", list.join(", ")),
+        None => format!("choose from {}", list.join(", ")),
     };
     Err(CommandError::usage(what, next))
 }
 
 fn inspect(adapter: &ClaudeAgentSDKAdapter, tools: &[String]) -> Result<Init> {
     adapter.inspect(tools).map_err(|error| {
-        let next = "see whether the program starts: `claude --version`, or name another one: --program PATH";
+        let next =
+            "check whether the program starts: `claude --version`, or give another one: --program PATH";
         CommandError::usage(
-            format!("the program does not say which tools it offers: {}", escape::display(error)),
+            format!("the program does not report its tools: {}", escape::display(error)),
             next,
         )
     })
@@ -102,20 +103,24 @@ fn wrong(name: &str, has_servers: bool) -> Option<CommandError> {
     let shown = escape::text(name);
     let (what, next) = if name.is_empty() {
         let next = format!("give `{NONE}`, which allows no tool, or names such as {}", OFFERED.join(", "));
-        ("--tool names no tool".to_owned(), next)
+        ("--tool contains an empty name".to_owned(), next)
     } else if name == NONE {
-        (format!("--tool names `{NONE}` beside other tools"), format!("give `{NONE}` alone, or leave it out"))
+        (
+            format!("--tool names `{NONE}` together with other tools"),
+            format!("give `{NONE}` alone, or leave it out"),
+        )
     } else if name == UNASKED {
         (
-            format!("--tool names `{UNASKED}`, which is no tool"),
+            format!("--tool names `{UNASKED}`, which is not a tool"),
             "name each tool, or leave --tool out".to_owned(),
         )
     } else if name.starts_with(OF_SERVERS) && !has_servers {
-        let what = format!("no tool `{shown}`: a run gives the program no MCP servers");
-        (what, "let it start those of the workspace's .mcp.json: --project-servers".to_owned())
+        let what = format!("the tool `{shown}` is not available: a run starts no MCP servers");
+        (what, "start those of the workspace's .mcp.json: --project-servers".to_owned())
     } else if name.contains(['(', ')']) {
-        let next = "give the name before the bracket, which allows all calls of that tool".to_owned();
-        (format!("--tool takes names alone, and `{shown}` is a part of a rule"), next)
+        let next =
+            "give only the name before the parenthesis, which allows all calls of that tool".to_owned();
+        (format!("--tool accepts only names of tools, and `{shown}` is part of a rule"), next)
     } else {
         return None;
     };

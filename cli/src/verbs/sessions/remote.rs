@@ -156,8 +156,8 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
         return Err(CommandError::usage(
-            "a place tells of its sessions who claimed each, its records and the time of the last one, and no more",
-            "copy them to ask for more: `foldlog pull URL --to STORE`",
+            "--status, --tag, and --sort by status, created or bytes apply only to a store, not to a URL",
+            "copy the sessions into a store first: `foldlog pull URL --to STORE`",
         ));
     }
     let only = remote::HeldSession::parse(url);

@@ -91,8 +91,8 @@ fn check_start(asked: &HeldSession, ahead: &TailLookahead, start: TailStart, wai
         TailStart::From(from) => from,
     };
     if !waits && first >= ahead.next {
-        let what = format!("there is no record {first} yet: the session has {}", ahead.next);
-        return Err(CommandError::usage(what, "give an earlier one, or --follow to wait for it"));
+        let what = format!("record {first} does not exist yet: the next one is {}", ahead.next);
+        return Err(CommandError::usage(what, "give an earlier one, or add --follow to wait for it"));
     }
     Ok(())
 }
@@ -170,7 +170,8 @@ impl TailLookahead {
             Ok(Some(to)) => self.path.add(record.sequence, to),
             Ok(None) => {}
             Err(error) => {
-                let text = format!("record {} does not decode: {}", record.sequence, escape::display(error));
+                let text =
+                    format!("record {} cannot be decoded: {}", record.sequence, escape::display(error));
                 self.failure = Some(CommandError::Held(text));
             }
         }

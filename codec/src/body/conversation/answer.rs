@@ -169,7 +169,7 @@ pub(super) fn write_pairs(writer: &mut MsgpackWriter, pairs: &[(Cow<'_, str>, Co
 pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Pairs<'a>, Error> {
     let len = reader.array()? as usize;
     if !len.is_multiple_of(2) {
-        return Err(bad(kind, "`rate` holds a name without a value"));
+        return Err(bad(kind, "`rate` contains a name without a value"));
     }
     // The pre-scan has verified that there are as many texts, each of at least one byte.
     let mut pairs = Vec::with_capacity(len / 2);

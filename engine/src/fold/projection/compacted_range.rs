@@ -143,7 +143,7 @@ impl Projection {
                     rows.push(row.ok_or_else(|| {
                         let (at, ordinal) = (name.sequence, name.ordinal);
                         bad(format!(
-                            "its base names item {at}.{ordinal} of slice {id}, which no record holds"
+                            "its base names item {at}.{ordinal} of slice {id}, which no record contains"
                         ))
                     })?);
                 }

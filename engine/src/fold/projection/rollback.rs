@@ -88,7 +88,7 @@ impl Projection {
         let known = frozen.filter(is_known).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
         let frozen = known.ok_or_else(|| Error::Inconsistent {
             sequence,
-            reason: format!("nothing is known of position {to}"),
+            reason: format!("the state at position {to} is unknown"),
         })?;
         self.roll_back_to(sequence, rollback, &frozen);
         if sabotage::is(Breakage::HoldRolledBack) {

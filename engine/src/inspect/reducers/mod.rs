@@ -219,7 +219,7 @@ impl fmt::Display for ReducersReplayed {
         if self.compacted > 0 {
             write!(
                 f,
-                "\n{} dispatches were not run: a compaction has dropped what their reducers saw",
+                "\n{} dispatches were not run: a compaction dropped the input of their reducers",
                 self.compacted
             )?;
         }

@@ -212,7 +212,7 @@ impl<'a> Replay<'a> {
     /// Returns which part of a reducer is new to a log with these names: its slice, or the binding
     /// of the event to it.
     fn new_to(names: &DeclaredNames, event: &str, slice: Option<u32>) -> Option<&'static str> {
-        let Some(slice) = slice else { return Some("the slice is new: the log does not know it") };
+        let Some(slice) = slice else { return Some("the slice is new: the log does not declare it") };
         let bound = names
             .event_named(event)
             .is_some_and(|event| event.bindings.iter().any(|binding| binding.slice == slice));

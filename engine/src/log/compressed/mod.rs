@@ -316,7 +316,7 @@ fn begins_compressed(storage: &dyn Storage, path: &Path, offset: u64) -> Option<
     let mut magic = [0; MAGIC.len()];
     let read = file.read_at(&mut magic, 0).ok()?;
     (read == MAGIC.len() && magic == MAGIC)
-        .then(|| format!("bytes 0..{FIXED_LEN} of the file, which begin a compressed segment, do not check"))
+        .then(|| format!("bytes 0..{FIXED_LEN} of the file, the start of a compressed segment, are damaged"))
 }
 
 /// Adds to an error's reason the damage of a compressed segment's file that affects the expected

@@ -172,7 +172,7 @@ impl CompressedFile {
         let len = self.file.len().unwrap_or(*end);
         (len != *end).then(|| {
             let reason = format!(
-                "the file of the compressed segment has {len} bytes, and its last block ends at byte {end}"
+                "the file of the compressed segment has {len} bytes, but its last block ends at byte {end}"
             );
             (self.fixed.plain_len, reason)
         })
@@ -194,7 +194,7 @@ impl CompressedFile {
         let from = number * BLOCK_BYTES as u64;
         let to = from + self.block_len(number) as u64;
         format!(
-            "block {number} of the compressed segment is damaged: bytes {at}..{end} of the file, which stand for its bytes {from}..{to}"
+            "block {number} of the compressed segment is damaged: bytes {at}..{end} of the file, which contain bytes {from}..{to} of the segment"
         )
     }
 }

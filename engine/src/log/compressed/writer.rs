@@ -125,7 +125,7 @@ impl SegmentCompression<'_> {
             false => Err(Error::io(
                 "compare",
                 building,
-                std::io::Error::other("it does not hold the bytes of the segment"),
+                std::io::Error::other("it does not contain the bytes of the segment"),
             )),
         }
     }

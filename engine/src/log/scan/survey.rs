@@ -312,11 +312,11 @@ impl Surveyor<'_, '_> {
         let reason = match file.header {
             Some(header) if header.ordinal != file.named => {
                 format!(
-                    "its header says segment {}, and its file name segment {}",
+                    "its header says segment {}, but its file name says segment {}",
                     header.ordinal, file.named
                 )
             }
-            _ => "the segment's header does not check".to_owned(),
+            _ => "the segment's header is damaged".to_owned(),
         };
         self.place(&file.path, Some(0), reason);
         match file.header {
@@ -422,5 +422,5 @@ fn contexts(file: &SegmentFile, first: SequenceNumber) -> Vec<Context> {
 }
 
 fn no_frame() -> String {
-    "no sound frame stands there".to_owned()
+    "there is no intact frame".to_owned()
 }

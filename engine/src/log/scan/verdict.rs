@@ -125,7 +125,7 @@ impl ChainWalk<'_> {
             ));
         }
         (self.same_boot() && evidence.any)
-            .then(|| "sound frames follow, and the machine has not been restarted since".to_owned())
+            .then(|| "intact frames follow, and the machine has not been restarted since".to_owned())
     }
 
     pub(super) fn same_boot(&self) -> bool {
@@ -178,7 +178,7 @@ impl ChainWalk<'_> {
             if let Some(error) = stale::judge_header(self.storage, &self.chain.beyond, self.next_sequence)? {
                 return Err(error);
             }
-            let reason = "the segment's header does not check".to_owned();
+            let reason = "the segment's header is damaged".to_owned();
             let reason = compressed::explained(self.storage, &first.path, 0, reason);
             let reason = format!("{reason}; {proof}");
             return Err(self.corrupt(&first.path, 0, None, None, reason));
@@ -200,11 +200,11 @@ pub(in crate::log) fn out_of_chain(
     next_sequence: SequenceNumber,
 ) -> Option<(Option<u32>, Option<u32>, String)> {
     if header.predecessor_crc != last_crc && !sabotage::is(Breakage::PredecessorIgnored) {
-        let reason = "the frame names another predecessor than the one before it".to_owned();
+        let reason = "the frame names a predecessor other than the frame before it".to_owned();
         return Some((Some(last_crc), Some(header.predecessor_crc), reason));
     }
     (header.sequence != next_sequence)
-        .then(|| (None, None, format!("the frame holds record {}", header.sequence)))
+        .then(|| (None, None, format!("the frame contains record {}", header.sequence)))
 }
 
 pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
@@ -212,6 +212,6 @@ pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>,
         CodecError::Checksum { expected, found } => {
             (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())
         }
-        other => (None, None, format!("no sound frame stands there: {other}")),
+        other => (None, None, format!("there is no intact frame: {other}")),
     }
 }

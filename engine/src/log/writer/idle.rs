@@ -54,7 +54,7 @@ impl LogWriter {
         let file = self.storage.open_segment(&segment.path).map_err(io)?;
         let len = file.len().map_err(io)?;
         if len < offset {
-            let found = format!("it has {len} bytes, and {offset} were written");
+            let found = format!("it has {len} bytes, but {offset} were written");
             return Err(io(IoError::new(ErrorKind::UnexpectedEof, found)));
         }
         let active = Active::new(file, segment, offset, capacity.min(len));

@@ -58,7 +58,10 @@ impl Active {
         } else {
             last_offset.filter(|offset| is_other(*offset, last_crc.to_le_bytes()))?
         };
-        Some(format!("{} at byte {place} holds what this writer did not write", self.path.display()))
+        Some(format!(
+            "{} contains bytes at offset {place} that this writer did not write",
+            self.path.display()
+        ))
     }
 
     /// Returns the range that was written since the last plan of a sync.

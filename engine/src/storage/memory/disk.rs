@@ -523,7 +523,10 @@ fn links(path: &Path) -> io::Result<Vec<&OsStr>> {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => names.push(name),
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path in memory cannot go up"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "a path in memory cannot contain `..`",
+                ));
             }
         }
     }

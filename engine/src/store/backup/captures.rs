@@ -361,7 +361,7 @@ mod reading {
                 found.damaged_more += audited.damaged_more;
                 audited.damaged.into_iter().for_each(|one| found.tell(one));
                 for path in audited.absent {
-                    let reason = "the capture begins with this file, which is missing".to_owned();
+                    let reason = "the first file of a capture is missing".to_owned();
                     found.absent.insert(path.clone());
                     found.tell(DamagedObject { path, reason });
                 }

@@ -208,7 +208,7 @@ impl BackupRun<'_> {
                 (true, true) => {
                     storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))
                 }
-                _ => Err(bad("its bytes are not what its name says")),
+                _ => Err(bad("its bytes do not match its name")),
             });
         if sound.is_err() {
             let _ = storage.remove_file(&building);

@@ -121,7 +121,7 @@ impl BackupRun<'_> {
     fn check_uncompacted(&self, held: usize) -> Result<()> {
         let mut lacking = self.source.segments.iter().skip(held);
         match lacking.any(|segment| segment.compacted.is_some()) {
-            true => Err(self.no_copy("the session was compacted since")),
+            true => Err(self.no_copy("the session was compacted since the last copy")),
             false => Ok(()),
         }
     }
@@ -303,7 +303,7 @@ impl BackupRun<'_> {
         if ours_next < theirs_next {
             let through = theirs_next.saturating_sub(1);
             return Err(self.no_copy(format!(
-                "it holds records {ours_next} through {through}, which the session does not"
+                "it contains records {ours_next} through {through}, which the session does not contain"
             )));
         }
         // Usually the session has only grown.
@@ -325,12 +325,12 @@ impl BackupRun<'_> {
             theirs_next,
         )?;
         if let Some(sequence) = unlike {
-            return Err(self.no_copy(format!("its record {sequence} is not the session's")));
+            return Err(self.no_copy(format!("its record {sequence} differs from the session's")));
         }
         for their in theirs {
             let ordinal = their.header.ordinal;
             if ours.iter().any(|our| our.header.ordinal == ordinal && our.header != their.header) {
-                return Err(self.no_copy(format!("its segment {ordinal} is not the session's")));
+                return Err(self.no_copy(format!("its segment {ordinal} differs from the session's")));
             }
         }
         // The chain is followed back from the highest ordinal, so the session's last segment needs

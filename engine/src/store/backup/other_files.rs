@@ -105,7 +105,8 @@ impl BackupRun<'_> {
         }
         let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
         if kept.is_some_and(|kept| kept.kind == EntryKind::Directory) {
-            let reason = "the directory of the session's captures is missing; the copy has them".to_owned();
+            let reason =
+                "the directory of the session's captures is missing; the copy contains them".to_owned();
             copied.note(DamagedCapture { path: own, reason });
         }
         Ok(())

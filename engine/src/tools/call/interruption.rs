@@ -80,6 +80,7 @@ impl InterruptedCall {
             });
             Ok(())
         })?;
-        undone.ok_or(Error::NoSuchOperation { operation, reason: "the log does not hold its begin" })
+        undone
+            .ok_or(Error::NoSuchOperation { operation, reason: "the log does not contain its start record" })
     }
 }

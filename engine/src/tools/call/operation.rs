@@ -310,7 +310,7 @@ impl Operation {
         if !session.is_same(state.session()) {
             let (found, own) = (session.id(), state.session().id());
             return Err(Error::SnapshotMismatch(format!(
-                "the call runs within one of session {found}, but this run belongs to session {own}"
+                "the call runs within a call of session {found}, but this run belongs to session {own}"
             )));
         }
         if session.replays() {
@@ -487,7 +487,7 @@ impl RunningCall {
         let mut held = self.held.lock();
         let operation = self.begun.within.operation();
         if held.is_none() {
-            return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+            return Err(Error::NoSuchOperation { operation, reason: "it has ended" });
         }
         if self.state.session().replays() {
             let CallEndState { before, text, .. } = held.take().unwrap_or_default();
@@ -524,7 +524,7 @@ impl RunningCall {
         // ended later.
         self.begun.end_inner()?;
         let Some(CallEndState { before, leases, mut text }) = held.take() else {
-            return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+            return Err(Error::NoSuchOperation { operation, reason: "it has ended" });
         };
         // From here on the operation either ends, or is left open for a recovery.
         let mut unended =

@@ -197,8 +197,8 @@ fn is_one_directory(one: &Path, other: &Path) -> bool {
 /// Returns the error for a mark that this version cannot read.
 fn unreadable(path: &Path) -> Error {
     let reason = format!(
-        "this version cannot read its attribute `{}`, which says who worked on it last. If no session has to be \
-         recovered on it, remove the attribute, as `foldlog recover --force` does",
+        "this version of foldlog cannot read its attribute `{}`, which names the session that worked on it last. If no \
+         session has to be recovered there, remove the attribute, as `foldlog recover --force` does",
         WorkspaceLease::MARK
     );
     Error::Filesystem(filesystem::Error::Path { path: path.display().to_string(), reason })

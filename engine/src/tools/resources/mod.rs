@@ -191,7 +191,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// [`Error::Resource`].
     fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
         let _ = recorded;
-        let reason = "it does not outlive its process".to_owned();
+        let reason = "its captures do not outlive their process".to_owned();
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
 
@@ -423,7 +423,7 @@ pub(crate) trait AnyResource: SyncCaptures {
 fn downcast_snapshot<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
     snapshot
         .downcast_ref()
-        .ok_or_else(|| Error::SnapshotMismatch(format!("the capture of `{}` is of another type", R::NAME)))
+        .ok_or_else(|| Error::SnapshotMismatch(format!("the capture of `{}` has another type", R::NAME)))
 }
 
 impl<R: Snapshotable> SyncCaptures for R {

@@ -187,7 +187,7 @@ impl ResourceRegistryBuilder {
     pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
         let typed = TypedResource { address: address(&resource), resource: Arc::new(resource) };
         if self.registered.by_type.insert(TypeId::of::<T>(), typed).is_some() {
-            self.fail(std::any::type_name::<T>(), "another of that type is registered");
+            self.fail(std::any::type_name::<T>(), "another resource of that type is already registered");
         }
         self
     }
@@ -227,7 +227,7 @@ impl ResourceRegistryBuilder {
         });
         self.registered.copies.insert(name.clone(), copied);
         if self.registered.captured.insert(name.clone(), resource).is_some() {
-            self.fail(&name, "another of that name is registered");
+            self.fail(&name, "another resource of that name is already registered");
         }
         self
     }

@@ -360,8 +360,7 @@ impl ExecutionState {
         };
         let way = WayBack { position: goal.to, arguments, scope: RestoreScope::AsATool, waiting };
         let (rolled_back, report) = way.go(self, &check, &prepare)?;
-        let unread =
-            || Error::SnapshotMismatch("the record of the rewind does not say what it did".to_owned());
+        let unread = || Error::SnapshotMismatch("the record of the rewind cannot be read".to_owned());
         let recorded = report.value.map(|value| value.encode()).ok_or_else(unread)?;
         let RewindRecord { resources, left } = msgpack::from_slice(&recorded).map_err(|_| unread())?;
         let (operation, not_undone) = (report.operation, report.not_undone);
@@ -388,7 +387,7 @@ impl ExecutionState {
     ) -> Result<RewindPreview> {
         let session = self.session();
         if session.replays() {
-            let reason = "a replay does not look at the resources, so it cannot tell what a rewind would do";
+            let reason = "a replay does not read the resources, so it cannot preview a rewind";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
         self.rebind_filled()?;

@@ -240,7 +240,7 @@ fn a_damaged_block_costs_no_other() {
         damaged[17] ^= 4;
         machine.disk.write_file(path, &damaged).unwrap();
         let error = machine.audit(id).map(drop).unwrap_err();
-        assert!(error.to_string().contains("which begin a compressed segment"), "{error}");
+        assert!(error.to_string().contains("the start of a compressed segment"), "{error}");
         let (_, again) = self::places(&machine, id);
         assert!(again < all && again + 700 > all, "{again} of {all}");
         machine.disk.write_file(path, bytes).unwrap();

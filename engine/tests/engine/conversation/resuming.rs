@@ -326,7 +326,7 @@ fn an_import_takes_results_by_the_ids_of_their_calls_and_says_which_are_not_know
     assert_eq!(results(&missing)[0].1.as_deref(), Some("What became of this call is not known."));
     assert_eq!(point(&missing), ResumePoint::AwaitProvider, "no call runs that may have run elsewhere");
     let orphan = changed(&|results| results[0]["tool_call_id"] = "c".into()).unwrap_err();
-    assert!(orphan.to_string().contains("does not ask for"), "{orphan}");
+    assert!(orphan.to_string().contains("does not request"), "{orphan}");
 }
 
 /// Only the record written last was checked, and that may be on an abandoned path.

@@ -79,7 +79,7 @@ fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
     let error = first.sync().unwrap_err();
     let Error::DurabilityUnknown { cause, .. } = &error else { panic!("{error}") };
     assert!(matches!(&**cause, Error::SecondWriter { session, .. } if *session == id), "{error}");
-    assert!(error.to_string().contains("its lock was taken again"), "{error}");
+    assert!(error.to_string().contains("another process took its lock"), "{error}");
     // Dropping the first writer leaves the second one's note in place.
     drop(first);
     second.sync().unwrap();

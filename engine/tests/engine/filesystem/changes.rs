@@ -319,7 +319,7 @@ fn a_missing_or_damaged_object_is_named_with_what_it_was_of() {
     // The content of another object is refused.
     let commit = object(&bench, &snapshot.commit);
     fs::copy(&commit, &blob).unwrap();
-    failing(all(&snapshot), &facts.digest, "it is no blob");
+    failing(all(&snapshot), &facts.digest, "it is not a blob");
     fs::remove_file(&blob).unwrap();
     fs::write(&blob, [&sound[..sound.len() - 6], &[0; 6]].concat()).unwrap();
     failing(content(), &facts.digest, "");
@@ -328,13 +328,13 @@ fn a_missing_or_damaged_object_is_named_with_what_it_was_of() {
     all(&snapshot).unwrap();
 
     let miscounted = FilesystemSnapshot { files: 3, ..snapshot.clone() };
-    failing(all(&miscounted), &snapshot.commit, "said to hold 3 files, and holds 2");
+    failing(all(&miscounted), &snapshot.commit, "states 3 files, but contains 2");
     let miscounted = FilesystemSnapshot { files: 1, ..snapshot.clone() };
-    failing(all(&miscounted), &snapshot.commit, "said to hold 1 files, and holds 2");
+    failing(all(&miscounted), &snapshot.commit, "states 1 files, but contains 2");
     let nameless = FilesystemSnapshot { commit: "../../etc/passwd".to_owned(), ..snapshot.clone() };
-    assert!(all(&nameless).unwrap_err().to_string().contains("is no name of an object"));
+    assert!(all(&nameless).unwrap_err().to_string().contains("is not the name of an object"));
     let named = FilesystemSnapshot { metadata: Some(facts.digest.clone()), ..snapshot.clone() };
-    failing(all(&named), &facts.digest, "no metadata");
+    failing(all(&named), &facts.digest, "not the metadata");
     let wrong = FilesystemSnapshot { commit: facts.digest.clone(), ..snapshot };
-    failing(all(&wrong), &facts.digest, "it is no commit");
+    failing(all(&wrong), &facts.digest, "it is not a commit");
 }

@@ -141,14 +141,11 @@ fn an_object_that_was_cut_short_is_written_anew() {
 #[test]
 fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
     for (script, found) in [
-        ("rm $0 && mkdir $0", "it is a directory, where a regular file should be: move it away"),
-        ("rm $0 && ln -s /nowhere $0", "it is a symbolic link, where a regular file should be: move it away"),
-        ("rm $0 && mkfifo $0", "it is a pipe, where a regular file should be: move it away"),
-        ("rm -r $1 && touch $1", "$1 is a regular file, where a directory should be: move it away"),
-        (
-            "rm -r $1 && ln -s /dev/null $1",
-            "$1 is a symbolic link, where a directory should be: move it away",
-        ),
+        ("rm $0 && mkdir $0", "it is a directory, not a regular file: move it away"),
+        ("rm $0 && ln -s /nowhere $0", "it is a symbolic link, not a regular file: move it away"),
+        ("rm $0 && mkfifo $0", "it is a pipe, not a regular file: move it away"),
+        ("rm -r $1 && touch $1", "$1 is a regular file, not a directory: move it away"),
+        ("rm -r $1 && ln -s /dev/null $1", "$1 is a symbolic link, not a directory: move it away"),
     ] {
         let bench = Bench::new();
         bench.shell("echo content >file");
@@ -422,7 +419,7 @@ fn a_workspace_and_its_store_are_two_directories_beside_each_other() {
     assert!(reason(open("workspace", ".")).contains("inside the store"));
     assert!(reason(open("workspace", "link")).contains("link"));
     assert!(reason(open("none", "store")).contains("none"));
-    assert!(reason(open("file", "store")).contains("no directory"));
+    assert!(reason(open("file", "store")).contains("not a directory"));
     let files = open("link", "not/yet/there").unwrap();
     assert!(!bench.directory.path().join("not").exists());
     let snapshot = files.snapshot(None, true).unwrap();

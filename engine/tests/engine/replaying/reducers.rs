@@ -380,7 +380,9 @@ fn slices_and_reducers_that_are_new_are_called_so_and_can_be_accepted_by_name() 
     assert_eq!((told.diverged, told.accepted, told.holds()), (count, 0, false));
     let text = told.to_string();
     assert!(
-        text.contains("in slice `plan` at $ (the slice is new: the log does not know it): recorded nothing"),
+        text.contains(
+            "in slice `plan` at $ (the slice is new: the log does not declare it): recorded nothing"
+        ),
         "{text}"
     );
     let is_new = format!("slice `plan` is new: record {} is the first that would change it", events[0]);

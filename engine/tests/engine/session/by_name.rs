@@ -38,7 +38,7 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         let refused = session.dispatch_value(name, json!({"id": 2})).unwrap_err();
         let Error::UndeclaredEvent { event, nearest: found } = &refused else { panic!("{refused:?}") };
         assert_eq!((event.as_str(), found.as_deref()), (name, Some(nearest)));
-        let said = format!("event `{name}` is not declared: the nearest that is declared is `{nearest}`");
+        let said = format!("event `{name}` is not declared: did you mean `{nearest}`?");
         assert_eq!(refused.to_string(), said);
     }
     assert_eq!(session.position(), before, "nothing is recorded");
@@ -55,7 +55,7 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
     assert!(matches!(typed.dispatch(Undeclared { value: 1 }), Err(Error::UndeclaredEvent { .. })));
     let nothing = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let refused = nothing.dispatch_value("card.moved", json!({})).unwrap_err();
-    assert_eq!(refused.to_string(), "event `card.moved` is not declared, and no event is");
+    assert_eq!(refused.to_string(), "event `card.moved` is not declared: no event is declared");
 
     // By default, a host needs no declarations.
     let home = super::home();
@@ -115,7 +115,7 @@ fn a_host_that_knows_no_types_declares_them_by_name_and_finds_them_again() {
     let error = session.dispatch_value("card.moved", json!({"to": "nowhere"})).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the reducer of `cards` refused `card.moved`: the event has nothing at `card.id`"
+        "the reducer of `cards` refused `card.moved`: the event contains no value at `card.id`"
     );
     assert_eq!(session.position(), before, "nothing is recorded");
 }
@@ -248,7 +248,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let error = refused(builder().dynamic_slice(DynamicSlice::new("plan").keyed_by("part"), Policy::State));
     assert!(error.contains("without keys, and at run time with keys at `part`"), "{error}");
     let error = refused(builder().dynamic_event(DynamicEvent::new("other").append("plan")));
-    assert!(error.contains("StepAdded`, and for the event `other`, which has none"), "{error}");
+    assert!(error.contains("StepAdded`, and for the event `other`, which has no Rust type"), "{error}");
     let error = refused(
         SessionTypes::builder()
             .dynamic_slice("plan", Policy::State)
@@ -299,7 +299,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
         assert!(matches!(types.build(), Err(Error::LogOnlyGrows { .. })));
     }
     let types = SessionTypes::builder().dynamic_slice(DynamicSlice::new("x").keyed_by("a..b"), Policy::State);
-    assert_eq!(refused(types), "slice `x`: `a..b` is no path of a value, such as `card.id` or `ids[0]`");
+    assert_eq!(refused(types), "slice `x`: `a..b` is not a path of a value, such as `card.id` or `ids[0]`");
     let unknown = SessionTypes::builder().dynamic_event(DynamicEvent::new("e").append("nowhere"));
     assert!(matches!(unknown.build(), Err(Error::NoSuchSlice { .. })));
 

@@ -56,8 +56,8 @@ fn a_declaration_that_contradicts_itself_is_refused() {
 fn a_slice_that_no_event_changes_is_refused_unless_the_host_says_so() {
     let builder = || SessionTypes::builder().slice::<Plan>();
     let refused = builder().build().unwrap_err();
-    let said = "slice `plan` is declared, and no event changes it: bind one, such as with `append_all`, or declare the \
-                slice as `seeded`";
+    let said = "slice `plan` is declared, but no event changes it: bind an event, for example with `append_all`, or declare \
+                the slice as `seeded`";
     assert_eq!(refused.to_string(), said);
     let other = builder().append_all::<Plan>().slice::<Notes>().build();
     assert!(matches!(other, Err(Error::SliceUnbound { slice }) if slice == "notes"));

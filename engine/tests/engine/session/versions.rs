@@ -177,7 +177,7 @@ fn a_recording_that_cannot_be_brought_up_to_date_says_where_and_why() {
     match home.store.open_session(id, &types::<Stubborn>()) {
         Err(Error::Decode { name, sequence, reason }) => {
             assert_eq!((name.as_str(), sequence), ("task_set", 2.into()));
-            assert_eq!(reason, "upcasting from version 1: there is no way from version 1 to 3");
+            assert_eq!(reason, "upcasting from version 1: there is no upcast from version 1 to 3");
         }
         other => panic!("{other:?}"),
     }

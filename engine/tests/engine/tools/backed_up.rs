@@ -212,7 +212,7 @@ fn what_stands_in_the_place_of_a_capture_is_named_left_alone_and_stops_nothing_e
                     assert_eq!(report.records, first.records + grown, "all else is copied");
                     let told: Vec<_> = report.damaged.iter().filter(|one| one.path == path).collect();
                     let [told] = told.as_slice() else { panic!("{path:?}: {report:?}") };
-                    assert!(told.reason.contains(&format!("it is {what}, where ")), "{told:?}");
+                    assert!(told.reason.contains(&format!("it is {what}, not ")), "{told:?}");
                     let mut others = report.damaged.iter().filter(|one| !one.path.starts_with(&path));
                     assert!(others.next().is_none() || !is_source, "{report:?}");
                 }
@@ -282,7 +282,7 @@ fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
         let report = back_up(&room, &to);
         let [told] = report.damaged.as_slice() else { panic!("{object:?}: {report:?}") };
         assert_eq!(told.path, report.dir.join("files").join(&object));
-        assert!(told.reason.contains("other bytes follow on its content"), "{told:?}");
+        assert!(told.reason.contains("extra bytes after its content"), "{told:?}");
         fs::write(&path, &sound).unwrap();
         let healed = back_up(&room, &to);
         assert!(healed.damaged.is_empty(), "{healed:?}");

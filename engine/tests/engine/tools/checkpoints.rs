@@ -219,7 +219,7 @@ fn a_snapshot_of_files_in_memory_is_restored_here_and_its_json_names_what_it_lea
     added("three");
     let before = left();
     let refused = state.restore(&read).unwrap_err().to_string();
-    assert!(refused.contains("`filesystem`") && refused.contains("left out of the JSON"), "{refused}");
+    assert!(refused.contains("`filesystem`") && refused.contains("omitted from the JSON"), "{refused}");
     assert_eq!(left(), before);
     // It may not list a resource as left out that it contains, or the reverse.
     let lies = json.replace(r#""left_out":["filesystem"]"#, r#""left_out":["budget"]"#);

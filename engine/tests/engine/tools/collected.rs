@@ -66,7 +66,7 @@ fn captures_of_the_latest_calls_stay_and_what_goes_is_told_from_what_is_damaged(
     let before = room.seen();
     let refused = room.state().rewind(then[0].0, &RewindOptions::default());
     assert!(matches!(&refused, Err(Error::Collected { .. })), "{refused:?}");
-    assert!(refused.unwrap_err().to_string().contains("was collected from"));
+    assert!(refused.unwrap_err().to_string().contains("by a collection"));
     assert_eq!(room.seen(), before);
     // Later calls work as before, also with content that was collected.
     let again = room.call("printf 0 > page; printf 0 > only-0");

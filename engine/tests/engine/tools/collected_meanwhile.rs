@@ -76,7 +76,7 @@ fn what_a_child_needs_stays_though_it_is_created_while_its_parents_captures_are_
     }
     let [before, between, behind, unread] = &told[..] else { panic!("four were created") };
     assert_eq!((before, between), (&None, &None));
-    assert!(behind.as_ref().unwrap().contains("was created meanwhile"), "{behind:?}");
+    assert!(behind.as_ref().unwrap().contains("was created during the collection"), "{behind:?}");
     assert!(unread.as_ref().unwrap().contains("cannot be read"), "{unread:?}");
 }
 

@@ -196,7 +196,7 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
     };
     // Invalid decisions are refused at once.
     let wrong = leave(&Settlement::approved([7; 32])).unwrap_err().to_string();
-    assert!(wrong.contains("other arguments"), "{wrong}");
+    assert!(wrong.contains("arguments that differ"), "{wrong}");
     assert!(leave(&Settlement::run_again()).is_err());
     let nobody =
         shop.elsewhere().leave_decision(shop.session().id(), asked.operation, &approved, " ", "seen");
@@ -276,7 +276,10 @@ fn hostile_and_torn_files_harm_nothing() {
     assert_eq!(reasons.len(), 6, "{reasons:?}");
     assert_eq!(shop.session().position(), before);
     assert!(reasons.iter().any(|reason| reason.contains("another session")), "{reasons:?}");
-    assert!(reasons.iter().any(|reason| reason.contains("others may have written it")), "{reasons:?}");
+    assert!(
+        reasons.iter().any(|reason| reason.contains("its permissions allow others to write it")),
+        "{reasons:?}"
+    );
     assert_eq!(shop.reasons(), [""; 0], "each is refused once");
     assert!(aside.exists() && directory.join("notes.txt").exists());
     assert_eq!(shop.session().pending_questions().unwrap().len(), 1);

@@ -186,7 +186,7 @@ fn a_directory_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there
     let run = other.open(id);
     let at = run.state.session().position();
     let refused = run.fill().unwrap_err().to_string();
-    assert!(refused.contains("it is not empty") && refused.contains("`Rebind::Overwrite`"), "{refused}");
+    assert!(refused.contains("is not empty") && refused.contains("`Rebind::Overwrite`"), "{refused}");
     assert_eq!((other.files(), run.state.session().position()), (held(&[("mine", "mine")]), at));
     let overwrite = RewindOptions { overwrite: true, ..RewindOptions::default() };
     run.state.fill(&overwrite).unwrap().unwrap();

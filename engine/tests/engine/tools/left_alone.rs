@@ -115,7 +115,7 @@ fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
             let report = store.collect(&CollectOptions { dry_run, ..keeping(1) }).unwrap();
             assert_eq!(report.all, CollectedFiles::default(), "{what}: {report:?}");
             let why = &report.skipped[&id];
-            assert!(why.contains(&format!("it is {what}, where a regular file should be")), "{what}: {why}");
+            assert!(why.contains(&format!("it is {what}, not a regular file")), "{what}: {why}");
         }
         match what {
             "a directory" => fs::remove_dir_all(&commit).unwrap(),

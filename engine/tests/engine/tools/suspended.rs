@@ -594,7 +594,7 @@ fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
         assert_eq!(export.suspended_operations, [operation]);
         let refused = store.import(&export, &types(), foldlog::ImportOptions::default());
         assert!(
-            matches!(&refused, Err(Error::Export(reason)) if reason.contains("waited for somebody")),
+            matches!(&refused, Err(Error::Export(reason)) if reason.contains("were suspended")),
             "{refused:?}"
         );
     }

@@ -92,7 +92,7 @@ fn a_wait_ends_after_its_limit_and_names_what_it_waited_for() {
             assert!(open_for >= waited, "{open_for:?} {waited:?}");
             assert!(text.starts_with("waited 0.0"), "{text}");
             assert!(text.contains(&format!(" s for operation {id} (`write`), open for 0.")), "{text}");
-            assert!(text.contains(&format!("since {}:{begun_in}:", file!())), "{text}");
+            assert!(text.contains(&format!("started at {}:{begun_in}:", file!())), "{text}");
         });
     });
     assert_eq!(session.position(), records);

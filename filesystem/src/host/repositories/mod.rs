@@ -231,7 +231,7 @@ impl Repositories {
         let read = std::str::from_utf8(&bytes).ok().and_then(Repositories::decode);
         read.ok_or_else(|| Error::Object {
             path: objects.path(id),
-            reason: "it does not say what repositories were like".to_owned(),
+            reason: "it is not a record of repositories".to_owned(),
         })
     }
 

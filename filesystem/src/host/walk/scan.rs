@@ -84,7 +84,7 @@ impl WorkspaceWalk<'_> {
                 });
                 return Ok(());
             }
-            return Err(Error::path(display_path(&path), "too many directories in one another"));
+            return Err(Error::path(display_path(&path), "too many nested directories"));
         }
         let directory = match at.open() {
             Ok(directory) => directory,

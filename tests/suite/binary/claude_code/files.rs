@@ -239,7 +239,7 @@ fn every_prefix_of_a_transcript_is_imported_and_comes_out() {
     assert_eq!(torn, whole.len() - last - 2);
     let ran = place.run(&[place.write("s.jsonl", "")], &[]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("the file holds no line of a transcript"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the file contains no line of a transcript"), "{}", ran.stderr);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn without_a_directory_a_transcript_of_one_file_is_printed_and_anything_else_ref
     let file = place.write("s.jsonl", text(&main));
     place.write("s/subagents/agent-x1.jsonl", text(&agent));
     place.import(&[file]);
-    for (session, told) in [(place.session(), "2 files"), (place.child(), "holds no transcript")] {
+    for (session, told) in [(place.session(), "2 files"), (place.child(), "contains no transcript")] {
         let ran = foldlog(["export", session.to_str().unwrap(), "--format", "claude-code"]);
         assert_eq!(ran.code, 2);
         assert!(ran.stderr.contains(told), "{}", ran.stderr);

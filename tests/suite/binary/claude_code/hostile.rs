@@ -149,9 +149,9 @@ fn what_is_no_transcript_is_refused_and_leaves_nothing_behind() {
     let place = Place::new();
     let good = place.write("good.jsonl", text(&parallel()));
     for (content, told) in [
-        ("", "the file holds no line of a transcript"),
-        ("\n\n", "the file holds no line of a transcript"),
-        ("hello\n{}\n[]", "the file holds no line of a transcript"),
+        ("", "the file contains no line of a transcript"),
+        ("\n\n", "the file contains no line of a transcript"),
+        ("hello\n{}\n[]", "the file contains no line of a transcript"),
     ] {
         let bad = place.write("bad.jsonl", content);
         let ran = place.run(&[good.clone(), bad], &[]);

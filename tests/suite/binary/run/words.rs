@@ -37,12 +37,15 @@ fn a_tool_that_the_program_does_not_offer_is_refused_and_those_that_it_offers_ar
         ("Read,Bsh", &["offers no tool `Bsh`"]),
         ("TodoWrite,Monitor,Bsh", &["offers no tool `TodoWrite`, `Bsh`"]),
         ("bash", &["offers no tool `bash`", "write it `Bash`"]),
-        ("", &["--tool names no tool", "`none`"]),
+        ("", &["--tool contains an empty name", "`none`"]),
         ("default", &["--tool names `default`"]),
-        ("Read,", &["--tool names no tool"]),
-        ("none,Read", &["`none` beside other tools"]),
-        ("Bash(git log:*)", &["--tool takes names alone"]),
-        ("mcp__files__read", &["no tool `mcp__files__read`", "no MCP servers", "--project-servers"]),
+        ("Read,", &["--tool contains an empty name"]),
+        ("none,Read", &["`none` together with other tools"]),
+        ("Bash(git log:*)", &["--tool accepts only names of tools"]),
+        (
+            "mcp__files__read",
+            &["the tool `mcp__files__read` is not available", "no MCP servers", "--project-servers"],
+        ),
         ("\u{1b}[2J", &["no tool `\\u{1b}[2J`"]),
     ] {
         refused(place.words(&["--tool", tool]), told);
@@ -118,20 +121,20 @@ fn what_is_wrong_before_the_run_leaves_no_session() {
     fs::write(place.path("file"), "no program").unwrap();
     fs::write(place.path("nul"), "a\0b").unwrap();
     for (program, told) in [
-        (text("nowhere"), ["there is no program ", "npm install -g"]),
-        (text("nowhere.js"), ["there is no program ", "npm install -g"]),
-        ("no-such-program".to_owned(), ["no program `no-such-program` in PATH", "npm install -g"]),
-        (text("directory"), ["is no program", "--program PATH"]),
-        (text("file"), ["is no program", "--program PATH"]),
+        (text("nowhere"), ["does not exist", "npm install -g"]),
+        (text("nowhere.js"), ["does not exist", "npm install -g"]),
+        ("no-such-program".to_owned(), ["the program `no-such-program` is not in PATH", "npm install -g"]),
+        (text("directory"), ["is not a program", "--program PATH"]),
+        (text("file"), ["is not a program", "--program PATH"]),
     ] {
         refused(place.words_with("--program", &program), &told);
     }
     // The program is looked up in the PATH that it is given.
     let mut words = place.words_with("--program", "claude-stand-in");
     words.extend(["--env".to_owned(), format!("PATH={}", text("directory"))]);
-    refused(words.clone(), &["no program `claude-stand-in` in PATH"]);
+    refused(words.clone(), &["the program `claude-stand-in` is not in PATH"]);
     refused(place.words(&["--system-file", &text("nowhere")]), &["check the path"]);
-    refused(place.words(&["--system-file", &text("nul")]), &["holds a NUL"]);
+    refused(place.words(&["--system-file", &text("nul")]), &["contains a NUL byte"]);
     assert!(!place.path("store").exists());
     std::os::unix::fs::symlink(
         env!("CARGO_BIN_EXE_claude-stand-in"),
@@ -180,7 +183,7 @@ fn the_options_that_leave_paths_out_leave_out_nothing_else() {
         mkfifo(&place.path("work").join(name), Mode::S_IRWXU).unwrap();
     }
     let ran = place.run(&[]);
-    let (_, options) = ran.stderr.split_once("in every rollback: ").unwrap();
+    let (_, options) = ran.stderr.split_once("captures and rollbacks by ").unwrap();
     let split = format!("printf '%s\\n' {}", options.lines().next().unwrap());
     let split = std::process::Command::new("sh").args(["-c", &split]).output().unwrap();
     let options = String::from_utf8(split.stdout).unwrap();
@@ -287,7 +290,7 @@ fn resume_without_an_id_takes_the_latest_run_that_is_not_complete() {
     let before = place.starts().len();
     refused(
         place.words(&["--resume"]),
-        &["is complete", "leave out --resume to begin another one", "--resume "],
+        &["is complete", "leave out --resume to start a new run", "--resume "],
     );
     assert_eq!(place.starts().len(), before);
 }
@@ -298,7 +301,7 @@ fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
     let place = Place::new(&answering("done"));
     fs::write(place.path("task.md"), b"Gr\xc3\xbc\xdfe").unwrap();
     let shown = place.path("task.md").to_str().unwrap().to_owned();
-    refused(place.words(&[]), &[&format!("{shown} is no text in UTF-8: byte 4 is 0xdf"), "--prompt FILE"]);
+    refused(place.words(&[]), &[&format!("{shown} is not UTF-8 text: byte 4 is 0xdf"), "--prompt FILE"]);
     let good = place.path("script").to_str().unwrap().to_owned();
     let mut words = place.words_with("--prompt", &good);
     words.extend(["--system-file".to_owned(), shown]);
@@ -309,7 +312,7 @@ fn a_prompt_that_is_not_utf_8_is_told_with_the_place_of_its_first_bad_byte() {
         &[&format!("--prompt {directory} cannot be read"), "check the path"],
     );
     fs::write(place.path("task.md"), " \n").unwrap();
-    refused(place.words(&[]), &["holds no text"]);
+    refused(place.words(&[]), &["contains no text"]);
 }
 
 /// Bug: an error named the failing part twice (`response failed: response failed: ...`), after a
@@ -350,8 +353,8 @@ fn each_option_that_is_misused_is_named_with_what_is_right() {
         (&["--max-turns", "-1"], &["--max-turns", "whole number of 1 or more"]),
         (&["--session", "one"], &["--session", "give a UUID"]),
         (&["--resume", "one"], &["--resume", "a UUID", "foldlog sessions STORE"]),
-        (&["--model", " "], &["--model names no model"]),
-        (&["--system", " "], &["--system holds no text"]),
+        (&["--model", " "], &["--model is empty"]),
+        (&["--system", " "], &["--system contains no text"]),
         (&["--env", ""], &["--env names no variable", "NAME=VALUE"]),
         (&["--env", "=x"], &["--env names no variable"]),
         (&["--permission-mode", "some"], &["--permission-mode", "acceptEdits", "dontAsk"]),
@@ -359,8 +362,8 @@ fn each_option_that_is_misused_is_named_with_what_is_right() {
         refused(place.words(others), told);
     }
     let file = place.path("task.md").to_str().unwrap().to_owned();
-    refused(place.words_with("--workspace", &file), &["task.md is no directory", "--workspace DIR"]);
-    refused(place.words_with("--store", &file), &["task.md is no directory", "--store DIR"]);
+    refused(place.words_with("--workspace", &file), &["task.md is not a directory", "--workspace DIR"]);
+    refused(place.words_with("--store", &file), &["task.md is not a directory", "--store DIR"]);
     fs::create_dir_all(place.path("other/sessions/work")).unwrap();
     let mut words = place.words_with("--workspace", place.path("other/sessions/work").to_str().unwrap());
     let at = words.iter().position(|word| word == "--store").unwrap();
@@ -372,7 +375,10 @@ fn each_option_that_is_misused_is_named_with_what_is_right() {
     let id = place.id();
     refused(place.words(&["--session", &id]), &["already", &format!("--resume {id}")]);
     let other = uuid::Uuid::new_v4().to_string();
-    refused(place.words(&["--resume", &other]), &[&format!("holds no session {other}"), "foldlog sessions "]);
+    refused(
+        place.words(&["--resume", &other]),
+        &[&format!("contains no session {other}"), "foldlog sessions "],
+    );
 }
 
 /// Bug: a run without `--model` requested a model that its provider had retired, and the printed
@@ -383,7 +389,7 @@ fn no_model_is_asked_for_unless_one_is_named_and_one_that_is_unknown_is_not_repe
     let place =
         Place::new(&json!([{"turn": true}, {"result": unknown, "is_error": true, "api_error_status": 404}]));
     let ran = place.run(&[]);
-    assert!(ran.stderr.contains("by --model"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("add --model"), "{}", ran.stderr);
     let given = || place.starts().last().unwrap()["arguments"].to_string();
     assert!(!given().contains("--model"), "{}", given());
     let ran = place.run(&["--model", "nope"]);
@@ -413,21 +419,18 @@ fn an_option_that_ends_a_run_is_named_and_left_out_of_the_command_that_resumes()
     assert!(next.contains("larger --max-turns") && !next.contains("--max-turns 3"), "{next}");
     let (error, next) =
         told(&fails(json!({"subtype": "error_max_budget_usd"})), &["--max-budget-usd", "0.5"]);
-    assert_eq!(error, "the run cost as much as --max-budget-usd allows");
+    assert_eq!(error, "the run reached the cost limit of --max-budget-usd");
     assert!(next.contains("larger --max-budget-usd") && !next.contains("--max-budget-usd 0.5"), "{next}");
     let (error, next) = told(&Place::new(&within("Write")), &["--deadline", "4"]);
-    assert_eq!(error, "the time that --deadline gives passed while a tool ran");
+    assert_eq!(error, "the time limit of --deadline was reached while a tool ran");
     assert!(next.contains("later --deadline") && !next.contains("--deadline 4s"), "{next}");
     let (error, next) = told(&fails(json!({"stop_reason": "refusal"})), &[]);
-    assert_eq!(error, "response failed: the model refuses to answer: API Error");
-    assert!(next.contains("ask otherwise") && next.contains("--resume "), "{next}");
+    assert_eq!(error, "response failed: the model refused to answer: API Error");
+    assert!(next.contains("write another message") && next.contains("--resume "), "{next}");
     let (error, next) = told(&fails(json!({"api_error_status": 401})), &[]);
     assert!(error.contains("refuses the key") && next.contains("set ANTHROPIC_API_KEY"), "{error} {next}");
     let (error, next) = told(&fails(json!({"terminal_reason": "prompt_too_long"})), &[]);
-    assert!(
-        error.contains("longer than the model takes") && next.contains("without --resume"),
-        "{error} {next}"
-    );
+    assert!(error.contains("too long for the model") && next.contains("without --resume"), "{error} {next}");
 }
 
 /// Bug: no option let the program read a project's own instructions.

@@ -194,11 +194,7 @@ fn failures_of_the_provider_are_told_apart() {
         (json!({"result": "API Error: 401 {\"type\":\"error\"}"}), "key", EvaluationPhase::Request),
         (json!({"api_error_status": 404}), "model", EvaluationPhase::Request),
         (json!({"subtype": "error_max_budget_usd"}), "max_budget_usd", EvaluationPhase::Budget),
-        (
-            json!({"terminal_reason": "prompt_too_long"}),
-            "longer than the model takes",
-            EvaluationPhase::Request,
-        ),
+        (json!({"terminal_reason": "prompt_too_long"}), "too long for the model", EvaluationPhase::Request),
         (json!({"result": "something else"}), "something else", EvaluationPhase::Request),
     ];
     for (result, named, phase) in others {

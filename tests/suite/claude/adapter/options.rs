@@ -151,7 +151,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
             (ClaudeAgentSDKModelConfig::default().with_llm_config(&general), "temperature and top_p"),
             (
                 ClaudeAgentSDKModelConfig { top_p: Some(0.9), ..ClaudeAgentSDKModelConfig::default() },
-                "takes no top_p",
+                "does not support top_p",
             ),
         ];
         for (model, named) in cases {
@@ -164,7 +164,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
         let messages = asking("Go.").messages;
         let options = EvaluateOptions { messages, on_delta: Some(&mut told), ..EvaluateOptions::default() };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
-        assert!(error.to_string().contains("leave `on_delta` out"), "{error}");
+        assert!(error.to_string().contains("leave out `on_delta`"), "{error}");
         assert!(host.session().conversation("run").unwrap().is_none(), "a refused evaluation said something");
     });
     assert!(world.starts().is_empty());

@@ -260,7 +260,7 @@ fn a_run_that_cannot_be_made_ready_fails_in_the_replay_too() {
     world.run(|host| {
         let adapter = host.adapter().with_home(ProgramHome::Kept(file.clone()));
         let error = host.ask_with(&adapter, "Go.").unwrap_err();
-        assert!(error.to_string().contains("a directory of the run cannot be made"), "{error}");
+        assert!(error.to_string().contains("a directory of the run cannot be created"), "{error}");
         assert!(error.to_string().contains("tests:page"), "{error}");
     });
     assert!(world.starts().is_empty());
@@ -274,7 +274,10 @@ fn a_tool_of_the_host_must_not_have_the_name_of_one_of_the_program_that_may_run(
     let world = World::new(&json!([]));
     world.run_unreplayed(|host| {
         let error = host.ask_with(&host.adapter().with_options(native(&["add"])), "Go.").unwrap_err();
-        assert!(error.to_string().contains("`add` has the name of a tool of the program"), "{error}");
+        assert!(
+            error.to_string().contains("`add` has the same name as an enabled tool of the program"),
+            "{error}"
+        );
     });
     assert!(world.starts().is_empty());
 }

@@ -544,7 +544,7 @@ fn a_session_of_the_program_in_which_another_run_works_is_refused() {
         let adapter = || with_options(host, continues.clone()).with_home(ProgramHome::Kept(kept.clone()));
         let error = host.ask_with(&adapter(), "More.").unwrap_err();
         assert!(
-            error.to_string().contains(&format!("another run works in the program's session {id}")),
+            error.to_string().contains(&format!("another run uses the program's session {id}")),
             "{error}"
         );
         other.unlock().unwrap();

@@ -81,7 +81,7 @@ fn a_replay_cannot_end_before_it_begins_nor_behind_the_log() {
 }
 
 #[test]
-#[should_panic(expected = "nothing was compared: the log holds no record of a host")]
+#[should_panic(expected = "nothing was compared: the log contains no records of a host")]
 fn the_assertion_of_a_replay_does_not_hold_of_a_log_in_which_a_host_wrote_nothing() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
@@ -153,7 +153,7 @@ fn names_of_observations_that_are_the_engines_own_are_refused_and_so_is_what_can
     let session = stored.store().create(&types()).unwrap();
     let position = session.position();
     let error = session.observe("foldlog.now", || 1).unwrap_err();
-    assert!(error.to_string().contains("the engine's own"), "{error}");
+    assert!(error.to_string().contains("reserved for the engine"), "{error}");
     assert_eq!(session.position(), position);
 }
 
