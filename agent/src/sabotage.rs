@@ -3,7 +3,7 @@
 
 foldlog_codec::breakages! {
     // Conversations.
-    AnswerAskedAgain = "answer-asked-again": "The loop asks a provider again where it is to go on with a recorded answer.",
+    AnswerAskedAgain = "answer-asked-again": "The loop sends a request again although its answer is recorded.",
     CallsRunTwice = "calls-run-twice": "The loop runs each call of an answer twice.",
-    SiblingSkipped = "sibling-skipped": "A call beside one that waits for somebody does not run.",
+    SiblingSkipped = "sibling-skipped": "A call does not run if a call of the same answer is suspended.",
 }

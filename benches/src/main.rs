@@ -7,7 +7,8 @@
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit
 //! alternately. A row whose limit's median is over 1.5 times its minimum is void, since the machine
 //! was busy then. A row reports a subject that waited for a processor over a tenth of its time.
-//! `README.md` next to the sources describes the results.
+//! `README.md` next to the sources describes the rows, and `docs/reference/performance.md` has
+//! results.
 //!
 //! | module | contains |
 //! |---|---|

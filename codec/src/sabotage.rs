@@ -5,8 +5,9 @@
 //! in a binary. With it, the breakage named by the environment variable `FOLDLOG_SABOTAGE` is in
 //! force for the whole process; without the variable, none is.
 //!
-//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md`
-//! names the tests that catch each breakage, and `tests/support/src/sabotage.rs` runs them.
+//! Each crate lists its own breakages with [`breakages!`](crate::breakages).
+//! `docs/internals/breakages.md` names the tests that catch each breakage, and
+//! `tests/support/src/sabotage.rs` runs them.
 
 /// Declares the breakages of a crate, and a function that returns whether one is in force.
 #[doc(hidden)]
@@ -42,13 +43,13 @@ macro_rules! breakages {
 
 breakages! {
     // Frames.
-    CrcWithoutHeader = "crc-without-header": "A frame's checksum covers its body alone.",
+    CrcWithoutHeader = "crc-without-header": "A frame's checksum covers only its body.",
 
     // Limits.
-    PayloadOverLimit = "payload-over-limit": "A payload is recorded although no reader takes one so large.",
+    PayloadOverLimit = "payload-over-limit": "A payload is recorded although it is too large for a reader.",
 
     // Readers.
-    ControlsRaw = "controls-raw": "What came from outside is printed with its control characters.",
+    ControlsRaw = "controls-raw": "Text from outside is printed with its control characters.",
 }
 
 /// Returns whether the breakage of this name is in force.

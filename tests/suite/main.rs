@@ -1,5 +1,5 @@
-//! The tests that cross crates, in one runner. `tests/README.md` lists the behaviour that each of
-//! them shows.
+//! The tests that cross crates, in one runner. `docs/internals/checklist.md` lists the behaviour
+//! that each of them shows.
 
 mod binary;
 mod claude;

@@ -5,12 +5,12 @@ use foldlog::sabotage::Breakage as OfEngine;
 use foldlog_agent::sabotage::Breakage as OfAgents;
 use foldlog_codec::sabotage::Breakage as OfFormat;
 use foldlog_tasks::sabotage::Breakage as OfTasks;
-use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing, readme, table};
+use foldlog_test_support::sabotage::{Runner, assert_caught, assert_passing, read_page, table};
 
 #[test]
 fn each_breakage_has_a_row_that_says_what_is_broken() {
-    let readme = readme();
-    let mut rows: Vec<(&str, &str)> = table(&readme).iter().map(|row| (row.breakage, row.what)).collect();
+    let page = read_page();
+    let mut rows: Vec<(&str, &str)> = table(&page).iter().map(|row| (row.breakage, row.what)).collect();
     let mut breakages =
         [OfFormat::ALL, OfWorkspaces::ALL, OfEngine::ALL, OfAgents::ALL, OfTasks::ALL].concat();
     rows.sort_unstable();

@@ -2,10 +2,10 @@
 //! each in turn.
 //!
 //! `cd benches/peers && cargo run --release --
-//! [kill|append|durable|durable16|durable64|scan|reopen|steady|tau-bench]...` prints the table
-//! whose rows are in `benches/README.md`. Each round is a process of its own, so that no contestant
-//! shares memory or threads with another one, and can be killed. `kill` shows the surviving records
-//! of each. A number is the median of the rounds.
+//! [kill|append|durable|durable16|durable64|scan|reopen|steady|tau-bench]...` prints a table; past
+//! results are in `docs/reference/performance.md`. Each round is a process of its own, so that no
+//! contestant shares memory or threads with another one, and can be killed. `kill` shows the
+//! surviving records of each. A number is the median of the rounds.
 //!
 //! | module | contains |
 //! |---|---|

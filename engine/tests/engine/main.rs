@@ -1,5 +1,5 @@
-//! Tests of the engine through its public API. `tests/README.md` lists the behaviour that each of
-//! them shows.
+//! Tests of the engine through its public API. `docs/internals/checklist.md` lists the behaviour
+//! that each of them shows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::redundant_clone, clippy::semicolon_if_nothing_returned)]
 

@@ -1,5 +1,5 @@
-//! Shows that the protocol over object storage keeps its promises. `tests/README.md` of the
-//! workspace lists the test of each one.
+//! Shows that the protocol over object storage keeps its promises. `docs/spec/remote.md` lists the
+//! test of each one.
 
 // Clippy does not take helpers of tests for tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,6 +1,6 @@
 //! The tests detect faults: foldlog is broken deliberately, one way at a time, and the tests that
-//! `tests/README.md` lists for each way have to fail. Each runs in its own process, since a
-//! breakage applies to a whole process.
+//! `docs/internals/breakages.md` lists for each way have to fail. Each runs in its own process,
+//! since a breakage applies to a whole process.
 //!
 //! Tests whose names start with `engine::` or `persistence::` are those of the runner of that name,
 //! all others those of the suite. Each runner runs its own tests.
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// The heading above the table of breakages.
-const HEADING: &str = "## Sabotage";
+const HEADING: &str = "## Table";
 
 /// The time limit of one process. A breakage that makes a test wait forever is not detected by it.
 const PROCESS_MAX: Duration = Duration::from_secs(300);
@@ -51,8 +51,8 @@ pub struct Row<'a> {
     tests: Vec<&'a str>,
 }
 
-pub fn table(readme: &str) -> Vec<Row<'_>> {
-    let section = readme.split_once(HEADING).expect("the README has a table of breakages").1;
+pub fn table(page: &str) -> Vec<Row<'_>> {
+    let section = page.split_once(HEADING).expect("the page has a table of breakages").1;
     let section = section.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     rows.map(|line| {
@@ -68,17 +68,18 @@ pub fn table(readme: &str) -> Vec<Row<'_>> {
 
 /// Returns the rows that list tests of a runner, with only these tests, by their names in the
 /// runner.
-fn rows_of(readme: &str, runner: Runner) -> Vec<Row<'_>> {
-    let rows = table(readme).into_iter().map(|row| {
+fn rows_of(page: &str, runner: Runner) -> Vec<Row<'_>> {
+    let rows = table(page).into_iter().map(|row| {
         let tests = row.tests.into_iter().filter_map(|name| runner.own_name(name));
         Row { tests: tests.collect(), ..row }
     });
     rows.filter(|row| !row.tests.is_empty()).collect()
 }
 
-pub fn readme() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    std::fs::read_to_string(path).expect("the tests have a README")
+/// Returns the page with the table of breakages.
+pub fn read_page() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/breakages.md");
+    std::fs::read_to_string(path).expect("the docs have a page of breakages")
 }
 
 /// Runs each of these tests in its own process, and returns whether it passed, and its output. A
@@ -123,8 +124,8 @@ fn run(tests: &[&str], breakage: Option<&str>) -> (BTreeMap<String, bool>, Strin
 /// Checks that the tests of a runner that detect breakages pass without a breakage, so that each
 /// fails only because of its breakage.
 pub fn assert_passing(runner: Runner) {
-    let readme = readme();
-    let rows = rows_of(&readme, runner);
+    let page = read_page();
+    let rows = rows_of(&page, runner);
     let tests: BTreeSet<&str> = rows.iter().flat_map(|row| row.tests.iter().copied()).collect();
     let tests = Vec::from_iter(tests);
     // In chunks, each of which has its own time limit.
@@ -138,8 +139,8 @@ pub fn assert_passing(runner: Runner) {
 
 /// Checks that the listed tests of a runner detect each breakage.
 pub fn assert_caught(runner: Runner) {
-    let readme = readme();
-    let rows = rows_of(&readme, runner);
+    let page = read_page();
+    let rows = rows_of(&page, runner);
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let missed = std::thread::scope(|scope| {
