@@ -1,5 +1,56 @@
-// The README's examples are tested by the crate `foldlog-agent`, which some of them use.
-#![cfg_attr(not(doctest), doc = include_str!("../../README.md"))]
+//! An embedded, event-sourced state engine for AI agents.
+//!
+//! A host dispatches events to a [`Session`]. Each event becomes a checksummed record in an
+//! append-only log, and reducers fold the records into typed slices. Snapshots and rollbacks are
+//! positions in that log. A tool call is a transaction: if it fails, or its process dies within it,
+//! slices and workspaces are rolled back to its start.
+//!
+//! | to | use |
+//! |---|---|
+//! | open a directory of sessions | [`Store`], [`StoreOptions`], [`Durability`] |
+//! | declare events, slices and reducers | [`SessionTypes`], [`Event`], [`Slice`], [`Policy`] |
+//! | dispatch, read, take snapshots, roll back | [`Session`] |
+//! | run tools as transactions over directories | [`tools`], [`ExecutionState`], [`filesystem`] |
+//! | record conversations and resume them | [`conversation`]; the crate `foldlog-agent` runs them |
+//! | read a log without the host's types | [`inspect`] |
+//! | replay a host over its log | [`replay`]; the crate `foldlog-replay` has assertions |
+//! | store records on other machines | [`replication`]; the crate `foldlog-remote` implements it |
+//! | test a host | `testkit` (feature `testkit`) |
+//!
+//! # Example
+//!
+//! ```
+//! use foldlog::{Event, EventSlice, SessionTypes, SnapshotOptions, Store};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct StepAdded {
+//!     title: String,
+//! }
+//!
+//! impl Event for StepAdded {
+//!     const NAME: &'static str = "plan.step_added";
+//! }
+//!
+//! # fn main() -> foldlog::Result<()> {
+//! # let temporary = tempfile::tempdir().unwrap();
+//! # let directory = temporary.path();
+//! let session = Store::open(directory)?.create(&SessionTypes::builder().build()?)?;
+//! session.dispatch(StepAdded { title: "read the issue".into() })?;
+//! let before = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
+//! session.dispatch(StepAdded { title: "a step that turns out wrong".into() })?;
+//! session.rollback(&before)?;
+//! assert_eq!(session.view::<EventSlice<StepAdded>>()?.len(), 1);
+//! session.close()
+//! # }
+//! ```
+//!
+//! # Guarantees and limits
+//!
+//! `docs/reference` in the repository states durability, what a failed call leaves of a workspace,
+//! and the limits; `docs/guide` explains each task with whole programs. The engine runs on Linux,
+//! calls no model and starts no async runtime. Library code does not panic on bad input: it returns
+//! [`Error`], which names file, byte and record.
+
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod background;

@@ -1,4 +1,4 @@
-//! The table of what a failed tool leaves unchanged and what not, in README and in the docs of
+//! The table of what a failed tool leaves unchanged and what not, in `docs/reference/failed-calls.md` and in the docs of
 //! `HostFilesystem`: each row is tested.
 
 use std::fs::{self, File};
@@ -176,10 +176,10 @@ const TRIED: &[(&str, fn())] = &[
 #[test]
 fn each_row_of_the_table_of_what_comes_back_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let readme = rows(&fs::read_to_string(root.join("README.md")).unwrap(), "");
+    let page = rows(&fs::read_to_string(root.join("docs/reference/failed-calls.md")).unwrap(), "");
     let docs = fs::read_to_string(root.join("filesystem/src/host/mod.rs")).unwrap();
-    assert_eq!(rows(&docs, "/// "), readme, "README and the docs of `HostFilesystem` say the same");
-    let named: Vec<&str> = readme.iter().map(|(of, _)| of.as_str()).collect();
+    assert_eq!(rows(&docs, "/// "), page, "the page and the docs of `HostFilesystem` say the same");
+    let named: Vec<&str> = page.iter().map(|(of, _)| of.as_str()).collect();
     assert_eq!(named, TRIED.iter().map(|(of, _)| *of).collect::<Vec<_>>());
     for (of, try_it) in TRIED {
         println!("{of}");

@@ -1,5 +1,5 @@
-//! Failures reported by users of other engines, each as a story that cannot happen here. The README
-//! names the promise that rules it out.
+//! Failures reported by users of other engines, each as a story that cannot happen here.
+//! `docs/reference/durability.md` names the promise that rules it out.
 
 use foldlog::inspect::ReplayReducers;
 use foldlog::tools::Recovery;

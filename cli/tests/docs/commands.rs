@@ -1,0 +1,83 @@
+//! The page of commands, which is made of the binary's help.
+
+use std::fmt::Write;
+
+use clap::{Arg, Command};
+
+use super::project;
+
+/// Set this variable to write the page anew.
+const UPDATE: &str = "FOLDLOG_BLESS";
+
+#[test]
+fn the_page_of_commands_is_that_of_the_binary() {
+    let page = project().join("docs/reference/commands.md");
+    let mut command = foldlog_cli::cli::command();
+    command.build();
+    let made = page_of(&command);
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&page, &made).expect("the page can be written");
+    }
+    let written = std::fs::read_to_string(&page).unwrap_or_default();
+    let line = made.lines().zip(written.lines()).find(|(made, written)| made != written);
+    assert!(made == written, "docs/reference/commands.md is old (set {UPDATE}=1 to write it): {line:?}");
+}
+
+#[test]
+fn the_help_fits_on_a_screen_and_lists_each_command_once() {
+    let mut command = foldlog_cli::cli::command();
+    let help = command.render_help().to_string();
+    assert!(help.lines().count() <= 60, "{help}");
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+    for verb in shown_commands(&command) {
+        let listed = format!("\n  {:<12} ", verb.get_name());
+        assert_eq!(help.matches(&listed).count(), 1, "{} in\n{help}", verb.get_name());
+    }
+}
+
+#[test]
+fn each_command_has_an_example() {
+    for verb in shown_commands(&foldlog_cli::cli::command()) {
+        let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
+        assert!(about.contains("Example: `"), "{}: {about}", verb.get_name());
+    }
+}
+
+fn page_of(command: &Command) -> String {
+    let mut page = String::from(
+        "# Commands\n\n\
+         All commands of the binary `foldlog`, with their options. This page is made from\n\
+         `foldlog help COMMAND`. [Output](output.md) describes what all commands share: exit codes, JSON,\n\
+         terminals and memory.\n",
+    );
+    for verb in shown_commands(command) {
+        section(verb, &format!("foldlog {}", verb.get_name()), &mut page);
+    }
+    page.push_str("\n## Options of all commands\n\n");
+    command.get_arguments().filter(|argument| argument.is_global_set()).for_each(|it| option(it, &mut page));
+    page
+}
+
+fn shown_commands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+}
+
+fn section(command: &Command, name: &str, page: &mut String) {
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").trim();
+    let _ = write!(page, "\n## {name}\n\n{}\n\n```text\n{usage}\n```\n\n", about.trim());
+    let own = |argument: &&Arg| {
+        !argument.is_hide_set() && !argument.is_global_set() && argument.get_id().as_str() != "help"
+    };
+    command.get_arguments().filter(own).for_each(|argument| option(argument, page));
+    for inner in shown_commands(command) {
+        section(inner, &format!("{name} {}", inner.get_name()), page);
+    }
+}
+
+fn option(argument: &Arg, page: &mut String) {
+    let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(page, "- `{argument}`: {help}");
+}
