@@ -214,7 +214,7 @@ pub(crate) fn note_interrupted(
     }
     for unsettled in unsettled {
         output.note(format_args!(
-            "note: operation {} (`{}`) was interrupted: its host or `foldlog run --resume` runs it again if that is safe; \
+            "note: operation {} (`{}`) was interrupted: its host runs it again if that is safe (`foldlog run --resume` settles it as failed); \
              otherwise decide with `foldlog settle`: `foldlog ledger` prints the commands",
             unsettled.operation,
             escape::text(&unsettled.tool)

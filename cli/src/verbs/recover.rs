@@ -601,7 +601,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     for RecoverOperationRow { operation, tool, .. } in unsettled {
         let commands = output.places.put_into(&format!("`foldlog ledger SESSION {operation}`"));
         output.line(format_args!(
-            "operation {operation} (`{tool}`) waits: its host or `foldlog run --resume` runs it again if that is safe; otherwise a person \
+            "operation {operation} (`{tool}`) waits: its host runs it again if that is safe (`foldlog run --resume` settles it as failed); otherwise a person \
              decides: {commands} prints the commands"
         ))?;
     }

@@ -277,6 +277,11 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
         let name = escape::text(name);
         output.line(format_args!("beside   {name}: not part of the log, and not copied"))?;
     }
+    if !salvaged.beside.is_empty() {
+        output.line(
+            "         to recover or rewind the new session, copy captures of workspaces into its directory: cp -a",
+        )?;
+    }
     if salvaged.left.is_empty() && salvaged.missing_objects.is_empty() {
         output.line("every record was copied")?;
     }
