@@ -17,6 +17,7 @@
 //! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
 //! | `redact` | hiding passwords and keys of typed URLs in errors |
+//! | `help` | the help of the binary, with its commands in groups |
 //! | `hints` | the commands in errors and notes, with the paths of this command line |
 //! | [`failure`] | the errors of verbs, with exit codes and next steps |
 //!
@@ -41,6 +42,7 @@
 pub mod cli;
 mod conversations;
 pub mod failure;
+mod help;
 mod hints;
 mod interrupts;
 pub mod output;

@@ -19,6 +19,7 @@ pub mod replay;
 pub mod replica;
 pub mod report;
 pub mod restore;
+pub mod restore_targets;
 pub mod rewind;
 pub mod run;
 pub mod salvage;

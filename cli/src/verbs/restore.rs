@@ -12,7 +12,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use super::checkpoints::describe_checkpoint;
-use super::recover;
+use super::restore_targets;
 use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
@@ -75,7 +75,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &recover::WorkspaceOptions {
+        let directories = &restore_targets::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -107,7 +107,7 @@ pub struct RestoreCommand<'a> {
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
     /// Directories of the workspaces to restore as well.
-    pub directories: &'a super::recover::WorkspaceOptions<'a>,
+    pub directories: &'a super::restore_targets::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]

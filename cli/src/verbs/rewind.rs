@@ -18,7 +18,8 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
-use super::recover::{self, named_part, places};
+use super::recover::named_part;
+use super::restore_targets::{WorkspaceOptions, places};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -117,7 +118,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &recover::WorkspaceOptions {
+        let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: false,
@@ -150,7 +151,7 @@ pub struct RewindCommand<'a> {
     /// Reason.
     pub reason: Option<&'a str>,
     /// Directories of the workspaces.
-    pub directories: &'a recover::WorkspaceOptions<'a>,
+    pub directories: &'a WorkspaceOptions<'a>,
 }
 
 /// Rewinds a session and its workspaces, or reports the effects of that.
@@ -199,7 +200,7 @@ fn explain_failure(
     failure: CommandError,
     log: &LogReader,
     at: At<'_>,
-    directories: &recover::WorkspaceOptions<'_>,
+    directories: &WorkspaceOptions<'_>,
 ) -> CommandError {
     match failure {
         CommandError::Engine(error @ Error::InsideTransaction { position, .. }) => {
@@ -237,7 +238,7 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
 }
 
 /// Returns the command that recovers the session with the given directories.
-fn recovery(at: At<'_>, directories: &recover::WorkspaceOptions<'_>) -> String {
+fn recovery(at: At<'_>, directories: &WorkspaceOptions<'_>) -> String {
     let mut command = format!("foldlog recover {}{}", quote_word(at.dir.as_os_str()), at.option());
     let given = [
         ("--workspace", directories.workspaces),

@@ -33,7 +33,7 @@ pub struct RecoveryCommand<'a> {
     /// Tree of files of the session.
     pub tree: Option<&'a Path>,
     /// Directories of the workspaces that are restored with the session.
-    pub directories: &'a super::recover::WorkspaceOptions<'a>,
+    pub directories: &'a super::restore_targets::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]

@@ -14,7 +14,7 @@ use foldlog_tasks::{Checkpoint, LeftAlone};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::recover::{WorkspaceOptions, places};
+use super::restore_targets::{WorkspaceOptions, places};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
