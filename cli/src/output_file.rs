@@ -27,8 +27,8 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if one exists and `force` is not set, or if the entry is something else,
-/// such as a device.
+/// [`CommandError::File`] if one exists and `force` is not set, [`CommandError::Usage`] if the
+/// entry is something else, such as a device.
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() && !there.is_symlink() => {
@@ -36,8 +36,8 @@ pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
             Err(CommandError::usage(what, "give another file"))
         }
         Ok(_) if !force => {
-            let what = format!("{} already exists", escape::path(path));
-            Err(CommandError::usage(what, "name another file, or replace it with --force"))
+            let source = io::Error::new(io::ErrorKind::AlreadyExists, "it already exists");
+            Err(CommandError::File { path: path.to_owned(), source })
         }
         _ => Ok(()),
     }

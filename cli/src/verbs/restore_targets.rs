@@ -111,7 +111,7 @@ pub(super) fn places(
                     return Err(CommandError::usage(format!("{what}{last}"), next));
                 }
             };
-            if !root.is_dir() {
+            if !root.exists() {
                 let what = format!("there is no directory {}", escape::path(&root));
                 let name = escape::text(&name);
                 let next = format!(

@@ -1,4 +1,4 @@
-//! The page of commands, which is made of the binary's help.
+//! The page of commands, which is generated from the binary's help.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 
 use super::project;
 
-/// Set this variable to write the page anew.
+/// This variable lets the test write the page.
 const UPDATE: &str = "FOLDLOG_BLESS";
 
 #[test]
@@ -38,7 +38,7 @@ fn the_help_fits_on_a_screen_and_lists_each_command_once() {
 #[test]
 fn each_command_has_an_example() {
     for verb in shown_commands(&foldlog_cli::cli::command()) {
-        let about = verb.get_long_about().or(verb.get_about()).map(ToString::to_string).unwrap_or_default();
+        let about = about(verb);
         assert!(about.contains("Example: `"), "{}: {about}", verb.get_name());
     }
 }
@@ -62,8 +62,12 @@ fn shown_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
 }
 
+fn about(command: &Command) -> String {
+    command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default()
+}
+
 fn section(command: &Command, name: &str, page: &mut String) {
-    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let about = about(command);
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").trim();
     let _ = write!(page, "\n## {name}\n\n{}\n\n```text\n{usage}\n```\n\n", about.trim());

@@ -51,7 +51,8 @@ fn shown_commands(text: &str) -> Vec<Shown<'_>> {
 fn run_page(page: &Path, commands: Vec<Shown<'_>>) -> Result<(), String> {
     let directory = tempfile::tempdir().expect("a directory can be made");
     let binary = Path::new(env!("CARGO_BIN_EXE_foldlog"));
-    let path = format!("{}:{}", binary.parent().expect("it is in a directory").display(), env!("PATH"));
+    let directories = std::env::var("PATH").expect("there is a PATH");
+    let path = format!("{}:{directories}", binary.parent().expect("it is in a directory").display());
     let mut ids = Ids::new();
     for Shown { line, command, output } in commands {
         let command = ids.iter().fold(command.to_owned(), |command, (shown, id)| command.replace(shown, id));

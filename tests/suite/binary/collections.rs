@@ -43,7 +43,11 @@ fn the_binary_tells_what_would_go_and_removes_it_when_it_is_told_to() {
     let report: CollectReport = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(report, CollectReport::default());
     let wrong = gc(&directory.path().join("nowhere"), &[]);
-    assert!(wrong.code == 2 && wrong.stderr.contains("neither a store"), "{}", wrong.stderr);
+    assert!(
+        wrong.code == 2 && wrong.stderr.contains("is neither a store nor a session in one"),
+        "{}",
+        wrong.stderr
+    );
     assert_eq!(foldlog(["verify".into(), dir.into_os_string()]).code, 0);
 }
 

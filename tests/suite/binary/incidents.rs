@@ -522,7 +522,7 @@ fn the_ledger_of_an_operation_tells_what_a_person_needs_to_decide() {
     assert_eq!(settled.code, 0, "{}", settled.stderr);
     let after = night.run(&["ledger", "unsettled", "2"]).stdout;
     assert!(
-        after.contains("settled      failed by me, record ") && !after.contains("foldlog settle"),
+        after.contains("settled      failed by me, record ") && !after.contains("\n  decide\n"),
         "{after}"
     );
 

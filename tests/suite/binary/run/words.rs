@@ -121,8 +121,8 @@ fn what_is_wrong_before_the_run_leaves_no_session() {
     fs::write(place.path("file"), "no program").unwrap();
     fs::write(place.path("nul"), "a\0b").unwrap();
     for (program, told) in [
-        (text("nowhere"), ["does not exist", "npm install -g"]),
-        (text("nowhere.js"), ["does not exist", "npm install -g"]),
+        (text("nowhere"), ["/nowhere does not exist", "npm install -g"]),
+        (text("nowhere.js"), ["/nowhere.js does not exist", "npm install -g"]),
         ("no-such-program".to_owned(), ["the program `no-such-program` is not in PATH", "npm install -g"]),
         (text("directory"), ["is not a program", "--program PATH"]),
         (text("file"), ["is not a program", "--program PATH"]),
