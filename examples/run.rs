@@ -133,3 +133,8 @@ fn workers_that_are_killed_and_paused_bring_each_conversation_to_its_end() {
     ];
     prints(env!("CARGO_BIN_EXE_worker_pool"), &lines);
 }
+
+#[test]
+fn an_approved_call_runs_and_the_conversation_continues() {
+    prints(env!("CARGO_BIN_EXE_approval"), &["waits: Buy a boat?\nYou have a boat.\n"]);
+}
