@@ -6,8 +6,9 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`cli`] | the list of verbs, and the options that all have |
-//! | [`verbs`] | each verb's implementation, options and help, in one file per verb |
+//! | [`cli`] | the command line, with the options that all verbs have |
+//! | [`command`] | the trait by which each verb describes itself |
+//! | [`verbs`] | the list of verbs, and one file for each: options, help, facts and implementation |
 //! | [`runs`] | recorded runs of other tools' agents, and their conversion to sessions |
 //! | [`readers`] | opening a session or a store at a path, with notes for its reader |
 //! | [`output`] | the streams for results, notes and errors |
@@ -27,9 +28,7 @@
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and
-//!    `validate --repair` write into an existing session; `run`, `import`, `salvage` and `demo`
-//!    write new ones, and `backup` and `pull` write copies.
+//! 2. Only verbs whose [`Access`](command::Access) says so change existing sessions.
 //! 3. The exit code is 0 on success, 1 if checked data does not hold (a log, captures or a tree of
 //!    files are damaged or incomplete, a replay diverges, or a state is invalid), and 2 for wrong
 //!    usage, for unreadable input and for a run without an answer.
@@ -40,6 +39,7 @@
 //! 7. Colours do not change the printed characters, and JSON has no colours.
 
 pub mod cli;
+pub mod command;
 mod conversations;
 pub mod failure;
 mod help;
@@ -57,6 +57,6 @@ pub mod runs;
 pub mod style;
 pub mod verbs;
 
-pub use cli::run;
+pub use cli::{commands, run};
 pub use failure::CommandError;
 pub use output::Output;

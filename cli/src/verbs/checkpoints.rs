@@ -7,6 +7,7 @@ use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
@@ -21,7 +22,7 @@ With --json one object:
                manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
                conversation_messages_count, storage_size_bytes, dependencies";
 
-/// Holds what the command line asks of `foldlog checkpoints`.
+/// List the checkpoints, and check their hashes.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = CHECKPOINTS_JSON)]
 pub struct Args {
@@ -29,13 +30,18 @@ pub struct Args {
     pub session: PathBuf,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog checkpoints SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, output)
     }
 }

@@ -15,6 +15,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -38,7 +39,15 @@ With --json of a store one object:
   open       ids of the sessions that are open for writing, and were skipped
   failed     sessions that could not be compacted: session, reason";
 
-/// Holds what the command line asks of `foldlog compact`.
+/// Drop or compress parts of logs that nothing needs.
+///
+/// Drops the bodies of STATE records that no slice needs any more. The session must not be
+/// open for writing. Current slices, LOG slices, calls, conversations, times and the hashes
+/// of dropped bodies remain. A rewind to a position that was not kept is refused
+/// afterwards. Forks that were made before keep their own files.
+///
+/// With --compress, finished segments are compressed, or decompressed by --compress none.
+/// With --compress and --keep all, nothing is dropped.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = COMPACT_JSON)]
 pub struct Args {
@@ -68,13 +77,17 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::ChangesUnless("--dry-run");
+    const TARGET: Target = Target::SessionOrStore;
+    const EXAMPLE: &'static str = "foldlog compact STORE --keep tagged --dry-run";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.path)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
         let asked = CompactCommand { keep, positions, days, compress, compress_from, dry_run, writing };
         run(&path, &asked, output)

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use clap::Command;
 use clap_complete::Shell;
 
+use crate::command::{Access, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 
@@ -18,11 +19,24 @@ const BASH: &str = include_str!("completions/live.bash");
 const ZSH: &str = include_str!("completions/live.zsh");
 const FISH: &str = include_str!("completions/live.fish");
 
-/// Holds what the command line asks of `foldlog completions`.
+/// Print completions for a shell.
+///
+/// Completes commands, options, session ids and tags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Shell that reads the script
     pub shell: Shell,
+}
+
+impl crate::command::Command for Args {
+    const GROUP: Group = Group::Shell;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "source <(foldlog completions bash)";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, &mut crate::cli::parser(), output)
+    }
 }
 
 /// Prints the script for a shell, with all verbs and options of `command`.

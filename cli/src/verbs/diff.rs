@@ -12,6 +12,7 @@ use foldlog_view::text::{count_text, shorten_text};
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
@@ -40,7 +41,7 @@ With --with or --parent, the first line is another object:
                 value; error instead of value if the object cannot be read or exceeds 1 MiB;
                 null if the record itself contains the value";
 
-/// Holds what the command line asks of `foldlog diff`.
+/// Compare two positions, or two sessions.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Args {
@@ -60,7 +61,18 @@ pub struct Args {
     pub parent: bool,
 }
 
-impl Args {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog diff SESSION 10 42";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -69,7 +81,7 @@ impl Args {
     ///   its store.
     /// - [`CommandError::Engine`] if a position is not in the intact part of its log, or a session
     ///   cannot be read or exceeds the memory limit.
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;
         let mut printed = DifferencePrinter::default();

@@ -13,12 +13,13 @@ use foldlog_view::text::count_text;
 use foldlog_view::visits::each_record;
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, map_write_error, open_session, open_sound, open_sound_outline};
 use crate::runs::claude_code;
 
-/// Holds what the command line asks of `foldlog export`.
+/// Write a session for other programs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -40,15 +41,20 @@ pub struct Args {
     pub compress: Option<Compress>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog export SESSION --format jsonl";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { session, at, format, out, to, compress } = self;
-        run(&session, at, format, &Target { out, to, compress }, output)
+        run(&session, at, format, &ExportDestination { out, to, compress }, output)
     }
 }
 
@@ -80,7 +86,7 @@ pub enum Compress {
 
 /// Destination of an export's files.
 #[derive(Debug, Clone, Default)]
-pub struct Target {
+pub struct ExportDestination {
     /// Directory for the files of a transcript.
     pub out: Option<PathBuf>,
     /// Directory for the `.aca` of a tree.
@@ -119,7 +125,7 @@ pub fn run(
     session: &Path,
     at: Option<Position>,
     format: Format,
-    target: &Target,
+    target: &ExportDestination,
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if target.out.is_some() && format != Format::ClaudeCode {
@@ -157,7 +163,12 @@ pub fn run(
 }
 
 /// Writes the session's tree into the `.aca` of a directory.
-fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
+fn tree(
+    session: &Path,
+    at: Option<Position>,
+    target: &ExportDestination,
+    output: &mut Output<'_>,
+) -> Result<u8> {
     let Some(to) = &target.to else {
         let next = "give the directory that is to contain `.aca`: `--to DIR`";
         return Err(CommandError::usage("--format aca writes files, and needs a directory", next));

@@ -8,6 +8,7 @@ use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, e
 use foldlog_view::text::count_text;
 
 use super::compact::{DAY_SECONDS, SnapshotRetention};
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
@@ -37,7 +38,15 @@ With --json and a URL one object a line, for each session:
   payloads_left  those that remain until a day after the first `gc --yes` that found them
   undecoded      first record whose references this version cannot read: no payload is removed";
 
-/// Holds what the command line asks of `foldlog gc`.
+/// List or remove files that nothing needs.
+///
+/// Without --yes, files are only listed: objects of bodies that `compact` has dropped,
+/// captures of workspaces that no rewind needs, old images, and leftovers of crashes.
+/// Captures of the latest calls, of open and waiting calls, of the last rewind, and of kept
+/// snapshots remain. Sessions that are open or damaged are skipped.
+///
+/// Of a bucket, small chunks of records are removed once a larger object that is at least a
+/// day old contains them. Workers and readers may continue meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = GC_JSON)]
 pub struct Args {
@@ -58,13 +67,18 @@ pub struct Args {
     pub yes: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::ChangesWith("--yes");
+    const TARGET: Target = Target::SessionOrStore;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog gc STORE --yes";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.path)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { path, keep, calls, days, yes } = self;
         if let Some(url) = remote::url(&path) {
             if calls.is_some() || days.is_some() || keep != SnapshotRetention::default() {

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::restore_targets::{RestoreTarget, WorkspaceOptions, places};
 use super::strategies;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store};
@@ -57,7 +58,9 @@ With --strategy and --json one object:
   differences   what differs in a session rebuilt from updates from the recorded session
   workspaces    restored: name, root of each restored workspace; left: names of unchanged resources";
 
-/// Holds what the command line asks of `foldlog recover`.
+/// Restore directories after a crash, and end open calls.
+///
+/// Works without the host's code and runs no tool.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RECOVER_JSON)]
 pub struct Args {
@@ -116,13 +119,17 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::ChangesUnless("--strategies");
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog recover SESSION --workspace DIR";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::checkpoints::describe_checkpoint;
 use super::restore_targets;
 use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -30,7 +31,10 @@ With --json one object:
   workspaces            restored: name, root of each restored workspace; left: names of unchanged
                         resources";
 
-/// Holds what the command line asks of `foldlog restore`.
+/// Restore a session to a checkpoint.
+///
+/// Works without the host's code. The state before the restore is kept as a checkpoint, so the
+/// restore can be undone. Workspaces change only if their directories are given.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RESTORE_JSON)]
 pub struct Args {
@@ -68,13 +72,17 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog restore SESSION checkpoint_002 --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let directories = &restore_targets::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,

@@ -20,6 +20,7 @@ use foldlog_view::text::count_text;
 
 use super::recover::named_part;
 use super::restore_targets::{WorkspaceOptions, places};
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -65,7 +66,11 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
        foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>
        foldlog rewind [OPTIONS] <SESSION> <TO> --preview --workspace <NAME=DIR>";
 
-/// Holds what the command line asks of `foldlog rewind`.
+/// Take a session and its files back to a position.
+///
+/// Works without the host's code. The present state is captured first, and `--undo` brings it back.
+/// Files that were changed by hand since the last call are kept. Do not write into the directories
+/// meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Args {
@@ -111,13 +116,17 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::ChangesUnless("--preview");
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog rewind SESSION 42 --workspace DIR --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,

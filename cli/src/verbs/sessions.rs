@@ -22,6 +22,7 @@ use foldlog_view::documents::sessions::{
 use foldlog_view::text::count_text;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
 use crate::output::Output;
 use crate::readers;
@@ -63,7 +64,10 @@ With --json of a URL (`foldlog help pull` lists the kinds) one object a line:
                          no lease
   error                  reason why it cannot be read";
 
-/// Holds what the command line asks of `foldlog sessions`.
+/// List the sessions of a store, with their status.
+///
+/// Damaged and unreadable sessions are listed too, whatever tags and times are asked for.
+/// Each session is read from its newest image on; `verify` finds damage before that.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SESSIONS_JSON)]
 pub struct Args {
@@ -87,13 +91,18 @@ pub struct Args {
     pub wait: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Store;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog sessions STORE --status interrupted";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.dir)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { dir, status, since, tags, sort, wait } = self;
         let asked = SessionsQuery { status, since, tags, sort, wait };
         match crate::remote::url(&dir) {

@@ -17,11 +17,15 @@ use foldlog_view::clock::now;
 use foldlog_view::text::{DIGEST_DIGITS, digest_text};
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 
-/// Holds what the command line asks of `foldlog settle`.
+/// Record a decision about a tool call.
+///
+/// For a call that is suspended, or that was interrupted and cannot safely run again. If another
+/// process has the session open, the decision is left for it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SETTLE_JSON)]
 pub struct Args {
@@ -73,13 +77,17 @@ With --json one object:
   sequence     record of the decision; null if no process has taken it yet
   left         file of the decision, if no process has taken it yet";
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog settle SESSION 36 failed --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let decided = SettleCommand {
             operation: self.operation,
             decision: self.decision,

@@ -10,12 +10,20 @@ use foldlog_view::payload;
 use foldlog_view::positions::{Position, position_at, record_at};
 use foldlog_view::visits::{each_beyond, each_record};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers::{code_of, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
-/// Holds what the command line asks of `foldlog show`.
+/// List the records of a session.
+///
+/// Each record is `live`, `abandoned` by a rollback, or `log-only`: abandoned, but its item
+/// in a LOG slice remains.
+///
+/// If a session is damaged, the records before the first damage are listed, and the exit
+/// code is 1. The same applies to state, diff, stats, ledger and export. `tail` does not
+/// see damage before the segment of its first record.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -37,13 +45,19 @@ pub struct Args {
     pub beyond_damage: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog show SESSION --payload";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { session, from, to, kind, payload, beyond_damage } = self;
         let asked = ShowQuery { from, to, kind: kind.as_deref(), payload, beyond_damage };
         run(&session, &asked, output)

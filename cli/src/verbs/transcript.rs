@@ -12,6 +12,7 @@ use foldlog_agent::provider::rendering::{
 use foldlog_codec::escape;
 use foldlog_view::positions::{Position, position};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::raw_json::escape_json;
@@ -25,7 +26,12 @@ With --json and the formats text and markdown one object a line, for each messag
   is_error, blocks (format, json: the content in a provider's own form)
 With --json and the format anthropic one object: system, messages.";
 
-/// Holds what the command line asks of `foldlog transcript`.
+/// Print a conversation.
+///
+/// Prints what a provider would be sent: results follow their calls, call ids are unique,
+/// and shortened parts are left out. --as-recorded prints the recorded messages. The
+/// formats openai and anthropic print one JSON array of messages, and fail if the provider
+/// would refuse the history.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
 pub struct Args {
@@ -50,13 +56,19 @@ pub struct Args {
     pub format: Format,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog transcript SESSION --format markdown";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { session, evaluation, at, as_recorded, close_open, format } = self;
         let asked =
             TranscriptQuery { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };

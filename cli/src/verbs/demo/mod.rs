@@ -30,10 +30,13 @@ use super::{ledger, replay, transcript};
 use foldlog_codec::escape;
 use foldlog_view::shell::quote_word;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
-/// Arguments of `foldlog demo`.
+/// Watch a session being killed, recovered and rolled back.
+///
+/// Without --dir the store is temporary.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Keep the store in this directory, which must be new or empty. Without it the store is temporary.
@@ -41,13 +44,13 @@ pub struct Args {
     pub dir: Option<PathBuf>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog demo --dir demo";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(self.dir.as_deref(), output)
     }
 }

@@ -32,7 +32,7 @@ mod watch;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::filesystem::{
@@ -55,6 +55,7 @@ pub use self::failure::RunFailure;
 pub(crate) use self::next::failure_text;
 
 use self::run_session::RunSession;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
@@ -62,6 +63,22 @@ use crate::output::Output;
 const TESTED: &str = "2.1.332";
 
 pub(super) const EVALUATION: &str = "run";
+
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Store;
+    const EXAMPLE: &'static str =
+        "foldlog run --adapter claude --prompt task.md --workspace DIR --store STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.store)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, output)
+    }
+}
 
 /// Result of a run.
 #[derive(Serialize)]
