@@ -1,5 +1,5 @@
 //! The command line: the options that all verbs have, and [`run`], which runs a verb. The list of
-//! verbs is in [`verbs`], the arguments of a verb next to its code there.
+//! verbs is in [`verbs`](crate::verbs), the arguments of a verb next to its code there.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -15,8 +15,10 @@ use crate::output::Output;
 use crate::pager::{Pager, PagerWriter};
 use crate::redact::TypedUrls;
 use crate::remote;
+use crate::run_failure::RunFailure;
 use crate::style::ColorMode;
-use crate::verbs::{self, Verb};
+use crate::value_parsers::parse_bytes;
+use crate::verbs::Verb;
 
 /// Runs agents as recorded sessions, and reads, checks and repairs their logs.
 #[derive(Debug, Parser)]
@@ -26,7 +28,7 @@ struct Args {
     #[arg(long, global = true)]
     json: bool,
     /// Limit memory for log data, such as 512M [default: 64M + 3 times the log]
-    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, global = true, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<u64>,
     /// Colour the output: auto, always or never
     #[arg(
@@ -61,30 +63,6 @@ pub fn commands() -> Vec<ListedCommand> {
     let mut listed = Vec::new();
     Verb::list(&parser(), String::new(), &mut listed);
     listed
-}
-
-/// Parses a number of bytes: digits, optionally followed by K, M, G, KiB, MiB or GiB, which are
-/// powers of 1024.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit {
-        "" => 0,
-        "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
-        _ => return Err("give a number of bytes, such as 67108864, 64M or 1GiB".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".to_owned())
-}
-
-/// Parses a text that must not be blank, such as the name of a decision's author.
-pub(crate) fn parse_nonblank(text: &str) -> Result<String, String> {
-    match text.trim().is_empty() {
-        true => Err("it is blank: the log is to say who does this, and why".to_owned()),
-        false => Ok(text.to_owned()),
-    }
 }
 
 /// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit
@@ -201,7 +179,7 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
         let _ = writeln!(output.stderr, "{}", text.trim_end());
         if is_run_as_json {
             // As above.
-            let _ = output.value(&verbs::run::RunFailure::of_options(&plain));
+            let _ = output.value(&RunFailure::of_options(&plain));
         }
         return UNUSABLE;
     }

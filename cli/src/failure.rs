@@ -84,7 +84,7 @@ pub enum CommandError {
         reason: String,
     },
     /// A run of an agent gave no answer. It can be resumed.
-    #[error("{}", crate::verbs::run::failure_text(error))]
+    #[error("{}", crate::run_failure::failure_text(error))]
     Run {
         /// Error of the run.
         error: Box<foldlog_agent::Error>,

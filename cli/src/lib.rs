@@ -17,6 +17,10 @@
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
+//! | `workspaces` | the directories of workspaces that commands restore |
+//! | `checkpoint_text`, `difference_text` | lines about checkpoints and differences |
+//! | `retention`, `value_parsers` | values of options that several commands have |
+//! | `run_failure` | errors of a run without an answer |
 //! | `redact` | hiding passwords and keys of typed URLs in errors |
 //! | `help` | the help of the binary, with its commands in groups |
 //! | `hints` | the commands in errors and notes, with the paths of this command line |
@@ -38,9 +42,11 @@
 //!    typed URL or a server's answer.
 //! 7. Colours do not change the printed characters, and JSON has no colours.
 
+mod checkpoint_text;
 pub mod cli;
 pub mod command;
 mod conversations;
+mod difference_text;
 pub mod failure;
 mod help;
 mod hints;
@@ -53,9 +59,13 @@ mod raw_json;
 pub mod readers;
 mod redact;
 mod remote;
+mod retention;
+mod run_failure;
 pub mod runs;
 pub mod style;
+mod value_parsers;
 pub mod verbs;
+mod workspaces;
 
 pub use cli::{commands, run};
 pub use failure::CommandError;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
-use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use crate::checkpoint_text::describe_checkpoint;
 use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
@@ -96,18 +96,4 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         output.error(mismatch);
     }
     Ok(code)
-}
-
-/// Describes the contents of a session at a checkpoint.
-pub(super) fn describe_checkpoint(checkpoint: &Checkpoint) -> String {
-    let manifest = &checkpoint.manifest;
-    let active: Vec<&str> = manifest.active_tasks.iter().map(|task| task.as_str()).collect();
-    let active = if active.is_empty() { String::new() } else { format!(", active: {}", active.join(", ")) };
-    format!(
-        "{}, {} completed{active}; {}; {}",
-        count_text(manifest.total_tasks, "task"),
-        manifest.completed_tasks,
-        count_text(manifest.conversation_messages_count, "message"),
-        count_text(manifest.file_modifications_count, "change") + " of files",
-    )
 }

@@ -3,13 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::ValueEnum;
 use foldlog::inspect;
-use foldlog::{
-    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
-};
+use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, SequenceNumber, Store};
 use foldlog_view::positions::{Position, record_at};
 use foldlog_view::text::count_text;
 use serde::Serialize;
@@ -19,6 +16,7 @@ use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::retention::{SnapshotRetention, days};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -94,30 +92,6 @@ impl Command for Args {
     }
 }
 
-pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
-
-/// Names the snapshots whose positions are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum SnapshotRetention {
-    /// Snapshots with a tag
-    #[default]
-    Tagged,
-    /// All snapshots
-    All,
-    /// No snapshot
-    None,
-}
-
-impl From<SnapshotRetention> for KeptSnapshots {
-    fn from(kept: SnapshotRetention) -> KeptSnapshots {
-        match kept {
-            SnapshotRetention::Tagged => KeptSnapshots::Tagged,
-            SnapshotRetention::All => KeptSnapshots::All,
-            SnapshotRetention::None => KeptSnapshots::None,
-        }
-    }
-}
-
 /// Names how the files of finished segments are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Compress {
@@ -188,7 +162,7 @@ pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Resu
         return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
     }
     let positions = positions(path, &asked.positions, output)?;
-    let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
+    let younger_than = asked.days.map(days);
     let compression = asked.compress.map(Compression::from);
     let options = CompactOptions {
         snapshots: asked.keep.into(),

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
-use foldlog::{Parent, SequenceNumber, Value};
+use foldlog::{Parent, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_replay::differences::{between_logs, conversations, states};
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::{count_text, shorten_text};
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::command::{Access, Command, Group, Target, Urls};
+use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
@@ -116,12 +117,6 @@ impl Command for Args {
     }
 }
 
-/// Maximum number of characters of a value that a person is shown.
-const VALUE_CHARS_MAX: usize = 100;
-
-/// Maximum number of characters of two values that are read to find their first difference.
-const READ_CHARS_MAX: usize = 1 << 16;
-
 /// Passes the differences of two positions of a session to `sink`.
 fn compare_positions(
     reader: &LogReader,
@@ -176,7 +171,7 @@ impl DifferencePrinter {
             DifferenceKind::Removed => BAD,
             DifferenceKind::Changed => CAUTION,
         };
-        output.styled_line(style, text(&difference))
+        output.styled_line(style, difference_text(&difference))
     }
 
     fn print_divergence(
@@ -235,30 +230,10 @@ impl DifferencePrinter {
     }
 }
 
-fn value_text(value: &Value) -> String {
-    shorten_text(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
-}
-
 fn heading(difference: &Difference) -> String {
     match (&difference.conversation, &difference.slice) {
         (Some(evaluation), _) => format!("conversation of `{}`", escape::text(evaluation)),
         (None, Some(slice)) => escape::text(slice).into_owned(),
         (None, None) => "(tags)".to_owned(),
-    }
-}
-
-/// Returns the line for a difference that a person reads.
-pub(super) fn text(difference: &Difference) -> String {
-    let path = escape::text(&difference.path);
-    let (mut before, mut after) = (value_text(&difference.before), value_text(&difference.after));
-    if difference.change == DifferenceKind::Changed {
-        let read = [&difference.before, &difference.after]
-            .map(|value| escape::json_beginning(&value.json_form(), READ_CHARS_MAX));
-        [before, after] = first_difference::apart(read, VALUE_CHARS_MAX);
-    }
-    match difference.change {
-        DifferenceKind::Added => format!("  + {path}  {after}"),
-        DifferenceKind::Removed => format!("  - {path}  {before}"),
-        DifferenceKind::Changed => format!("  ~ {path}  {before} -> {after}"),
     }
 }

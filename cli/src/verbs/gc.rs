@@ -1,18 +1,17 @@
 //! `foldlog gc`: removes unneeded files from a store.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
 use foldlog_view::text::count_text;
 
-use super::compact::{DAY_SECONDS, SnapshotRetention};
 use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 use crate::remote;
+use crate::retention::{SnapshotRetention, days};
 
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
@@ -128,7 +127,7 @@ pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8
     let options = CollectOptions {
         session,
         snapshots: asked.keep.into(),
-        younger_than: asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS))),
+        younger_than: asked.days.map(days),
         dry_run: !asked.yes,
         ..CollectOptions::default()
     };

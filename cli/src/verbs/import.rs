@@ -15,7 +15,7 @@ use foldlog_tasks::{
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::strategies::print_outlook;
+use crate::checkpoint_text::print_outlook;
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
@@ -104,10 +104,10 @@ pub enum Args {
         #[arg(long)]
         partial: bool,
         /// Name of the person who imports the intact files
-        #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires_all = ["partial", "reason"])]
+        #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires_all = ["partial", "reason"])]
         by: Option<String>,
         /// Reason for the import
-        #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "by")]
+        #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "by")]
         reason: Option<String>,
     },
     /// Import slices, written by `foldlog export --format snapshot-json` or another program.

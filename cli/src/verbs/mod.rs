@@ -19,7 +19,6 @@ pub mod replay;
 pub mod replica;
 pub mod report;
 pub mod restore;
-pub mod restore_targets;
 pub mod rewind;
 pub mod run;
 pub mod salvage;
@@ -28,14 +27,12 @@ pub mod settle;
 pub mod show;
 pub mod state;
 pub mod stats;
-pub mod strategies;
 pub mod tail;
 pub mod tasks;
 pub mod transcript;
 pub mod validate;
 pub mod verify;
 pub mod view;
-mod workspaces;
 
 use crate::command::commands;
 

@@ -2,6 +2,8 @@
 //! without its host. It is one of the verbs that write into an existing session (see the crate's
 //! invariants).
 
+mod strategies;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +20,11 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::restore_targets::{RestoreTarget, WorkspaceOptions, places};
-use super::strategies;
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store};
+use crate::workspaces::{RestoreTarget, WorkspaceOptions, named_part, places};
 
 /// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -109,10 +110,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "strategy")]
     pub to: Option<PathBuf>,
     /// Name of the person who recovers the session by a strategy
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires = "strategy")]
     pub by: Option<String>,
     /// Reason for the recovery
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "strategy")]
     pub reason: Option<String>,
     /// Whether a replicated session is written.
     #[command(flatten)]
@@ -395,12 +396,6 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         ))?;
     }
     Ok(())
-}
-
-/// Names the part that was not undone, followed by a colon; empty if there is no name.
-pub(super) fn named_part(NotUndone { resource, path, .. }: &NotUndone) -> String {
-    let named: Vec<&str> = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect();
-    if named.is_empty() { String::new() } else { format!("{}: ", named.join(" ")) }
 }
 
 /// Pairs each path with a description of its change.

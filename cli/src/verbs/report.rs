@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long)]
     pub payloads: bool,
     /// Maximum length of an included value, such as 64K; longer ones are cut [default: 1M]
-    #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::cli::bytes)]
+    #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::value_parsers::parse_bytes)]
     pub limit: Option<u64>,
     /// Replace FILE if it already exists
     #[arg(long)]

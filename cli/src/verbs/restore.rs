@@ -11,13 +11,12 @@ use foldlog_tasks::{
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::checkpoints::describe_checkpoint;
-use super::restore_targets;
-use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use crate::checkpoint_text::describe_checkpoint;
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
 
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\
@@ -43,10 +42,10 @@ pub struct Args {
     /// Checkpoint, as `foldlog checkpoints` lists it, or `latest`
     pub checkpoint: String,
     /// Name of the person who restores the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the restore
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Apply later events of tasks again, in order, if they are still legal
     ///
@@ -83,7 +82,7 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &restore_targets::WorkspaceOptions {
+        let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -115,7 +114,7 @@ pub struct RestoreCommand<'a> {
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
     /// Directories of the workspaces to restore as well.
-    pub directories: &'a super::restore_targets::WorkspaceOptions<'a>,
+    pub directories: &'a WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]

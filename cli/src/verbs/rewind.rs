@@ -18,12 +18,12 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
-use super::recover::named_part;
-use super::restore_targets::{WorkspaceOptions, places};
 use crate::command::{Access, Command, Group, Target};
+use crate::difference_text::difference_text;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::workspaces::{WorkspaceOptions, named_part, places};
 
 /// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
@@ -94,10 +94,10 @@ pub struct Args {
     #[arg(long)]
     pub overwrite: bool,
     /// Name of the person who rewinds the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, required_unless_present = "preview")]
     pub by: Option<String>,
     /// Reason for the rewind
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
     /// Directory of a workspace; NAME= is optional if there is only one
     #[arg(long = "workspace", value_name = "NAME=DIR")]
@@ -372,7 +372,7 @@ fn print_preview(
             slice.items_before, slice.removed, slice.added
         ))?;
         for difference in preview.differences.iter().filter(|one| one.slice.as_ref() == Some(&slice.name)) {
-            output.line(super::diff::text(difference))?;
+            output.line(difference_text(difference))?;
         }
     }
     for conversation in &preview.conversations {
@@ -389,7 +389,7 @@ fn print_preview(
         }
         let of_it = |one: &&Difference| one.conversation.as_ref() == Some(&conversation.evaluation_id);
         for difference in preview.differences.iter().filter(of_it) {
-            output.line(super::diff::text(difference))?;
+            output.line(difference_text(difference))?;
         }
     }
     for tag in &preview.tags {

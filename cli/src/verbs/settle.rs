@@ -37,10 +37,10 @@ pub struct Args {
     #[arg(value_enum)]
     pub decision: Settled,
     /// Name of the person who decides
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the decision
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Result of a committed call, as JSON
     #[arg(long, value_name = "JSON")]

@@ -49,10 +49,10 @@ pub struct Args {
     #[arg(long, requires = "by")]
     pub repair: bool,
     /// Name of the person who repairs the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "repair")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires = "repair")]
     pub by: Option<String>,
     /// Reason for the repair
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "repair", default_value = "it did not hold")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
     /// Whether a replicated session is written.
     #[command(flatten)]

@@ -89,10 +89,10 @@ pub struct TakeOver {
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
     /// Name of the new worker, under which the new store's host must claim the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the takeover
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Take the session over without checking whether its worker is alive
     #[arg(long)]

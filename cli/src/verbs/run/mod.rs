@@ -9,7 +9,6 @@
 //! | `watch` | waiting for the run and for Ctrl-C, and the status line |
 //! | `resume_command` | the command that resumes |
 //! | `next` | the error of a run without an answer, and the next step |
-//! | `failure` | the JSON output of a run without an answer |
 //!
 //! # Invariants
 //!
@@ -22,7 +21,6 @@
 //!    left.
 
 mod args;
-mod failure;
 mod next;
 mod program;
 mod resume_command;
@@ -51,13 +49,12 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub use self::args::{Adapter, Args, Leftover};
-pub use self::failure::RunFailure;
-pub(crate) use self::next::failure_text;
 
 use self::run_session::RunSession;
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
+use crate::run_failure::RunFailure;
 
 /// Newest version of the program that was tested.
 const TESTED: &str = "2.1.332";
