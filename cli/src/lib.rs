@@ -17,6 +17,7 @@
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
+//! | [`replay_check`] | a fold that checks a log's rollbacks |
 //! | `workspaces` | the directories of workspaces that commands restore |
 //! | `checkpoint_text`, `difference_text` | lines about checkpoints and differences |
 //! | `retention`, `value_parsers` | values of options that several commands have |
@@ -59,6 +60,7 @@ mod raw_json;
 pub mod readers;
 mod redact;
 mod remote;
+pub mod replay_check;
 mod retention;
 mod run_failure;
 pub mod runs;

@@ -26,13 +26,14 @@ pub use child::{ChildArguments, write_until_killed};
 
 use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, EditEnding};
-use super::{ledger, replay, transcript};
+use super::{ledger, transcript};
 use foldlog_codec::escape;
 use foldlog_view::shell::quote_word;
 
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
+use crate::replay_check::replay;
 
 /// Watch a session being killed, recovered and rolled back.
 ///
@@ -393,7 +394,7 @@ fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     let mut digests = BTreeSet::new();
     for dir in dirs {
         let reader = LogReader::open(dir)?;
-        let replayed = replay::replay(&reader, true, output.progress("replaying", reader.records_len()))?;
+        let replayed = replay(&reader, true, output.progress("replaying", reader.records_len()))?;
         if let Some(difference) = replayed.difference {
             return Err(broken(format!("replay: {difference}")));
         }
