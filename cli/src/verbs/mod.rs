@@ -3,7 +3,6 @@
 
 pub mod backup;
 pub mod candidates;
-pub mod checkpoints;
 pub mod compact;
 pub mod completions;
 pub mod demo;
@@ -18,7 +17,6 @@ pub mod recover;
 pub mod replay;
 pub mod replica;
 pub mod report;
-pub mod restore;
 pub mod rewind;
 pub mod run;
 pub mod salvage;
@@ -28,9 +26,8 @@ pub mod show;
 pub mod state;
 pub mod stats;
 pub mod tail;
-pub mod tasks;
+pub mod task;
 pub mod transcript;
-pub mod validate;
 pub mod verify;
 pub mod view;
 
@@ -69,13 +66,20 @@ commands! {
         Pull(replica::Pull),
         Push(replica::Push),
         Takeover(replica::TakeOver),
-        Tasks(tasks::Args),
-        Checkpoints(checkpoints::Args),
-        Restore(restore::Args),
-        Validate(validate::Args),
+        #[command(subcommand)]
+        Task(task::TaskVerb),
         Man(man::Args),
         Completions(completions::Args),
         Candidates(candidates::Args),
         DemoChild(demo::ChildArguments),
+        // Former names of the commands of `task`.
+        #[command(hide = true)]
+        Tasks(task::list::Args),
+        #[command(hide = true)]
+        Validate(task::validate::Args),
+        #[command(hide = true)]
+        Checkpoints(task::checkpoints::Args),
+        #[command(hide = true)]
+        Restore(task::restore::Args),
     }
 }

@@ -1,4 +1,4 @@
-//! The workspaces that `recover`, `rewind` and `restore` bring back: the directories that a person
+//! The workspaces that `recover`, `rewind` and `task restore` bring back: the directories that a person
 //! gives, and the captures in the session's directory or elsewhere.
 
 use std::collections::BTreeMap;

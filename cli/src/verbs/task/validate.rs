@@ -1,4 +1,4 @@
-//! `foldlog validate`: checks the state of a session, and with `--repair` dispatches the events
+//! `foldlog task validate`: checks the state of a session, and with `--repair` dispatches the events
 //! that repair it.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 
-/// Describes the fields of `validate --json`.
+/// Describes the fields of `task validate --json`.
 const VALIDATE_JSON: &str = "\
 The exit code is 1 if a critical issue remains. With --json one object:
   position     position whose state was checked; is_valid: whether it has no critical issue
@@ -63,7 +63,7 @@ impl Command for Args {
     const GROUP: Group = Group::Tasks;
     const ACCESS: Access = Access::ChangesWith("--repair");
     const TARGET: Target = Target::Session;
-    const EXAMPLE: &'static str = "foldlog validate SESSION";
+    const EXAMPLE: &'static str = "foldlog task validate SESSION";
 
     fn target(&mut self) -> Option<&mut PathBuf> {
         Some(&mut self.session)

@@ -1,4 +1,4 @@
-//! `foldlog restore`: restores a session to a checkpoint, without its host.
+//! `foldlog task restore`: restores a session to a checkpoint, without its host.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
 
-/// Describes the fields of `restore --json`.
+/// Describes the fields of `task restore --json`.
 const RESTORE_JSON: &str = "\
 With --json one object:
   checkpoint, position  checkpoint to which the session was restored
@@ -39,7 +39,7 @@ With --json one object:
 pub struct Args {
     /// Directory of the session
     pub session: PathBuf,
-    /// Checkpoint, as `foldlog checkpoints` lists it, or `latest`
+    /// Checkpoint, as `foldlog task checkpoints` lists it, or `latest`
     pub checkpoint: String,
     /// Name of the person who restores the session
     #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
@@ -75,7 +75,7 @@ impl Command for Args {
     const GROUP: Group = Group::Tasks;
     const ACCESS: Access = Access::Changes;
     const TARGET: Target = Target::Session;
-    const EXAMPLE: &'static str = "foldlog restore SESSION checkpoint_002 --by NAME --reason TEXT";
+    const EXAMPLE: &'static str = "foldlog task restore SESSION checkpoint_002 --by NAME --reason TEXT";
 
     fn target(&mut self) -> Option<&mut PathBuf> {
         Some(&mut self.session)
@@ -154,7 +154,10 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
         "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
             let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
-                CommandError::usage(error.to_string(), "`foldlog checkpoints SESSION` lists the checkpoints")
+                CommandError::usage(
+                    error.to_string(),
+                    "`foldlog task checkpoints SESSION` lists the checkpoints",
+                )
             })?;
             history.get(id)?
         }

@@ -1,4 +1,4 @@
-//! `foldlog tasks`: the tasks of a session at a position, as a tree.
+//! `foldlog task list`: the tasks of a session at a position, as a tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
 
-/// Describes the marks of the states, and the fields of `tasks --json`.
+/// Describes the marks of the states, and the fields of `task list --json`.
 const TASKS_JSON: &str = "\
 [ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/] cancelled
 
@@ -46,7 +46,7 @@ impl Command for Args {
     const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
-    const EXAMPLE: &'static str = "foldlog tasks SESSION";
+    const EXAMPLE: &'static str = "foldlog task list SESSION";
 
     fn target(&mut self) -> Option<&mut PathBuf> {
         Some(&mut self.session)
@@ -145,7 +145,7 @@ impl<'a> TaskTreePrinter<'a> {
         }
         let rest: Vec<&Task> = self.tree.tasks.values().filter(|task| !drawn.contains(&task.id)).collect();
         if !rest.is_empty() {
-            output.line("below no root (`foldlog validate` reports the reason):")?;
+            output.line("below no root (`foldlog task validate` reports the reason):")?;
         }
         rest.into_iter().try_for_each(|task| output.line(self.line(1, task)))
     }

@@ -1,4 +1,4 @@
-//! `foldlog checkpoints`: the retained checkpoints of a session.
+//! `foldlog task checkpoints`: the retained checkpoints of a session.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
 
-/// Describes the fields of `checkpoints --json`.
+/// Describes the fields of `task checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
   latest       id of the last checkpoint on the live path, to which the strategy `latest` returns
@@ -35,7 +35,7 @@ impl Command for Args {
     const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
-    const EXAMPLE: &'static str = "foldlog checkpoints SESSION";
+    const EXAMPLE: &'static str = "foldlog task checkpoints SESSION";
 
     fn target(&mut self) -> Option<&mut PathBuf> {
         Some(&mut self.session)
