@@ -70,7 +70,7 @@ pub struct Args {
     /// Print what would be dropped and compressed, without changing anything
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether replicated sessions are written.
+    /// Whether replicated sessions are written: a compaction may finish a last segment with a record.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
@@ -86,9 +86,7 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
-        let asked = CompactCommand { keep, positions, days, compress, compress_from, dry_run, writing };
-        run(&path, &asked, output)
+        compact(&self, output)
     }
 }
 
@@ -113,26 +111,6 @@ impl From<Compress> for Compression {
     }
 }
 
-/// Options of a compaction.
-#[derive(Debug)]
-pub struct CompactCommand {
-    /// Snapshots whose positions are retained.
-    pub keep: SnapshotRetention,
-    /// Further positions to retain.
-    pub positions: Vec<Position>,
-    /// Age in days up to which bodies are retained.
-    pub days: Option<u64>,
-    /// Compression of finished segments; `None` leaves them unchanged.
-    pub compress: Option<Compress>,
-    /// Length in bytes from which a segment is compressed.
-    pub compress_from: Option<u64>,
-    /// Whether to change nothing.
-    pub dry_run: bool,
-    /// Whether a replicated session may be written: a compaction may finish its last segment with a
-    /// record.
-    pub writing: WriteArgs,
-}
-
 /// Result for the sessions of a store.
 #[derive(Debug, Serialize)]
 struct Document {
@@ -155,7 +133,8 @@ struct CompactFailure {
 /// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
 /// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
 /// interrupted or is damaged, or the disk is full.
-pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Result<u8> {
+fn compact(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let path = asked.path.as_path();
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
         let what = "--keep-position applies to one session, not to a store".to_owned();

@@ -53,8 +53,7 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, at, format, out, to, compress } = self;
-        run(&session, at, format, &ExportDestination { out, to, compress }, output)
+        export(self, output)
     }
 }
 
@@ -84,17 +83,6 @@ pub enum Compress {
     None,
 }
 
-/// Destination of an export's files.
-#[derive(Debug, Clone, Default)]
-pub struct ExportDestination {
-    /// Directory for the files of a transcript.
-    pub out: Option<PathBuf>,
-    /// Directory for the `.aca` of a tree.
-    pub to: Option<PathBuf>,
-    /// Compression of a tree's files.
-    pub compress: Option<Compress>,
-}
-
 #[derive(Debug, Serialize)]
 struct TreeDocument {
     dir: PathBuf,
@@ -121,22 +109,18 @@ struct TreeDocument {
 ///   or if the session contains no transcript that can be written.
 /// - [`CommandError::File`] if a file of a transcript cannot be written, or already exists.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(
-    session: &Path,
-    at: Option<Position>,
-    format: Format,
-    target: &ExportDestination,
-    output: &mut Output<'_>,
-) -> Result<u8> {
-    if target.out.is_some() && format != Format::ClaudeCode {
+fn export(asked: Args, output: &mut Output<'_>) -> Result<u8> {
+    let Args { session, at, format, out, to, compress } = asked;
+    let session = session.as_path();
+    if out.is_some() && format != Format::ClaudeCode {
         return Err(CommandError::usage("--out applies only to --format claude-code", "omit --out"));
     }
-    if (target.to.is_some() || target.compress.is_some()) && format != Format::Aca {
+    if (to.is_some() || compress.is_some()) && format != Format::Aca {
         return Err(CommandError::usage("--to and --compress apply only to --format aca", "omit them"));
     }
     match format {
-        Format::ClaudeCode => return transcript(session, at, target.out.as_deref(), output),
-        Format::Aca => return tree(session, at, target, output),
+        Format::ClaudeCode => return transcript(session, at, out.as_deref(), output),
+        Format::Aca => return tree(session, at, to.as_deref(), compress, output),
         Format::SnapshotJson | Format::Jsonl => {}
     }
     let reader = match format {
@@ -166,14 +150,15 @@ pub fn run(
 fn tree(
     session: &Path,
     at: Option<Position>,
-    target: &ExportDestination,
+    to: Option<&Path>,
+    compress: Option<Compress>,
     output: &mut Output<'_>,
 ) -> Result<u8> {
-    let Some(to) = &target.to else {
+    let Some(to) = to else {
         let next = "give the directory that is to contain `.aca`: `--to DIR`";
         return Err(CommandError::usage("--format aca writes files, and needs a directory", next));
     };
-    let algorithm = match target.compress.unwrap_or(Compress::None) {
+    let algorithm = match compress.unwrap_or(Compress::None) {
         Compress::Zstd => CompressionAlgorithm::Zstd,
         Compress::Gzip => CompressionAlgorithm::Gzip,
         Compress::Lz4 => CompressionAlgorithm::Lz4,
@@ -191,7 +176,7 @@ fn tree(
         }
         (at, _) => position(&reader, at)?,
     };
-    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.clone(), source })?;
+    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.to_owned(), source })?;
     let stores = WorkspaceStores::from_session_dir(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {

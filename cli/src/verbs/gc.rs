@@ -78,37 +78,23 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { path, keep, calls, days, yes } = self;
-        if let Some(url) = remote::url(&path) {
-            if calls.is_some() || days.is_some() || keep != SnapshotRetention::default() {
+        if let Some(url) = remote::url(&self.path) {
+            if self.calls.is_some() || self.days.is_some() || self.keep != SnapshotRetention::default() {
                 return Err(CommandError::usage(
                     "--keep, --keep-calls and --keep-days apply only to a store: a bucket or database keeps all captures",
                     "omit them",
                 ));
             }
             #[cfg(feature = "object-store")]
-            return remote::collect(url, yes, output);
+            return remote::collect(url, self.yes, output);
             #[cfg(not(feature = "object-store"))]
             {
                 let _ = url;
                 return Err(remote::not_built());
             }
         }
-        run(&path, &GcCommand { keep, calls, days, yes }, output)
+        collect(&self, output)
     }
-}
-
-/// Options of a garbage collection.
-#[derive(Debug)]
-pub struct GcCommand {
-    /// Snapshots whose captures are retained.
-    pub keep: SnapshotRetention,
-    /// Number of latest calls of each session whose captures are retained.
-    pub calls: Option<u64>,
-    /// Age in days up to which captures are retained.
-    pub days: Option<u64>,
-    /// Whether files are removed; if not, only reports them.
-    pub yes: bool,
 }
 
 /// Collects a store, or one session of a store, and prints the files that were or would be removed.
@@ -117,7 +103,8 @@ pub struct GcCommand {
 ///
 /// [`CommandError::Usage`] if `path` is neither a store nor a session in one;
 /// [`CommandError::Engine`] if the store is read-only, or a file cannot be removed.
-pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8> {
+fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let path = asked.path.as_path();
     let (root, session) = match inspect::is_store(path) {
         true => (path.to_owned(), None),
         false => {

@@ -143,15 +143,7 @@ impl Command for Args {
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
             return run(&self.session, directories, output);
         }
-        let asked = strategies::RecoveryCommand {
-            strategy: self.strategy.as_deref(),
-            to: self.to.as_deref(),
-            by: self.by.as_deref(),
-            reason: self.reason.as_deref(),
-            tree: self.tree.as_deref(),
-            directories,
-        };
-        strategies::run(&self.session, &asked, output)
+        strategies::run(&self, directories, output)
     }
 }
 

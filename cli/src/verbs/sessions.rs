@@ -6,7 +6,7 @@ mod remote;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
@@ -103,18 +103,16 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { dir, status, since, tags, sort, wait } = self;
-        let asked = SessionsQuery { status, since, tags, sort, wait };
-        match crate::remote::url(&dir) {
+        match crate::remote::url(&self.dir) {
             #[cfg(feature = "object-store")]
-            Some(url) => remote::list(url, &asked, output),
+            Some(url) => remote::list(url, &self, output),
             #[cfg(not(feature = "object-store"))]
             Some(_) => Err(crate::remote::not_built()),
-            None if wait => {
+            None if self.wait => {
                 let next = "leave out --wait: the statuses of a store are known at once";
                 Err(CommandError::usage("--wait applies only to a URL", next))
             }
-            None => run(&dir, &asked, output),
+            None => list(&self, output),
         }
     }
 }
@@ -191,21 +189,6 @@ impl std::str::FromStr for Since {
     }
 }
 
-/// Filters and order of a listing.
-#[derive(Clone, Debug, Default)]
-pub struct SessionsQuery {
-    /// Statuses of which a session must have one; empty for all sessions.
-    pub status: Vec<Status>,
-    /// Time since which a session must have a record.
-    pub since: Option<Since>,
-    /// Tags that a session must have: a key, or a key and its value.
-    pub tags: Vec<String>,
-    /// Order of the rows.
-    pub sort: Sort,
-    /// Whether the leases of a place are watched.
-    pub wait: bool,
-}
-
 fn resumable_text(resumable: &Resumable) -> String {
     let next = match resumable.calls.len() {
         0 => "the provider is next".to_owned(),
@@ -227,8 +210,8 @@ fn resumable_text(resumable: &Resumable) -> String {
 ///
 /// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store
 /// cannot be read.
-pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
-    let store = readers::open_store(dir, output)?;
+fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let store = readers::open_store(&asked.dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
     let mut running = inspect::running_sessions(store.path(), &ids)?;
@@ -283,7 +266,7 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     readers::note_exposed(exposed.as_ref(), output);
 }
 
-fn is_asked(row: &SessionListRow, asked: &SessionsQuery) -> bool {
+fn is_asked(row: &SessionListRow, asked: &Args) -> bool {
     let has = |tag: &String| match tag.split_once('=') {
         Some((key, value)) => row.tags.get(key).is_some_and(|found| found == value),
         None => row.tags.contains_key(tag),

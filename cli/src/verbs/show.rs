@@ -1,6 +1,6 @@
 //! `foldlog show`: the records of a session, one per line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect::FrameInfo;
 use foldlog::{Record, RecordKind, SequenceNumber, Value};
@@ -58,25 +58,8 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, from, to, kind, payload, beyond_damage } = self;
-        let asked = ShowQuery { from, to, kind: kind.as_deref(), payload, beyond_damage };
-        run(&session, &asked, output)
+        show(&self, output)
     }
-}
-
-/// Selects the listed records and their form.
-#[derive(Clone, Debug, Default)]
-pub struct ShowQuery<'a> {
-    /// First record; `None` is the first one of the log.
-    pub from: Option<Position>,
-    /// Last record; `None` is the last one of the log.
-    pub to: Option<Position>,
-    /// Kind of the records; `None` is all kinds.
-    pub kind: Option<&'a str>,
-    /// Whether the payloads of hosts and tools are shown.
-    pub payload: bool,
-    /// Whether the intact records after damage are listed too.
-    pub beyond_damage: bool,
 }
 
 /// Lists records. Of a damaged session, lists those before the first damage and, if requested, the
@@ -86,9 +69,9 @@ pub struct ShowQuery<'a> {
 ///
 /// - [`CommandError::Usage`] if there is no such kind or position.
 /// - [`CommandError::Engine`] if none of these records is intact, or the session cannot be read.
-pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let kind = asked.kind.map(known_kind).transpose()?;
-    let reader = open_sound_outline(session, output)?;
+fn show(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let kind = asked.kind.as_deref().map(known_kind).transpose()?;
+    let reader = open_sound_outline(&asked.session, output)?;
     let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
     let first = record_at(&reader, asked.from.as_ref())?.unwrap_or_default();
     let last = record_at(&reader, asked.to.as_ref())?;

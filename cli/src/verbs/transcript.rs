@@ -1,6 +1,6 @@
 //! `foldlog transcript`: a conversation as it would be sent to a provider, or as it was recorded.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::SequenceNumber;
 use foldlog::conversation::{Conversation, ConversationMessage, Role};
@@ -69,10 +69,7 @@ impl Command for Args {
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, evaluation, at, as_recorded, close_open, format } = self;
-        let asked =
-            TranscriptQuery { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };
-        run(&session, asked, output)
+        print(self, output)
     }
 }
 
@@ -102,22 +99,6 @@ impl Format {
     }
 }
 
-/// Options of a transcript.
-#[derive(Clone, Debug)]
-pub struct TranscriptQuery<'a> {
-    /// Id of the evaluation; optional if the session contains only one conversation.
-    pub evaluation: Option<&'a str>,
-    /// Position; the last one by default.
-    pub at: Option<Position>,
-    /// Whether the messages are printed as they were recorded instead of as a provider would
-    /// receive them.
-    pub as_recorded: bool,
-    /// Whether open calls get a placeholder result, and results without a call a placeholder call.
-    pub close_open: bool,
-    /// Format.
-    pub format: Format,
-}
-
 /// Prints a conversation.
 ///
 /// # Errors
@@ -125,12 +106,12 @@ pub struct TranscriptQuery<'a> {
 /// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the
 ///   format accepts the messages.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+fn print(asked: Args, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_session(&asked.session, output)?;
     let at = position(&reader, asked.at)?;
     let mut messages = {
         // A long conversation takes much memory, so it is dropped before its messages are printed.
-        let held = conversation(&reader, asked.evaluation, at)?;
+        let held = conversation(&reader, asked.evaluation.as_deref(), at)?;
         if asked.as_recorded { held.messages() } else { held.sent_messages() }
     };
     if asked.close_open {

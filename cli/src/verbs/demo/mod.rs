@@ -342,15 +342,15 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
         return Ok(());
     }
     heading(output, "8. The conversation, as the model would receive it:")?;
-    let evaluation = Some(conversation::EVALUATION);
-    let asked = transcript::TranscriptQuery {
-        evaluation,
+    let asked = transcript::Args {
+        session: session.to_owned(),
+        evaluation: Some(conversation::EVALUATION.to_owned()),
         at: None,
         as_recorded: false,
         close_open: false,
         format: transcript::Format::Text,
     };
-    transcript::run(session, asked, output)?;
+    Command::run(asked, output)?;
     heading(output, "9. The ledger, with the outcome of each tool call:")?;
     ledger::run(session, None, output)?;
     Ok(())

@@ -13,28 +13,12 @@ use foldlog_view::clock::now;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::Args;
 use crate::checkpoint_text::print_outlook;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
-
-/// Options of a recovery.
-#[derive(Debug)]
-pub(super) struct RecoveryCommand<'a> {
-    /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` only reports all.
-    pub(super) strategy: Option<&'a str>,
-    /// Store of a new session; the session's own by default.
-    pub(super) to: Option<&'a Path>,
-    /// Name of the person who recovers the session.
-    pub(super) by: Option<&'a str>,
-    /// Reason.
-    pub(super) reason: Option<&'a str>,
-    /// Tree of files of the session.
-    pub(super) tree: Option<&'a Path>,
-    /// Directories of the workspaces that are restored with the session.
-    pub(super) directories: &'a WorkspaceOptions<'a>,
-}
 
 #[derive(Serialize)]
 struct StrategiesDocument {
@@ -62,19 +46,20 @@ struct RecoveryDocument {
 ///   cannot be applied, or if no author is given.
 /// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be
 ///   read.
-pub(super) fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+pub(super) fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let dir = asked.session.as_path();
     let (root, id) = in_store(dir)?;
-    let store = asked.directories.writing.open(&root, output)?;
+    let store = asked.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
-    let manager = match asked.tree {
+    let manager = match &asked.tree {
         Some(tree) => manager.with_tree(tree),
         None => manager,
     };
-    let Some(strategy) = asked.strategy else { return tell(&manager, output) };
+    let Some(strategy) = &asked.strategy else { return tell(&manager, output) };
     let list = "`foldlog recover SESSION --strategies` lists the strategies, and what each would recover";
     let strategy: RecoveryStrategy =
         strategy.parse().map_err(|error: String| CommandError::usage(error, list))?;
-    let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
+    let (Some(by), Some(reason)) = (&asked.by, &asked.reason) else {
         return Err(CommandError::usage("a strategy needs --by and --reason", "add --by WHO --reason WHY"));
     };
     let outlook = manager.plan(strategy)?;
@@ -83,13 +68,14 @@ pub(super) fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'
     }
     let given = match outlook.impossible {
         Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
-        None => open_workspaces(&store, id, dir, strategy, asked)?,
+        None => open_workspaces(&store, id, dir, strategy, directories)?,
     };
     let manager = match given.resources {
         Some(resources) => manager.with_resources(resources),
         None => manager,
     };
-    let to = asked.to.map_or_else(|| Ok(store), |to| Store::open_with(to, output.store_options()))?;
+    let to =
+        asked.to.as_ref().map_or_else(|| Ok(store), |to| Store::open_with(to, output.store_options()))?;
     let RecoveredSession { session, outlook, lost, differences } =
         manager.recover(strategy, &to, by, reason)?;
     let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;
@@ -124,9 +110,8 @@ fn open_workspaces(
     id: Uuid,
     dir: &Path,
     strategy: RecoveryStrategy,
-    command: &RecoveryCommand<'_>,
+    directories: &WorkspaceOptions<'_>,
 ) -> Result<CheckpointWorkspaces> {
-    let directories = command.directories;
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {

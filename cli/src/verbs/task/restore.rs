@@ -1,6 +1,6 @@
 //! `foldlog task restore`: restores a session to a checkpoint, without its host.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::{ExecutionState, SequenceNumber};
 use foldlog_codec::escape;
@@ -91,30 +91,8 @@ impl Command for Args {
             force: false,
             writing: self.writing,
         };
-        let asked = RestoreCommand {
-            checkpoint: &self.checkpoint,
-            by: &self.by,
-            reason: &self.reason,
-            apply_later: self.apply_later,
-            directories,
-        };
-        run(&self.session, &asked, output)
+        restore(&self, directories, output)
     }
-}
-
-/// Options of a restore.
-#[derive(Debug)]
-pub struct RestoreCommand<'a> {
-    /// The checkpoint, or `latest`.
-    pub checkpoint: &'a str,
-    /// Name of the person who restores the session.
-    pub by: &'a str,
-    /// Reason.
-    pub reason: &'a str,
-    /// Whether later events of tasks are applied again.
-    pub apply_later: bool,
-    /// Directories of the workspaces to restore as well.
-    pub directories: &'a WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
@@ -145,12 +123,13 @@ struct Refused {
 /// - [`CommandError::DoesNotHold`] if the records do not match the checkpoint's hash.
 /// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
 ///   recovered first, or if it is corrupt.
-pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+fn restore(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let dir = asked.session.as_path();
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let history = CheckpointHistory::read(&log)?;
     let end = log.last_position();
-    let checkpoint = match asked.checkpoint {
+    let checkpoint = match asked.checkpoint.as_str() {
         "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
             let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
@@ -162,9 +141,9 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
             history.get(id)?
         }
     };
-    let store = asked.directories.writing.open(&root, output)?;
+    let store = asked.writing.open(&root, output)?;
     let CheckpointWorkspaces { resources, report: given } =
-        workspaces::open_given(&store, id, dir, Some(checkpoint), asked.directories, false)?;
+        workspaces::open_given(&store, id, dir, Some(checkpoint), directories, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;
