@@ -15,7 +15,7 @@ pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 pub const HOLDS: u8 = 0;
 /// Exit code if checked data does not hold: a log, captures of workspaces, a checkpoint, a tree of
 /// files or the data of a place is damaged or incomplete, a replay diverges from its log, or
-/// `validate` finds a critical issue.
+/// `task validate` finds a critical issue.
 pub const DOES_NOT_HOLD: u8 = 1;
 /// Exit code for wrong usage and unreadable input.
 pub const UNUSABLE: u8 = 2;
@@ -84,7 +84,7 @@ pub enum CommandError {
         reason: String,
     },
     /// A run of an agent gave no answer. It can be resumed.
-    #[error("{}", crate::verbs::run::failure_text(error))]
+    #[error("{}", crate::run_failure::failure_text(error))]
     Run {
         /// Error of the run.
         error: Box<foldlog_agent::Error>,
@@ -209,7 +209,7 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
              STORE --partial` reports what its intact files contain"
         }
         NoCheckpoint | NoSuchCheckpoint { .. } | CheckpointRemoved { .. } => {
-            "`foldlog checkpoints SESSION` lists the checkpoints"
+            "`foldlog task checkpoints SESSION` lists the checkpoints"
         }
         CheckpointMismatch { .. } | Impossible { .. } => {
             "nothing was changed; `foldlog recover SESSION --strategies` reports what can be recovered"

@@ -6,8 +6,9 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`cli`] | the list of verbs, and the options that all have |
-//! | [`verbs`] | each verb's implementation, options and help, in one file per verb |
+//! | [`cli`] | the command line, with the options that all verbs have |
+//! | [`command`] | the trait by which each verb describes itself |
+//! | [`verbs`] | the list of verbs, and one file for each: options, help, facts and implementation |
 //! | [`runs`] | recorded runs of other tools' agents, and their conversion to sessions |
 //! | [`readers`] | opening a session or a store at a path, with notes for its reader |
 //! | [`output`] | the streams for results, notes and errors |
@@ -16,6 +17,11 @@
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
+//! | [`replay_check`] | a fold that checks a log's rollbacks |
+//! | `workspaces` | the directories of workspaces that commands restore |
+//! | `checkpoint_text`, `difference_text` | lines about checkpoints and differences |
+//! | `retention`, `value_parsers` | values of options that several commands have |
+//! | `run_failure` | errors of a run without an answer |
 //! | `redact` | hiding passwords and keys of typed URLs in errors |
 //! | `help` | the help of the binary, with its commands in groups |
 //! | `hints` | the commands in errors and notes, with the paths of this command line |
@@ -27,9 +33,7 @@
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. Only `run`, `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and
-//!    `validate --repair` write into an existing session; `run`, `import`, `salvage` and `demo`
-//!    write new ones, and `backup` and `pull` write copies.
+//! 2. Only verbs whose [`Access`](command::Access) says so change existing sessions.
 //! 3. The exit code is 0 on success, 1 if checked data does not hold (a log, captures or a tree of
 //!    files are damaged or incomplete, a replay diverges, or a state is invalid), and 2 for wrong
 //!    usage, for unreadable input and for a run without an answer.
@@ -39,8 +43,11 @@
 //!    typed URL or a server's answer.
 //! 7. Colours do not change the printed characters, and JSON has no colours.
 
+mod checkpoint_text;
 pub mod cli;
+pub mod command;
 mod conversations;
+mod difference_text;
 pub mod failure;
 mod help;
 mod hints;
@@ -53,10 +60,15 @@ mod raw_json;
 pub mod readers;
 mod redact;
 mod remote;
+pub mod replay_check;
+mod retention;
+mod run_failure;
 pub mod runs;
 pub mod style;
+mod value_parsers;
 pub mod verbs;
+mod workspaces;
 
-pub use cli::run;
+pub use cli::{commands, run};
 pub use failure::CommandError;
 pub use output::Output;

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use foldlog_cli::Output;
+use foldlog_cli::command::{Access, Target};
 
 /// The output of a verb, and its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,32 @@ pub fn foldlog_following<A: Into<OsString>>(
     let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
     let pause = RefCell::new(pause);
     ran(arguments, &child, &|_| Ok((pause.borrow_mut())()), None)
+}
+
+/// Returns the examples of all verbs that read a session or a store, without the program's name. If
+/// an option would make a verb write, it is left out. `SESSION`, `STORE` and `report.html` are
+/// placeholders.
+pub fn reading_examples() -> Vec<String> {
+    let listed = foldlog_cli::commands().into_iter().map(|listed| (listed.name, listed.metadata));
+    let reads = listed.filter(|(_, verb)| {
+        let reads = match verb.access {
+            Access::Reads | Access::ChangesWith(_) => true,
+            Access::ChangesUnless(option) => verb.example.contains(option),
+            Access::Creates | Access::Changes => false,
+        };
+        reads && verb.target != Target::Nothing
+    });
+    let example = |(name, verb): (String, foldlog_cli::command::CommandMetadata)| {
+        let mut words: Vec<&str> = verb.example.split(' ').skip(1).collect();
+        if let Access::ChangesWith(option) = verb.access {
+            words.retain(|word| *word != option);
+        }
+        if name == "view" {
+            words.push("--no-open");
+        }
+        words.join(" ")
+    };
+    reads.map(example).collect()
 }
 
 fn ran<A: Into<OsString>>(

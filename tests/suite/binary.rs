@@ -49,9 +49,10 @@ use foldlog::{
     BackgroundSync, Durability, FixedClock, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_cli::Output;
+use foldlog_cli::command::{Target, Urls};
 use foldlog_test_support::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
 use foldlog_test_support::runs::Json;
-use foldlog_tests::verbs::{Ran, foldlog, foldlog_with};
+use foldlog_tests::verbs::{Ran, foldlog, foldlog_with, reading_examples};
 
 /// The environment variable with the store and the session of the demo's child.
 const DEMO_CHILD: &str = "FOLDLOG_TEST_DEMO_CHILD";
@@ -287,12 +288,31 @@ fn verbs_that_read_write_nothing() {
         assert_eq!(fixture.run(command).code, 0, "{command}");
         assert!(before == contents(fixture.directory.path()), "`foldlog {command}` changed something");
     }
+    let other = tempfile::tempdir().unwrap();
+    for example in reading_examples() {
+        let command = example.replace("report.html", other.path().join("report.html").to_str().unwrap());
+        let ran = fixture.run(&command);
+        assert!(!ran.stderr.contains("Usage:"), "{command}: {}", ran.stderr);
+        assert!(before == contents(fixture.directory.path()), "`foldlog {command}` changed something");
+    }
     // The verbs do not create a missing store either.
     let none = fixture.directory.path().join("none");
     for verb in ["sessions", "verify", "show", "tail", "stats", "replay"] {
         assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
     }
     assert!(before == contents(fixture.directory.path()));
+}
+
+#[test]
+fn a_url_is_refused_by_verbs_that_need_a_directory() {
+    let url = format!("file:///nothing/sessions/{}", uuid::Uuid::from_u128(9));
+    for listed in foldlog_cli::commands().iter().filter(|one| one.metadata.target != Target::Nothing) {
+        let words = listed.metadata.example.split(' ').skip(1);
+        let ran = foldlog(words.map(|word| if ["SESSION", "STORE"].contains(&word) { &url } else { word }));
+        let is_refused = ran.stderr.contains("is a URL, and this command needs a directory");
+        let needs_directory = matches!(listed.metadata.urls, Urls::Refused | Urls::Separate);
+        assert_eq!((ran.code, is_refused), (2, needs_directory), "{}: {}", listed.name, ran.stderr);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use foldlog::inspect::LogReader;
 use foldlog::storage::{MemoryStorage, Op};
 use foldlog::{Durability, Policy, RecordKind, Store, StoreOptions};
 use foldlog_cli::progress::Progress;
-use foldlog_cli::verbs::replay::replay;
+use foldlog_cli::replay_check::replay;
 use foldlog_codec::body::*;
 use foldlog_codec::msgpack;
 use foldlog_test_support::crash::Machine;

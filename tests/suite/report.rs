@@ -58,8 +58,9 @@ impl Fixture {
 
     fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let ran = foldlog(
-            [arguments[0], text(&self.session)]
-                .into_iter()
+            arguments[0]
+                .split(' ')
+                .chain([text(&self.session)])
                 .chain(arguments[1..].iter().copied())
                 .chain(["--json"]),
         );
@@ -303,7 +304,7 @@ fn the_files_of_a_workspace_are_those_of_the_last_capture() {
 
 /// Returns the tasks at a position from `tasks --json`, each with the fields that a page shows.
 fn tasks_at(fixture: &Fixture, at: u64) -> Vec<Value> {
-    let tree = &fixture.json(&["tasks", "--at", &at.to_string()])[0];
+    let tree = &fixture.json(&["task list", "--at", &at.to_string()])[0];
     let schedule = &tree["scheduling_state"];
     let tasks = tree["tasks"].as_object().unwrap();
     let mut shown: Vec<Value> = tasks

@@ -201,7 +201,7 @@ pub fn next_after(error: &EngineError) -> Option<String> {
         }
         EngineError::Filesystem(filesystem::Error::Replaced { .. }) => {
             "no file was changed; give the session's own directory, or a replacement with `--rebind` of \
-             `foldlog recover`, `restore` or `rewind`: it must be empty, or `--overwrite` removes its files"
+             `foldlog recover`, `task restore` or `rewind`: it must be empty, or `--overwrite` removes its files"
         }
         EngineError::ResourceDirty { session_dir, .. }
         | EngineError::ResourceMaybeDirty { session_dir, .. } => {

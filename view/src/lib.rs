@@ -31,7 +31,7 @@
 //! | a conversation at a step | the messages that count there according to [`MessageHistory`](foldlog::inspect::MessageHistory), each as `transcript --as-recorded --json` prints it, read one after the other |
 //! | tokens and cost at a step | [`spend`], as in `stats --json` |
 //! | the summaries of a conversation at a step | `summaries`: the messages that a provider is sent, and the records that they replace |
-//! | the tasks at a step | `tasks`: the fields of `tasks --json` for each task, with its record |
+//! | the tasks at a step | `tasks`: the fields of `task list --json` for each task, with its record |
 //! | a workspace's files at a step | `files`: the last capture on the way there |
 //! | a diff of two steps | the items that are in only one of the two lists, compared as [`foldlog_replay::differences`] compares them |
 //! | damage | `after_damage`: the damage, and the records after it as `show --beyond-damage --json` prints them |

@@ -1,4 +1,4 @@
-//! The tasks of a session at a position, as in `foldlog tasks`: each with its state, the condition
+//! The tasks of a session at a position, as in `foldlog task list`: each with its state, the condition
 //! that it waits for, and its record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

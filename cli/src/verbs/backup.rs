@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{open_store, pass_over};
@@ -36,7 +37,14 @@ With --json one object:
   failed       sessions of a store that could not be copied: session, reason
   passed_over  number of directories of a store that contain no records";
 
-/// Holds what the command line asks of `foldlog backup`.
+/// Copy sessions while they are written.
+///
+/// The copy is a store: to restore it, open it. A later backup into the same directory
+/// copies only what is new, if the copy is the beginning of the session; otherwise nothing
+/// is changed, and the difference is reported. Copied bytes are checked before they count,
+/// and a kill at any moment leaves the older copy intact. Captures of workspaces are copied
+/// if they are in the session's directory, as `foldlog run` keeps them. Workspaces are not
+/// copied.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BACKUP_JSON)]
 pub struct Args {
@@ -54,13 +62,17 @@ pub struct Args {
     pub check_captures: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::SessionOrStore;
+    const EXAMPLE: &'static str = "foldlog backup STORE --to COPY";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.from)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let options = BackupOptions { images: self.images, check_captures: self.check_captures };
         run(&self.from, &self.to, options, output)
     }

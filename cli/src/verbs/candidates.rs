@@ -10,6 +10,7 @@ use foldlog::inspect;
 use foldlog_codec::escape;
 use foldlog_view::clock::now;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{open_sound_outline, open_store};
@@ -23,7 +24,7 @@ pub enum CandidateKind {
     Tags,
 }
 
-/// Holds what the command line asks of `foldlog candidates`.
+/// List what a shell may complete a word to.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Kind of the candidates
@@ -33,6 +34,17 @@ pub struct Args {
     /// Beginning of the word
     #[arg(default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     pub prefix: String,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Internal;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, output)
+    }
 }
 
 /// Prints the candidates that start with the prefix, unescaped, one per line: a shell inserts them

@@ -3,21 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::ValueEnum;
 use foldlog::inspect;
-use foldlog::{
-    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
-};
+use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, SequenceNumber, Store};
 use foldlog_view::positions::{Position, record_at};
 use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::retention::{SnapshotRetention, days};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -38,7 +37,15 @@ With --json of a store one object:
   open       ids of the sessions that are open for writing, and were skipped
   failed     sessions that could not be compacted: session, reason";
 
-/// Holds what the command line asks of `foldlog compact`.
+/// Drop or compress parts of logs that nothing needs.
+///
+/// Drops the bodies of STATE records that no slice needs any more. The session must not be
+/// open for writing. Current slices, LOG slices, calls, conversations, times and the hashes
+/// of dropped bodies remain. A rewind to a position that was not kept is refused
+/// afterwards. Forks that were made before keep their own files.
+///
+/// With --compress, finished segments are compressed, or decompressed by --compress none.
+/// With --compress and --keep all, nothing is dropped.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = COMPACT_JSON)]
 pub struct Args {
@@ -63,45 +70,23 @@ pub struct Args {
     /// Print what would be dropped and compressed, without changing anything
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether replicated sessions are written.
+    /// Whether replicated sessions are written: a compaction may finish a last segment with a record.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
-        let asked = CompactCommand { keep, positions, days, compress, compress_from, dry_run, writing };
-        run(&path, &asked, output)
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::ChangesUnless("--dry-run");
+    const TARGET: Target = Target::SessionOrStore;
+    const EXAMPLE: &'static str = "foldlog compact STORE --keep tagged --dry-run";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.path)
     }
-}
 
-pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
-
-/// Names the snapshots whose positions are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum SnapshotRetention {
-    /// Snapshots with a tag
-    #[default]
-    Tagged,
-    /// All snapshots
-    All,
-    /// No snapshot
-    None,
-}
-
-impl From<SnapshotRetention> for KeptSnapshots {
-    fn from(kept: SnapshotRetention) -> KeptSnapshots {
-        match kept {
-            SnapshotRetention::Tagged => KeptSnapshots::Tagged,
-            SnapshotRetention::All => KeptSnapshots::All,
-            SnapshotRetention::None => KeptSnapshots::None,
-        }
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        compact(&self, output)
     }
 }
 
@@ -126,26 +111,6 @@ impl From<Compress> for Compression {
     }
 }
 
-/// Options of a compaction.
-#[derive(Debug)]
-pub struct CompactCommand {
-    /// Snapshots whose positions are retained.
-    pub keep: SnapshotRetention,
-    /// Further positions to retain.
-    pub positions: Vec<Position>,
-    /// Age in days up to which bodies are retained.
-    pub days: Option<u64>,
-    /// Compression of finished segments; `None` leaves them unchanged.
-    pub compress: Option<Compress>,
-    /// Length in bytes from which a segment is compressed.
-    pub compress_from: Option<u64>,
-    /// Whether to change nothing.
-    pub dry_run: bool,
-    /// Whether a replicated session may be written: a compaction may finish its last segment with a
-    /// record.
-    pub writing: WriteArgs,
-}
-
 /// Result for the sessions of a store.
 #[derive(Debug, Serialize)]
 struct Document {
@@ -168,14 +133,15 @@ struct CompactFailure {
 /// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
 /// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
 /// interrupted or is damaged, or the disk is full.
-pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Result<u8> {
+fn compact(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let path = asked.path.as_path();
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
         let what = "--keep-position applies to one session, not to a store".to_owned();
         return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
     }
     let positions = positions(path, &asked.positions, output)?;
-    let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
+    let younger_than = asked.days.map(days);
     let compression = asked.compress.map(Compression::from);
     let options = CompactOptions {
         snapshots: asked.keep.into(),

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 use clap::Command;
 use clap_complete::Shell;
 
+use crate::cli::{commands, parser};
+use crate::command::{Access, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 
@@ -18,56 +20,75 @@ const BASH: &str = include_str!("completions/live.bash");
 const ZSH: &str = include_str!("completions/live.zsh");
 const FISH: &str = include_str!("completions/live.fish");
 
-/// Holds what the command line asks of `foldlog completions`.
+/// Print completions for a shell.
+///
+/// Completes commands, options, session ids and tags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Shell that reads the script
     pub shell: Shell,
 }
 
-/// Prints the script for a shell, with all verbs and options of `command`.
-///
-/// # Errors
-///
-/// [`CommandError::Output`](crate::CommandError::Output) if the script cannot be printed.
-pub fn run(arguments: &Args, command: &mut Command, output: &mut Output<'_>) -> Result<u8> {
-    // Built in memory first, since the generator panics on a write error.
-    let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, command, "foldlog", &mut script);
-    let script = String::from_utf8_lossy(&script);
-    let (sessions, valued) = (taking_sessions(command), value_options(command));
-    let spaced = |words: &BTreeSet<String>| words.iter().fold(" ".to_owned(), |all, word| all + word + " ");
-    let script = match arguments.shell {
-        Shell::Bash => {
-            let lists = format!(
-                "\n_foldlog_sessions='{}'\n_foldlog_valued='{}'\n",
-                spaced(&sessions),
-                spaced(&valued)
-            );
-            format!("{script}{lists}{BASH}")
+impl crate::command::Command for Args {
+    const GROUP: Group = Group::Shell;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "source <(foldlog completions bash)";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let mut parser = shown_parser();
+        // Built in memory first, since the generator panics on a write error.
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut parser, "foldlog", &mut script);
+        let mut script = String::from_utf8_lossy(&script).into_owned();
+        let lists = [
+            (
+                "sessions",
+                names(&parser, |target, _| matches!(target, Target::Session | Target::SessionOrStore)),
+            ),
+            ("at", names(&parser, |_, parser| parser.get_opts().any(|it| it.get_long() == Some("at")))),
+            ("groups", groups()),
+            ("valued", value_options(&parser)),
+        ];
+        let spaced =
+            |words: &BTreeSet<String>| words.iter().fold(String::new(), |all, word| all + " " + word);
+        match self.shell {
+            Shell::Bash => {
+                let lists = lists.map(|(name, words)| format!("\n_foldlog_{name}='{} '", spaced(&words)));
+                script += &format!("{}\n{BASH}", lists.concat());
+            }
+            Shell::Fish => {
+                let lists = lists.map(|(name, words)| format!("\nset -g __foldlog_{name}{}", spaced(&words)));
+                script += &format!("{}\n{FISH}", lists.concat());
+            }
+            Shell::Zsh => script = zsh(&script, &format!("{} ", spaced(&value_options(&parser)))),
+            _ => {}
         }
-        Shell::Fish => {
-            let lists = format!(
-                "\nset -g __foldlog_sessions{}\nset -g __foldlog_valued{}\n",
-                spaced(&sessions).trim_end(),
-                spaced(&valued).trim_end()
-            );
-            format!("{script}{lists}{FISH}")
-        }
-        Shell::Zsh => zsh(&script, &spaced(&valued)),
-        _ => script.into_owned(),
-    };
-    output.stdout.write_all(script.as_bytes())?;
-    Ok(HOLDS)
+        output.stdout.write_all(script.as_bytes())?;
+        Ok(HOLDS)
+    }
 }
 
-/// Returns the verbs whose first argument is a session's directory.
-fn taking_sessions(command: &Command) -> BTreeSet<String> {
-    let takes = |verb: &&Command| {
-        let first = verb.get_positionals().next().map(|first| first.get_id().as_str());
-        !verb.is_hide_set() && matches!(first, Some("session" | "path" | "paths" | "from"))
-    };
-    command.get_subcommands().filter(takes).map(|verb| verb.get_name().to_owned()).collect()
+/// Returns the parser without hidden verbs, which the generator would offer.
+fn shown_parser() -> Command {
+    let all = parser();
+    let shown = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let parser = Command::new("foldlog").version(env!("CARGO_PKG_VERSION"));
+    parser.args(all.get_arguments().cloned()).subcommands(shown.cloned())
+}
+
+/// Returns the verbs that `is_one` accepts by target and parser, the words of a name joined by `-`.
+fn names(parser: &Command, is_one: impl Fn(Target, &Command) -> bool) -> BTreeSet<String> {
+    let listed = commands().into_iter().filter(|listed| {
+        let found = listed.name.split(' ').try_fold(parser, |parser, word| parser.find_subcommand(word));
+        found.is_some_and(|parser| is_one(listed.metadata.target, parser))
+    });
+    listed.map(|listed| listed.name.replace(' ', "-")).collect()
+}
+
+/// Returns the words that are the first of several in the name of a verb.
+fn groups() -> BTreeSet<String> {
+    commands().iter().filter_map(|listed| Some(listed.name.split_once(' ')?.0.to_owned())).collect()
 }
 
 /// Returns the options of all verbs that require a value.

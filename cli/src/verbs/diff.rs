@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
-use foldlog::{Parent, SequenceNumber, Value};
+use foldlog::{Parent, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_replay::differences::{between_logs, conversations, states};
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::{count_text, shorten_text};
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use crate::command::{Access, Command, Group, Target, Urls};
+use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
@@ -40,7 +42,7 @@ With --with or --parent, the first line is another object:
                 value; error instead of value if the object cannot be read or exceeds 1 MiB;
                 null if the record itself contains the value";
 
-/// Holds what the command line asks of `foldlog diff`.
+/// Compare two positions, or two sessions.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Args {
@@ -60,7 +62,18 @@ pub struct Args {
     pub parent: bool,
 }
 
-impl Args {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog diff SESSION 10 42";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -69,7 +82,7 @@ impl Args {
     ///   its store.
     /// - [`CommandError::Engine`] if a position is not in the intact part of its log, or a session
     ///   cannot be read or exceeds the memory limit.
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;
         let mut printed = DifferencePrinter::default();
@@ -103,12 +116,6 @@ impl Args {
         Ok(code.max(code_of(&other, output)))
     }
 }
-
-/// Maximum number of characters of a value that a person is shown.
-const VALUE_CHARS_MAX: usize = 100;
-
-/// Maximum number of characters of two values that are read to find their first difference.
-const READ_CHARS_MAX: usize = 1 << 16;
 
 /// Passes the differences of two positions of a session to `sink`.
 fn compare_positions(
@@ -164,7 +171,7 @@ impl DifferencePrinter {
             DifferenceKind::Removed => BAD,
             DifferenceKind::Changed => CAUTION,
         };
-        output.styled_line(style, text(&difference))
+        output.styled_line(style, difference_text(&difference))
     }
 
     fn print_divergence(
@@ -223,30 +230,10 @@ impl DifferencePrinter {
     }
 }
 
-fn value_text(value: &Value) -> String {
-    shorten_text(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
-}
-
 fn heading(difference: &Difference) -> String {
     match (&difference.conversation, &difference.slice) {
         (Some(evaluation), _) => format!("conversation of `{}`", escape::text(evaluation)),
         (None, Some(slice)) => escape::text(slice).into_owned(),
         (None, None) => "(tags)".to_owned(),
-    }
-}
-
-/// Returns the line for a difference that a person reads.
-pub(super) fn text(difference: &Difference) -> String {
-    let path = escape::text(&difference.path);
-    let (mut before, mut after) = (value_text(&difference.before), value_text(&difference.after));
-    if difference.change == DifferenceKind::Changed {
-        let read = [&difference.before, &difference.after]
-            .map(|value| escape::json_beginning(&value.json_form(), READ_CHARS_MAX));
-        [before, after] = first_difference::apart(read, VALUE_CHARS_MAX);
-    }
-    match difference.change {
-        DifferenceKind::Added => format!("  + {path}  {after}"),
-        DifferenceKind::Removed => format!("  - {path}  {before}"),
-        DifferenceKind::Changed => format!("  ~ {path}  {before} -> {after}"),
     }
 }

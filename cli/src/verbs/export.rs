@@ -13,12 +13,13 @@ use foldlog_view::text::count_text;
 use foldlog_view::visits::each_record;
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, map_write_error, open_session, open_sound, open_sound_outline};
 use crate::runs::claude_code;
 
-/// Holds what the command line asks of `foldlog export`.
+/// Write a session for other programs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -40,15 +41,19 @@ pub struct Args {
     pub compress: Option<Compress>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, at, format, out, to, compress } = self;
-        run(&session, at, format, &Target { out, to, compress }, output)
+impl Command for Args {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog export SESSION --format jsonl";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        export(self, output)
     }
 }
 
@@ -78,17 +83,6 @@ pub enum Compress {
     None,
 }
 
-/// Destination of an export's files.
-#[derive(Debug, Clone, Default)]
-pub struct Target {
-    /// Directory for the files of a transcript.
-    pub out: Option<PathBuf>,
-    /// Directory for the `.aca` of a tree.
-    pub to: Option<PathBuf>,
-    /// Compression of a tree's files.
-    pub compress: Option<Compress>,
-}
-
 #[derive(Debug, Serialize)]
 struct TreeDocument {
     dir: PathBuf,
@@ -115,22 +109,18 @@ struct TreeDocument {
 ///   or if the session contains no transcript that can be written.
 /// - [`CommandError::File`] if a file of a transcript cannot be written, or already exists.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(
-    session: &Path,
-    at: Option<Position>,
-    format: Format,
-    target: &Target,
-    output: &mut Output<'_>,
-) -> Result<u8> {
-    if target.out.is_some() && format != Format::ClaudeCode {
+fn export(asked: Args, output: &mut Output<'_>) -> Result<u8> {
+    let Args { session, at, format, out, to, compress } = asked;
+    let session = session.as_path();
+    if out.is_some() && format != Format::ClaudeCode {
         return Err(CommandError::usage("--out applies only to --format claude-code", "omit --out"));
     }
-    if (target.to.is_some() || target.compress.is_some()) && format != Format::Aca {
+    if (to.is_some() || compress.is_some()) && format != Format::Aca {
         return Err(CommandError::usage("--to and --compress apply only to --format aca", "omit them"));
     }
     match format {
-        Format::ClaudeCode => return transcript(session, at, target.out.as_deref(), output),
-        Format::Aca => return tree(session, at, target, output),
+        Format::ClaudeCode => return transcript(session, at, out.as_deref(), output),
+        Format::Aca => return tree(session, at, to.as_deref(), compress, output),
         Format::SnapshotJson | Format::Jsonl => {}
     }
     let reader = match format {
@@ -157,12 +147,18 @@ pub fn run(
 }
 
 /// Writes the session's tree into the `.aca` of a directory.
-fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
-    let Some(to) = &target.to else {
+fn tree(
+    session: &Path,
+    at: Option<Position>,
+    to: Option<&Path>,
+    compress: Option<Compress>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let Some(to) = to else {
         let next = "give the directory that is to contain `.aca`: `--to DIR`";
         return Err(CommandError::usage("--format aca writes files, and needs a directory", next));
     };
-    let algorithm = match target.compress.unwrap_or(Compress::None) {
+    let algorithm = match compress.unwrap_or(Compress::None) {
         Compress::Zstd => CompressionAlgorithm::Zstd,
         Compress::Gzip => CompressionAlgorithm::Gzip,
         Compress::Lz4 => CompressionAlgorithm::Lz4,
@@ -180,7 +176,7 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         }
         (at, _) => position(&reader, at)?,
     };
-    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.clone(), source })?;
+    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.to_owned(), source })?;
     let stores = WorkspaceStores::from_session_dir(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {

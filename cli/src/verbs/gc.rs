@@ -1,17 +1,17 @@
 //! `foldlog gc`: removes unneeded files from a store.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
 use foldlog_view::text::count_text;
 
-use super::compact::{DAY_SECONDS, SnapshotRetention};
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 use crate::remote;
+use crate::retention::{SnapshotRetention, days};
 
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
@@ -37,7 +37,15 @@ With --json and a URL one object a line, for each session:
   payloads_left  those that remain until a day after the first `gc --yes` that found them
   undecoded      first record whose references this version cannot read: no payload is removed";
 
-/// Holds what the command line asks of `foldlog gc`.
+/// List or remove files that nothing needs.
+///
+/// Without --yes, files are only listed: objects of bodies that `compact` has dropped,
+/// captures of workspaces that no rewind needs, old images, and leftovers of crashes.
+/// Captures of the latest calls, of open and waiting calls, of the last rewind, and of kept
+/// snapshots remain. Sessions that are open or damaged are skipped.
+///
+/// Of a bucket, small chunks of records are removed once a larger object that is at least a
+/// day old contains them. Workers and readers may continue meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = GC_JSON)]
 pub struct Args {
@@ -58,44 +66,35 @@ pub struct Args {
     pub yes: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { path, keep, calls, days, yes } = self;
-        if let Some(url) = remote::url(&path) {
-            if calls.is_some() || days.is_some() || keep != SnapshotRetention::default() {
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::ChangesWith("--yes");
+    const TARGET: Target = Target::SessionOrStore;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog gc STORE --yes";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.path)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        if let Some(url) = remote::url(&self.path) {
+            if self.calls.is_some() || self.days.is_some() || self.keep != SnapshotRetention::default() {
                 return Err(CommandError::usage(
                     "--keep, --keep-calls and --keep-days apply only to a store: a bucket or database keeps all captures",
                     "omit them",
                 ));
             }
             #[cfg(feature = "object-store")]
-            return remote::collect(url, yes, output);
+            return remote::collect(url, self.yes, output);
             #[cfg(not(feature = "object-store"))]
             {
                 let _ = url;
                 return Err(remote::not_built());
             }
         }
-        run(&path, &GcCommand { keep, calls, days, yes }, output)
+        collect(&self, output)
     }
-}
-
-/// Options of a garbage collection.
-#[derive(Debug)]
-pub struct GcCommand {
-    /// Snapshots whose captures are retained.
-    pub keep: SnapshotRetention,
-    /// Number of latest calls of each session whose captures are retained.
-    pub calls: Option<u64>,
-    /// Age in days up to which captures are retained.
-    pub days: Option<u64>,
-    /// Whether files are removed; if not, only reports them.
-    pub yes: bool,
 }
 
 /// Collects a store, or one session of a store, and prints the files that were or would be removed.
@@ -104,7 +103,8 @@ pub struct GcCommand {
 ///
 /// [`CommandError::Usage`] if `path` is neither a store nor a session in one;
 /// [`CommandError::Engine`] if the store is read-only, or a file cannot be removed.
-pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8> {
+fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let path = asked.path.as_path();
     let (root, session) = match inspect::is_store(path) {
         true => (path.to_owned(), None),
         false => {
@@ -114,7 +114,7 @@ pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8
     let options = CollectOptions {
         session,
         snapshots: asked.keep.into(),
-        younger_than: asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS))),
+        younger_than: asked.days.map(days),
         dry_run: !asked.yes,
         ..CollectOptions::default()
     };

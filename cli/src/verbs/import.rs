@@ -15,7 +15,8 @@ use foldlog_tasks::{
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::strategies::print_outlook;
+use crate::checkpoint_text::print_outlook;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::runs::claude_code::{FindingKind, TranscriptFinding, import as import_transcripts};
@@ -51,7 +52,7 @@ With --json one object:
   exported_at_us   when the export was taken, in microseconds since 1970
   slices, items, conversations   numbers of slices, items and conversations";
 
-/// Holds what the command line asks of `foldlog import`.
+/// Import runs and conversations of other tools.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Args {
     /// Import a tau-bench file: an array of runs with `task_id`, `trial` and `traj`
@@ -103,10 +104,10 @@ pub enum Args {
         #[arg(long)]
         partial: bool,
         /// Name of the person who imports the intact files
-        #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires_all = ["partial", "reason"])]
+        #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires_all = ["partial", "reason"])]
         by: Option<String>,
         /// Reason for the import
-        #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "by")]
+        #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "by")]
         reason: Option<String>,
     },
     /// Import slices, written by `foldlog export --format snapshot-json` or another program.
@@ -133,13 +134,13 @@ pub enum Args {
     },
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`tau_bench`], [`swe_agent`], [`claude_code`], [`aca`], [`snapshot_json`] and [`openai()`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog import claude-code transcript.jsonl --store STORE";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match self {
             Args::TauBench { file, store } => tau_bench(&file, &store, output),
             Args::SweAgent { files, store } => swe_agent(&files, &store, output),

@@ -10,6 +10,7 @@ use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
 use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound_outline};
@@ -47,7 +48,10 @@ With OPERATION and --json one object: these fields, and
   before       what must be done before a decision, or null
   decide       possible decisions: meaning, command";
 
-/// Holds what the command line asks of `foldlog ledger`.
+/// List tool calls with their outcomes.
+///
+/// With an operation, everything that is known of one call, and the commands that decide
+/// about it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = LEDGER_JSON)]
 pub struct Args {
@@ -57,13 +61,19 @@ pub struct Args {
     pub operation: Option<OperationId>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog ledger SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, self.operation, output)
     }
 }

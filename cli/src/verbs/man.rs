@@ -10,6 +10,7 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use crate::command::{Access, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
@@ -19,7 +20,7 @@ const MAN_JSON: &str = "\
 With --out and --json one object:
   dir, pages   the directory, and the names of the pages that were written";
 
-/// Holds what the command line asks of `foldlog man`.
+/// Print or write pages of the manual.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MAN_JSON)]
 pub struct Args {
@@ -32,6 +33,17 @@ pub struct Args {
     /// Replace existing pages
     #[arg(long, requires = "out")]
     pub force: bool,
+}
+
+impl crate::command::Command for Args {
+    const GROUP: Group = Group::Shell;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog man show | man -l -";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, crate::cli::parser(), output)
+    }
 }
 
 /// Lists the written pages. The fields are those of `man --json`.

@@ -21,6 +21,7 @@ use foldlog_view::text::digest_text;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers;
@@ -42,7 +43,12 @@ With --json one object a line:
                        interrupted call is the time of its start
   decide               possible decisions: meaning, command";
 
-/// Holds what the command line asks of `foldlog pending`.
+/// List what waits for a decision of a person.
+///
+/// A call that asks a question has had no effect yet: `foldlog settle` approves or refuses
+/// it, by the digest of its arguments. A call that waits for its result has done its part:
+/// `foldlog settle` provides the result. If a call was interrupted, a person decides
+/// whether it did its work, or runs again.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = PENDING_JSON)]
 pub struct Args {
@@ -51,13 +57,17 @@ pub struct Args {
     pub dir: PathBuf,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Store;
+    const EXAMPLE: &'static str = "foldlog pending STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.dir)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.dir, output)
     }
 }

@@ -2,6 +2,8 @@
 //! without its host. It is one of the verbs that write into an existing session (see the crate's
 //! invariants).
 
+mod strategies;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +20,11 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::restore_targets::{RestoreTarget, WorkspaceOptions, places};
-use super::strategies;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store};
+use crate::workspaces::{RestoreTarget, WorkspaceOptions, named_part, places};
 
 /// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -57,7 +59,9 @@ With --strategy and --json one object:
   differences   what differs in a session rebuilt from updates from the recorded session
   workspaces    restored: name, root of each restored workspace; left: names of unchanged resources";
 
-/// Holds what the command line asks of `foldlog recover`.
+/// Restore directories after a crash, and end open calls.
+///
+/// Works without the host's code and runs no tool.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RECOVER_JSON)]
 pub struct Args {
@@ -106,23 +110,27 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "strategy")]
     pub to: Option<PathBuf>,
     /// Name of the person who recovers the session by a strategy
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires = "strategy")]
     pub by: Option<String>,
     /// Reason for the recovery
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "strategy")]
     pub reason: Option<String>,
     /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::ChangesUnless("--strategies");
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog recover SESSION --workspace DIR";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
@@ -135,15 +143,7 @@ impl Args {
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
             return run(&self.session, directories, output);
         }
-        let asked = strategies::RecoveryCommand {
-            strategy: self.strategy.as_deref(),
-            to: self.to.as_deref(),
-            by: self.by.as_deref(),
-            reason: self.reason.as_deref(),
-            tree: self.tree.as_deref(),
-            directories,
-        };
-        strategies::run(&self.session, &asked, output)
+        strategies::run(&self, directories, output)
     }
 }
 
@@ -388,12 +388,6 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         ))?;
     }
     Ok(())
-}
-
-/// Names the part that was not undone, followed by a colon; empty if there is no name.
-pub(super) fn named_part(NotUndone { resource, path, .. }: &NotUndone) -> String {
-    let named: Vec<&str> = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect();
-    if named.is_empty() { String::new() } else { format!("{}: ", named.join(" ")) }
 }
 
 /// Pairs each path with a description of its change.

@@ -12,6 +12,7 @@ use foldlog_view::{Payloads, RecordRange};
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
@@ -31,7 +32,10 @@ With --json one object:
                  which the report opens
   payload_bytes  maximum length of an included value; null without --payloads";
 
-/// Holds what the command line asks of a report.
+/// Write a session as one HTML file.
+///
+/// The file contains the timeline, the slices and files at each step, conversations and
+/// calls. It needs no network.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REPORT_JSON)]
 pub struct Args {
@@ -53,11 +57,27 @@ pub struct Args {
     #[arg(long)]
     pub payloads: bool,
     /// Maximum length of an included value, such as 64K; longer ones are cut [default: 1M]
-    #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::cli::bytes)]
+    #[arg(long, value_name = "BYTES", requires = "payloads", value_parser = crate::value_parsers::parse_bytes)]
     pub limit: Option<u64>,
     /// Replace FILE if it already exists
     #[arg(long)]
     pub force: bool,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog report SESSION --html report.html";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, output)
+    }
 }
 
 /// Describes a written report. The fields are those of `report --json`.

@@ -18,11 +18,12 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
-use super::recover::named_part;
-use super::restore_targets::{WorkspaceOptions, places};
+use crate::command::{Access, Command, Group, Target};
+use crate::difference_text::difference_text;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::workspaces::{WorkspaceOptions, named_part, places};
 
 /// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
@@ -65,7 +66,11 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
        foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>
        foldlog rewind [OPTIONS] <SESSION> <TO> --preview --workspace <NAME=DIR>";
 
-/// Holds what the command line asks of `foldlog rewind`.
+/// Take a session and its files back to a position.
+///
+/// Works without the host's code. The present state is captured first, and `--undo` brings it back.
+/// Files that were changed by hand since the last call are kept. Do not write into the directories
+/// meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Args {
@@ -89,10 +94,10 @@ pub struct Args {
     #[arg(long)]
     pub overwrite: bool,
     /// Name of the person who rewinds the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, required_unless_present = "preview")]
     pub by: Option<String>,
     /// Reason for the rewind
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
     /// Directory of a workspace; NAME= is optional if there is only one
     #[arg(long = "workspace", value_name = "NAME=DIR")]
@@ -111,13 +116,17 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::ChangesUnless("--preview");
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog rewind SESSION 42 --workspace DIR --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
@@ -128,30 +137,8 @@ impl Args {
             // A preview writes nothing.
             writing: WriteArgs { unreplicated: self.writing.unreplicated || self.preview },
         };
-        let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
-        let Args { to, preview, overwrite, of, .. } = self;
-        let asked = RewindCommand { to, preview, overwrite, of, by, reason, directories };
-        run(&self.session, &asked, output)
+        run(&self, directories, output)
     }
-}
-
-/// Options of a rewind.
-#[derive(Debug)]
-pub struct RewindCommand<'a> {
-    /// Target position; `None` undoes the last rewind.
-    pub to: Option<Position>,
-    /// Whether to report only the effects of the rewind.
-    pub preview: bool,
-    /// Whether to revert files that were changed by hand as well.
-    pub overwrite: bool,
-    /// Operation whose rollback is undone; `None` undoes the last rewind or rollback.
-    pub of: Option<u64>,
-    /// Name of the person who rewinds the session.
-    pub by: Option<&'a str>,
-    /// Reason.
-    pub reason: Option<&'a str>,
-    /// Directories of the workspaces.
-    pub directories: &'a WorkspaceOptions<'a>,
 }
 
 /// Rewinds a session and its workspaces, or reports the effects of that.
@@ -163,19 +150,20 @@ pub struct RewindCommand<'a> {
 /// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
 ///   recovered first, or if it is corrupt; if there is no rewind to undo; or if a workspace cannot
 ///   be restored.
-pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let dir = asked.session.as_path();
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let at = At { dir, is_held: log.replicated_record().is_some() };
-    let store = asked.directories.writing.open(&root, output)?;
+    let store = directories.writing.open(&root, output)?;
     let session = match asked.preview {
         true => store.open_to_preview(id)?,
         false => open_without_host(&store, id)?.0,
     };
-    let done = rewind(&session, at, to, asked, output);
+    let done = rewind(&session, at, to, asked, directories, output);
     let closed = session.close();
-    done.map_err(|failure| explain_failure(failure, &log, at, asked.directories))?;
+    done.map_err(|failure| explain_failure(failure, &log, at, directories))?;
     closed?;
     Ok(HOLDS)
 }
@@ -257,16 +245,16 @@ fn rewind(
     session: &Session,
     at: At<'_>,
     to: Option<SequenceNumber>,
-    asked: &RewindCommand<'_>,
+    asked: &Args,
+    directories: &WorkspaceOptions<'_>,
     output: &mut Output<'_>,
 ) -> Result<()> {
-    let (state, roots) = run_of(session, at.dir, asked)?;
-    let text = |text: Option<&str>| text.map(str::to_owned);
+    let (state, roots) = run_of(session, at.dir, directories)?;
     let options = RewindOptions {
         overwrite: asked.overwrite,
         of: asked.of.map(OperationId::new),
-        by: text(asked.by),
-        reason: text(asked.reason),
+        by: asked.by.clone(),
+        reason: asked.reason.clone(),
     };
     if asked.preview {
         let preview = match to {
@@ -284,7 +272,7 @@ fn rewind(
             ))?;
             output.line(format_args!(
                 "  let its host recover it, or run `{}`; a rewind then does the following",
-                recovery(at, asked.directories)
+                recovery(at, directories)
             ))?;
         }
         return print_preview(&preview, &roots, output);
@@ -301,7 +289,7 @@ fn rewind(
 fn run_of(
     session: &Session,
     dir: &Path,
-    asked: &RewindCommand<'_>,
+    directories: &WorkspaceOptions<'_>,
 ) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
     let captured = session.recorded_captures()?.into_iter();
     let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
@@ -310,9 +298,8 @@ fn run_of(
     for (name, recorded) in session.open_captures()? {
         captured.entry(name).or_insert(recorded);
     }
-    let places = places(captured, dir, asked.directories)?;
-    if places.is_empty() && !(asked.directories.workspaces.is_empty() && asked.directories.rebound.is_empty())
-    {
+    let places = places(captured, dir, directories)?;
+    if places.is_empty() && !(directories.workspaces.is_empty() && directories.rebound.is_empty()) {
         return Err(CommandError::usage(
             "the session has no captures of a workspace",
             "leave out --workspace and --rebind",
@@ -363,7 +350,7 @@ fn print_preview(
             slice.items_before, slice.removed, slice.added
         ))?;
         for difference in preview.differences.iter().filter(|one| one.slice.as_ref() == Some(&slice.name)) {
-            output.line(super::diff::text(difference))?;
+            output.line(difference_text(difference))?;
         }
     }
     for conversation in &preview.conversations {
@@ -380,7 +367,7 @@ fn print_preview(
         }
         let of_it = |one: &&Difference| one.conversation.as_ref() == Some(&conversation.evaluation_id);
         for difference in preview.differences.iter().filter(of_it) {
-            output.line(super::diff::text(difference))?;
+            output.line(difference_text(difference))?;
         }
     }
     for tag in &preview.tags {

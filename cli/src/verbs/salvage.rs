@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::note_interrupted;
@@ -34,7 +35,12 @@ With --json one object:
   open, unsettled  calls to recover, and calls to settle: operation, tool
   beside           other files in the session's directory, which were not copied";
 
-/// Holds what the command line asks of `foldlog salvage`.
+/// Copy the intact part of a damaged session.
+///
+/// Copies the records before the first damage into a new session. The damaged session is
+/// only read. Damage in a segment's header, or in a frame without a record, is repaired if
+/// the following bytes prove its content. Records after a damaged record, a missing segment
+/// or a missing object are counted, not copied.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SALVAGE_JSON)]
 pub struct Args {
@@ -45,13 +51,17 @@ pub struct Args {
     pub to: PathBuf,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog salvage SESSION --to STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, &self.to, output)
     }
 }

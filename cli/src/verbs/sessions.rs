@@ -6,7 +6,7 @@ mod remote;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
@@ -22,6 +22,7 @@ use foldlog_view::documents::sessions::{
 use foldlog_view::text::count_text;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
 use crate::output::Output;
 use crate::readers;
@@ -63,7 +64,10 @@ With --json of a URL (`foldlog help pull` lists the kinds) one object a line:
                          no lease
   error                  reason why it cannot be read";
 
-/// Holds what the command line asks of `foldlog sessions`.
+/// List the sessions of a store, with their status.
+///
+/// Damaged and unreadable sessions are listed too, whatever tags and times are asked for.
+/// Each session is read from its newest image on; `verify` finds damage before that.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SESSIONS_JSON)]
 pub struct Args {
@@ -87,25 +91,28 @@ pub struct Args {
     pub wait: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { dir, status, since, tags, sort, wait } = self;
-        let asked = SessionsQuery { status, since, tags, sort, wait };
-        match crate::remote::url(&dir) {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Store;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog sessions STORE --status interrupted";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.dir)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        match crate::remote::url(&self.dir) {
             #[cfg(feature = "object-store")]
-            Some(url) => remote::list(url, &asked, output),
+            Some(url) => remote::list(url, &self, output),
             #[cfg(not(feature = "object-store"))]
             Some(_) => Err(crate::remote::not_built()),
-            None if wait => {
+            None if self.wait => {
                 let next = "leave out --wait: the statuses of a store are known at once";
                 Err(CommandError::usage("--wait applies only to a URL", next))
             }
-            None => run(&dir, &asked, output),
+            None => list(&self, output),
         }
     }
 }
@@ -182,21 +189,6 @@ impl std::str::FromStr for Since {
     }
 }
 
-/// Filters and order of a listing.
-#[derive(Clone, Debug, Default)]
-pub struct SessionsQuery {
-    /// Statuses of which a session must have one; empty for all sessions.
-    pub status: Vec<Status>,
-    /// Time since which a session must have a record.
-    pub since: Option<Since>,
-    /// Tags that a session must have: a key, or a key and its value.
-    pub tags: Vec<String>,
-    /// Order of the rows.
-    pub sort: Sort,
-    /// Whether the leases of a place are watched.
-    pub wait: bool,
-}
-
 fn resumable_text(resumable: &Resumable) -> String {
     let next = match resumable.calls.len() {
         0 => "the provider is next".to_owned(),
@@ -218,8 +210,8 @@ fn resumable_text(resumable: &Resumable) -> String {
 ///
 /// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store
 /// cannot be read.
-pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
-    let store = readers::open_store(dir, output)?;
+fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let store = readers::open_store(&asked.dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
     let mut running = inspect::running_sessions(store.path(), &ids)?;
@@ -274,7 +266,7 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     readers::note_exposed(exposed.as_ref(), output);
 }
 
-fn is_asked(row: &SessionListRow, asked: &SessionsQuery) -> bool {
+fn is_asked(row: &SessionListRow, asked: &Args) -> bool {
     let has = |tag: &String| match tag.split_once('=') {
         Some((key, value)) => row.tags.get(key).is_some_and(|found| found == value),
         None => row.tags.contains_key(tag),

@@ -3,7 +3,7 @@
 //! invariants). If another process has the session open, the decision is left for that process,
 //! which records it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -17,11 +17,15 @@ use foldlog_view::clock::now;
 use foldlog_view::text::{DIGEST_DIGITS, digest_text};
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 
-/// Holds what the command line asks of `foldlog settle`.
+/// Record a decision about a tool call.
+///
+/// For a call that is suspended, or that was interrupted and cannot safely run again. If another
+/// process has the session open, the decision is left for it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SETTLE_JSON)]
 pub struct Args {
@@ -33,10 +37,10 @@ pub struct Args {
     #[arg(value_enum)]
     pub decision: Settled,
     /// Name of the person who decides
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the decision
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Result of a committed call, as JSON
     #[arg(long, value_name = "JSON")]
@@ -73,26 +77,18 @@ With --json one object:
   sequence     record of the decision; null if no process has taken it yet
   left         file of the decision, if no process has taken it yet";
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let decided = SettleCommand {
-            operation: self.operation,
-            decision: self.decision,
-            by: &self.by,
-            reason: &self.reason,
-            result: self.result.as_deref(),
-            shown: self.shown.as_deref(),
-            arguments: self.arguments.as_deref(),
-            until: self.until,
-            wait: Duration::from_secs(self.wait),
-            writing: self.writing,
-        };
-        run(&self.session, &decided, output)
+impl Command for Args {
+    const GROUP: Group = Group::Decide;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog settle SESSION 36 failed --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        settle(&self, output)
     }
 }
 
@@ -107,31 +103,6 @@ pub enum Settled {
     RunAgain,
     /// The call that asks may run, with the arguments of --arguments
     Approved,
-}
-
-/// A person's decision about an operation.
-#[derive(Debug)]
-pub struct SettleCommand<'a> {
-    /// Id of the operation: the sequence number of its first start record.
-    pub operation: OperationId,
-    /// The decision.
-    pub decision: Settled,
-    /// Name of the person who decided.
-    pub by: &'a str,
-    /// Reason for the decision.
-    pub reason: &'a str,
-    /// Result of a committed call, as JSON.
-    pub result: Option<&'a str>,
-    /// Text for the model.
-    pub shown: Option<&'a str>,
-    /// First digits of the digest of the approved arguments.
-    pub arguments: Option<&'a str>,
-    /// Time at which the approval expires.
-    pub until: Option<DateTime<Utc>>,
-    /// Maximum time to wait until a process that has the session open has taken the decision.
-    pub wait: Duration,
-    /// Whether a replicated session may be written.
-    pub writing: WriteArgs,
 }
 
 #[derive(Serialize)]
@@ -152,15 +123,16 @@ struct Document {
 ///   host refused the decision.
 /// - [`CommandError::Engine`] if the operation does not wait for this decision, or it cannot be
 ///   written.
-pub fn run(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+fn settle(decided: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let Args { session, by, reason, .. } = decided;
+    let operation = decided.operation;
     let (root, id) = in_store(session)?;
-    let settlement = settlement(session, decided, output)?;
-    let SettleCommand { operation, by, reason, .. } = *decided;
+    let settlement = settlement(decided, output)?;
     let store = decided.writing.open(&root, output)?;
     let sequence = match store.settle(id, operation, &settlement, by, reason) {
         Err(Error::Locked { holder, .. }) => {
             let left = store.leave_decision(id, operation, &settlement, by, reason)?;
-            match left.wait(decided.wait)? {
+            match left.wait(Duration::from_secs(decided.wait))? {
                 LeftFate::Taken(sequence) => sequence,
                 LeftFate::Refused(reason) => return Err(refusal_error(operation, &reason)),
                 // The host may have ended meanwhile.
@@ -202,12 +174,7 @@ fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
 }
 
 /// Reports that a decision was left, and that no process has taken it yet.
-fn tell_left(
-    decided: &SettleCommand<'_>,
-    left: &LeftDecision,
-    holder: &Holder,
-    output: &mut Output<'_>,
-) -> Result<u8> {
+fn tell_left(decided: &Args, left: &LeftDecision, holder: &Holder, output: &mut Output<'_>) -> Result<u8> {
     let (operation, file) = (decided.operation, escape::path(left.path()));
     if output.json() {
         output.value(&Document { operation, sequence: None, left: Some(file) })?;
@@ -224,9 +191,10 @@ fn tell_left(
 }
 
 /// Converts the options of the command line into a decision.
-fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<Settlement> {
-    let SettleCommand { decision, result, shown, arguments, until, .. } = *decided;
-    let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
+fn settlement(decided: &Args, output: &mut Output<'_>) -> Result<Settlement> {
+    let Args { decision, result, shown, arguments, until, .. } = decided;
+    let decision = *decision;
+    let result: Option<Value> = result.as_deref().map(serde_json::from_str).transpose().map_err(|error| {
         CommandError::usage(
             format!("the result is not JSON: {error}"),
             "give JSON, such as '{\"sent\": true}'",
@@ -245,21 +213,21 @@ fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'
         Settled::Committed => Settlement::committed(result),
         Settled::Failed => Settlement::failed(),
         Settled::RunAgain => Settlement::run_again(),
-        Settled::Approved => Settlement::approved(approved_digest(session, decided, output)?),
+        Settled::Approved => Settlement::approved(approved_digest(decided, output)?),
     };
-    let settlement = shown.into_iter().fold(settlement, Settlement::showing);
-    Ok(until.into_iter().fold(settlement, Settlement::until))
+    let settlement = shown.iter().fold(settlement, Settlement::showing);
+    Ok((*until).into_iter().fold(settlement, Settlement::until))
 }
 
 /// Returns the digest of the approved arguments. The command line gives its first digits.
-fn approved_digest(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
+fn approved_digest(decided: &Args, output: &mut Output<'_>) -> Result<[u8; 32]> {
     let list = "`foldlog pending STORE` lists each question with the digest of its arguments";
-    let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {
+    let Some(digits) = decided.arguments.as_deref().filter(|digits| digits.len() >= DIGEST_DIGITS) else {
         let what =
             format!("an approval needs --arguments, with at least {DIGEST_DIGITS} digits of the digest");
         return Err(CommandError::usage(what, list));
     };
-    let pending = open_session(session, output)?.pending_questions(now())?;
+    let pending = open_session(&decided.session, output)?.pending_questions(now())?;
     let Some(asked) = pending.iter().find(|one| one.operation == decided.operation) else {
         return Err(CommandError::usage(
             format!("operation {} has no open question", decided.operation),

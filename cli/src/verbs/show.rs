@@ -1,6 +1,6 @@
 //! `foldlog show`: the records of a session, one per line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect::FrameInfo;
 use foldlog::{Record, RecordKind, SequenceNumber, Value};
@@ -10,12 +10,20 @@ use foldlog_view::payload;
 use foldlog_view::positions::{Position, position_at, record_at};
 use foldlog_view::visits::{each_beyond, each_record};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers::{code_of, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
-/// Holds what the command line asks of `foldlog show`.
+/// List the records of a session.
+///
+/// Each record is `live`, `abandoned` by a rollback, or `log-only`: abandoned, but its item
+/// in a LOG slice remains.
+///
+/// If a session is damaged, the records before the first damage are listed, and the exit
+/// code is 1. The same applies to state, diff, stats, ledger and export. `tail` does not
+/// see damage before the segment of its first record.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -37,32 +45,21 @@ pub struct Args {
     pub beyond_damage: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, from, to, kind, payload, beyond_damage } = self;
-        let asked = ShowQuery { from, to, kind: kind.as_deref(), payload, beyond_damage };
-        run(&session, &asked, output)
-    }
-}
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog show SESSION --payload";
 
-/// Selects the listed records and their form.
-#[derive(Clone, Debug, Default)]
-pub struct ShowQuery<'a> {
-    /// First record; `None` is the first one of the log.
-    pub from: Option<Position>,
-    /// Last record; `None` is the last one of the log.
-    pub to: Option<Position>,
-    /// Kind of the records; `None` is all kinds.
-    pub kind: Option<&'a str>,
-    /// Whether the payloads of hosts and tools are shown.
-    pub payload: bool,
-    /// Whether the intact records after damage are listed too.
-    pub beyond_damage: bool,
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        show(&self, output)
+    }
 }
 
 /// Lists records. Of a damaged session, lists those before the first damage and, if requested, the
@@ -72,9 +69,9 @@ pub struct ShowQuery<'a> {
 ///
 /// - [`CommandError::Usage`] if there is no such kind or position.
 /// - [`CommandError::Engine`] if none of these records is intact, or the session cannot be read.
-pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let kind = asked.kind.map(known_kind).transpose()?;
-    let reader = open_sound_outline(session, output)?;
+fn show(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let kind = asked.kind.as_deref().map(known_kind).transpose()?;
+    let reader = open_sound_outline(&asked.session, output)?;
     let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
     let first = record_at(&reader, asked.from.as_ref())?.unwrap_or_default();
     let last = record_at(&reader, asked.to.as_ref())?;

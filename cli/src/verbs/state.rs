@@ -10,12 +10,13 @@ use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::{count_text, shorten_text};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::conversations::{ConversationSummary, summaries};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers::{code_of, map_write_error, open_sound};
 
-/// Holds what the command line asks of `foldlog state`.
+/// Print the slices at a position.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -28,13 +29,18 @@ pub struct Args {
     pub slice: Option<String>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog state SESSION --at 42";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, self.at, self.slice.as_deref(), output)
     }
 }

@@ -16,6 +16,7 @@ use foldlog_view::documents::stats::{SegmentStats, SliceStats, Stats, ToolStats,
 use foldlog_view::spend::Spent;
 use foldlog_view::text::count_text;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
@@ -44,7 +45,7 @@ With --json one object. `bytes` and fields that end in `_bytes` are bytes, other
 input_tokens does not include tokens of the cache. cost_micros is in millionths of the host's
 currency, and left out if no cost was reported. Abandoned records are counted too.";
 
-/// Holds what the command line asks of `foldlog stats`.
+/// Count records, bytes, calls, tokens and cost.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = STATS_JSON)]
 pub struct Args {
@@ -52,13 +53,18 @@ pub struct Args {
     pub session: PathBuf,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog stats SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, output)
     }
 }

@@ -13,11 +13,12 @@ use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, va
 use foldlog_view::positions::{Position, position, position_at, position_of};
 use foldlog_view::visits::{each_record, stop_error};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, note_torn, open_sound_outline};
 
-/// Holds what the command line asks of `foldlog tail`.
+/// List the last records, and follow new ones.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
@@ -38,13 +39,18 @@ pub struct Args {
     pub every: u64,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog tail SESSION --follow";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = crate::remote::url(&self.session) {
             return self.tail_remote(url, output);
         }
@@ -58,7 +64,9 @@ impl Args {
         };
         run(&self.session, start, self.follow, output)
     }
+}
 
+impl Args {
     #[cfg(feature = "object-store")]
     fn tail_remote(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
         let start = match &self.from {

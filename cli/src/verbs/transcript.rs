@@ -1,6 +1,6 @@
 //! `foldlog transcript`: a conversation as it would be sent to a provider, or as it was recorded.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::SequenceNumber;
 use foldlog::conversation::{Conversation, ConversationMessage, Role};
@@ -12,6 +12,7 @@ use foldlog_agent::provider::rendering::{
 use foldlog_codec::escape;
 use foldlog_view::positions::{Position, position};
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::raw_json::escape_json;
@@ -25,7 +26,12 @@ With --json and the formats text and markdown one object a line, for each messag
   is_error, blocks (format, json: the content in a provider's own form)
 With --json and the format anthropic one object: system, messages.";
 
-/// Holds what the command line asks of `foldlog transcript`.
+/// Print a conversation.
+///
+/// Prints what a provider would be sent: results follow their calls, call ids are unique,
+/// and shortened parts are left out. --as-recorded prints the recorded messages. The
+/// formats openai and anthropic print one JSON array of messages, and fail if the provider
+/// would refuse the history.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
 pub struct Args {
@@ -50,17 +56,20 @@ pub struct Args {
     pub format: Format,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Args { session, evaluation, at, as_recorded, close_open, format } = self;
-        let asked =
-            TranscriptQuery { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };
-        run(&session, asked, output)
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog transcript SESSION --format markdown";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        print(self, output)
     }
 }
 
@@ -90,22 +99,6 @@ impl Format {
     }
 }
 
-/// Options of a transcript.
-#[derive(Clone, Debug)]
-pub struct TranscriptQuery<'a> {
-    /// Id of the evaluation; optional if the session contains only one conversation.
-    pub evaluation: Option<&'a str>,
-    /// Position; the last one by default.
-    pub at: Option<Position>,
-    /// Whether the messages are printed as they were recorded instead of as a provider would
-    /// receive them.
-    pub as_recorded: bool,
-    /// Whether open calls get a placeholder result, and results without a call a placeholder call.
-    pub close_open: bool,
-    /// Format.
-    pub format: Format,
-}
-
 /// Prints a conversation.
 ///
 /// # Errors
@@ -113,12 +106,12 @@ pub struct TranscriptQuery<'a> {
 /// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the
 ///   format accepts the messages.
 /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+fn print(asked: Args, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_session(&asked.session, output)?;
     let at = position(&reader, asked.at)?;
     let mut messages = {
         // A long conversation takes much memory, so it is dropped before its messages are printed.
-        let held = conversation(&reader, asked.evaluation, at)?;
+        let held = conversation(&reader, asked.evaluation.as_deref(), at)?;
         if asked.as_recorded { held.messages() } else { held.sent_messages() }
     };
     if asked.close_open {

@@ -11,6 +11,7 @@ use foldlog_view::documents::verify::{Follows, Unreadable, Unsupported, VerifyRe
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::text::count_text;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 #[cfg(feature = "object-store")]
 use crate::failure::DOES_NOT_HOLD;
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
@@ -33,7 +34,10 @@ With --json one object:
                the files of damaged ones
   unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
 
-/// Holds what the command line asks of `foldlog verify`.
+/// Check every byte of sessions, and list all damage.
+///
+/// Checks frames, bodies, seals and objects. Each damaged place is listed once, with what
+/// is intact after it. --captures checks the captures of workspaces too.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VERIFY_JSON)]
 pub struct Args {
@@ -45,13 +49,21 @@ pub struct Args {
     pub captures: bool,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Keep;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::SessionOrStore;
+    const URLS: Urls = Urls::Read;
+    const EXAMPLE: &'static str = "foldlog verify STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        match self.paths.as_mut_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.paths, self.captures, output)
     }
 }

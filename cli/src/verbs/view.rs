@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -10,7 +11,11 @@ const VIEW_JSON: &str = "\
 With --json one object, before the first page is requested:
   url, port    address with its secret token, and port";
 
-/// Holds what the command line asks of the viewer.
+/// Show a store or a session in a browser.
+///
+/// Serves pages on 127.0.0.1 only. Everyone who knows the printed address with its token
+/// can read the store, so do not pass it on. $BROWSER names the program that opens the
+/// page; the default is xdg-open. Nothing is written into the store.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
 pub struct Args {
@@ -23,6 +28,21 @@ pub struct Args {
     /// Print the address without opening a browser
     #[arg(long)]
     pub no_open: bool,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Look;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::SessionOrStore;
+    const EXAMPLE: &'static str = "foldlog view STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.path)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, output)
+    }
 }
 
 /// Serves pages that show a store or a session, until a signal ends the process. Prints their

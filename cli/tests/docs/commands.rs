@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command};
+use foldlog_cli::command::{Access, CommandMetadata, ListedCommand, Target, Urls};
 
 use super::project;
 
@@ -29,17 +30,8 @@ fn the_help_fits_on_a_screen_and_lists_each_command_once() {
     let help = command.render_help().to_string();
     assert!(help.lines().count() <= 60, "{help}");
     assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
-    for verb in shown_commands(&command) {
-        let listed = format!("\n  {:<12} ", verb.get_name());
-        assert_eq!(help.matches(&listed).count(), 1, "{} in\n{help}", verb.get_name());
-    }
-}
-
-#[test]
-fn each_command_has_an_example() {
-    for verb in shown_commands(&foldlog_cli::cli::command()) {
-        let about = about(verb);
-        assert!(about.contains("Example: `"), "{}: {about}", verb.get_name());
+    for ListedCommand { name, .. } in foldlog_cli::commands() {
+        assert_eq!(help.matches(&format!("\n  {name:<16} ")).count(), 1, "{name} in\n{help}");
     }
 }
 
@@ -48,14 +40,45 @@ fn page_of(command: &Command) -> String {
         "# Commands\n\n\
          All commands of the binary `foldlog`, with their options. This page is made from\n\
          `foldlog help COMMAND`. [Output](output.md) describes what all commands share: exit codes, JSON,\n\
-         terminals and memory.\n",
+         terminals and memory.\n\n\
+         ## Overview\n\n\
+         `target` is the argument that names sessions. A URL is that of a bucket or database, or of a\n\
+         session in one.\n\n\
+         | command | sessions | target | URL | pager |\n|---|---|---|---|---|\n",
     );
+    foldlog_cli::commands().iter().for_each(|listed| overview(listed, &mut page));
     for verb in shown_commands(command) {
         section(verb, &format!("foldlog {}", verb.get_name()), &mut page);
     }
     page.push_str("\n## Options of all commands\n\n");
     command.get_arguments().filter(|argument| argument.is_global_set()).for_each(|it| option(it, &mut page));
     page
+}
+
+fn overview(listed: &ListedCommand, page: &mut String) {
+    let CommandMetadata { access, target, urls, is_paged, .. } = listed.metadata;
+    let access = match access {
+        Access::Reads if target == Target::Nothing => String::new(),
+        Access::Reads => "reads".to_owned(),
+        Access::Creates => "makes new ones".to_owned(),
+        Access::Changes => "changes".to_owned(),
+        Access::ChangesWith(option) => format!("changes with `{option}`"),
+        Access::ChangesUnless(option) => format!("changes, except with `{option}`"),
+    };
+    let target = match target {
+        Target::Nothing => "",
+        Target::Session => "session",
+        Target::Store => "store",
+        Target::SessionOrStore => "session or store",
+    };
+    let urls = match urls {
+        Urls::Refused => "",
+        Urls::Copied | Urls::Read => "as target",
+        Urls::Separate => "besides the target",
+    };
+    let (name, pager) = (&listed.name, if is_paged { "yes" } else { "" });
+    let anchor = name.replace(' ', "-");
+    let _ = writeln!(page, "| [`{name}`](#foldlog-{anchor}) | {access} | {target} | {urls} | {pager} |");
 }
 
 fn shown_commands(command: &Command) -> impl Iterator<Item = &Command> {

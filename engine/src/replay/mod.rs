@@ -15,8 +15,8 @@
 //!
 //! A process that only settled calls, or only ended calls of an earlier process, such as the
 //! binary's `settle` and `recover`, is taken from the log. If a process wrote other records without
-//! the host, such as the binary's `restore`, the replay diverges there, since the host does not
-//! produce them.
+//! the host, such as the binary's `task restore`, the replay diverges there, since the host does
+//! not produce them.
 //!
 //! The host's return value is ignored. If the host itself fails, for example because a directory
 //! does not exist, the report shows only the missing records. To find the reason, print the host's

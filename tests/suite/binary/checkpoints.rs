@@ -1,5 +1,5 @@
-//! `foldlog checkpoints`, `restore` and `recover --strategy`: the checkpoints of a session, and a
-//! restore without its host.
+//! `foldlog task checkpoints`, `task restore` and `recover --strategy`: the checkpoints of a session,
+//! and a restore without its host.
 
 use std::fs;
 use std::path::Path;
@@ -46,21 +46,21 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     create("build");
     let (id, dir) = (session.id(), session.dir().to_str().unwrap().to_owned());
     // While another process has the session open, nothing is restored.
-    let words = ["restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
+    let words = ["task", "restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
     let ran = foldlog(words);
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{ran:?}");
     assert!(ran.stderr.contains("already open for writing"), "{ran:?}");
     drop(manager);
     session.close().unwrap();
 
-    let ran = foldlog(["checkpoints", &dir]);
+    let ran = foldlog(["task", "checkpoints", &dir]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.starts_with("checkpoint_001  2"), "{ran:?}");
     assert!(
         ran.stdout.contains("manual  \"designed \\u{1b}[31m\"  <- latest\n    1 task, 0 completed; "),
         "{ran:?}"
     );
-    let ran = foldlog(["checkpoints", &dir, "--json"]);
+    let ran = foldlog(["task", "checkpoints", &dir, "--json"]);
     let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(document["checkpoints"][0]["manifest"]["total_tasks"], 1);
 
@@ -87,7 +87,17 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     let (session, _) = open_without_host(&store, id).unwrap();
     assert_eq!(TaskTreeState::from_session(&session).unwrap().tasks.len(), 1);
     session.close().unwrap();
-    let ran = foldlog(["restore", &dir, "checkpoint_002", "--by", "ada", "--reason", "it did not", "--json"]);
+    let ran = foldlog([
+        "task",
+        "restore",
+        &dir,
+        "checkpoint_002",
+        "--by",
+        "ada",
+        "--reason",
+        "it did not",
+        "--json",
+    ]);
     assert_eq!(ran.code, 0, "{ran:?}");
     // The host opens the session again with all of its own types.
     let session = store.open_session(id, &types).unwrap();
@@ -132,7 +142,7 @@ fn a_checkpoint_brings_back_the_workspaces_whose_directories_are_given() {
     session.close().unwrap();
     fs::write(workspace.join("page"), "spoiled").unwrap();
 
-    let words = ["restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
+    let words = ["task", "restore", &dir, "1", "--by", "ada", "--reason", "it went wrong"];
     let ran = foldlog(words);
     assert_eq!((ran.code, page().as_str()), (0, "spoiled"), "{ran:?}");
     assert!(
@@ -173,7 +183,8 @@ fn a_checkpoint_brings_back_the_workspaces_whose_directories_are_given() {
     let (session, _) = open_without_host(&store, id).unwrap();
     CheckpointManager::new(session.clone()).create(Some("bare")).unwrap();
     session.close().unwrap();
-    let ran = foldlog(["restore", &dir, "latest", "--by", "a", "--reason", "x", "--workspace", &named]);
+    let ran =
+        foldlog(["task", "restore", &dir, "latest", "--by", "a", "--reason", "x", "--workspace", &named]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("has no captures of workspaces"), "{ran:?}");
 }
@@ -224,7 +235,7 @@ fn the_sound_files_of_a_damaged_tree_become_a_session_once_somebody_is_named() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let made = Path::new(to).join("sessions").join(document["session"].as_str().unwrap());
-    let ran = foldlog(["tasks", made.to_str().unwrap()]);
+    let ran = foldlog(["task", "list", made.to_str().unwrap()]);
     assert!(ran.stdout.contains("[ ] design  Design it"), "{ran:?}");
     let ran = foldlog(["import", "aca", tree, "--store", to, "--partial", "--by", "ada"]);
     assert_eq!(ran.code, 2, "{ran:?}");

@@ -147,9 +147,12 @@ fn bash_completes_ids_and_tags_and_runs_none_of_them() {
         "--tag",
         "task=$(touch PWNED) x",
     ]);
+    // Verbs of two words take a session too.
+    lines.push_str(&format!("foldlog task list runs\t\nfoldlog task list {session} --at g:o\t\n"));
+    expected.extend(["task", "list", &session, "task", "list", &session, "--at", "g:one=two"]);
     // Verbs and options are still completed.
-    lines.push_str(&format!("foldlog sho\t{session} --payl\t\n"));
-    expected.extend(["show", &session, "--payload"]);
+    lines.push_str(&format!("foldlog sho\t{session} --payl\t\nfoldlog task che\t{session}\n"));
+    expected.extend(["show", &session, "--payload", "task", "checkpoints", &session]);
     assert_eq!(typed(place.directory.path(), &lines), expected);
     assert!(!place.directory.path().join("PWNED").exists(), "a tag was run");
 }
@@ -159,6 +162,7 @@ fn each_shell_asks_for_what_there_is() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = foldlog(["completions", shell]);
         assert_eq!(ran.code, 0);
+        assert!(!ran.stdout.contains("demo-child"), "{shell}: hidden verbs are not offered");
         assert!(
             ran.stdout.contains("candidates sessions") || ran.stdout.contains("candidates \"$kind\""),
             "{shell}"

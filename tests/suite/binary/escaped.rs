@@ -17,7 +17,7 @@ use foldlog_codec::body::{
     Outcome, Payload, Policy, Rollback, SessionOpening, Settle, SliceDeclaration, SnapshotBody, ToolBegin,
     ToolEnd,
 };
-use foldlog_tests::verbs::{Ran, foldlog};
+use foldlog_tests::verbs::{Ran, foldlog, reading_examples};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 use uuid::Uuid;
 
@@ -184,6 +184,7 @@ impl World {
             "NOTHING" => self.store.join("nothing").into_os_string(),
             "SALVAGED" => self.store.join("salvaged").into_os_string(),
             "SLICE" => hostile("slice 1").into(),
+            "report.html" => self.store.with_file_name("report.html").into(),
             "HOSTILE" => hostile("word").replace('\0', "").into(),
             word => word.into(),
         }))
@@ -310,7 +311,10 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
         (&["HOSTILE"], &[]),
         (&["completions", "HOSTILE"], &[]),
     ];
-    for (words, places) in verbs {
+    let examples = reading_examples();
+    let examples: Vec<Vec<&str>> = examples.iter().map(|line| line.split(' ').collect()).collect();
+    let examples = examples.iter().map(|words| (&words[..], &[][..]));
+    for (words, places) in verbs.iter().copied().chain(examples) {
         let ran = world.run(words);
         check(words, &ran);
         assert!(!ran.stdout.is_empty() || !ran.stderr.is_empty(), "{words:?}");
@@ -318,7 +322,7 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
         let ran = world.run(&as_json);
         check(&as_json, &ran);
         let found = parsed(&ran.stdout);
-        for place in *places {
+        for place in places {
             assert!(found.contains(&hostile(place)), "{as_json:?} holds no {place}");
         }
     }

@@ -73,10 +73,10 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
         "recover S",
         &settles,
         "rewind S 0 --by Ada --reason back",
-        "validate S --repair --by Ada",
+        "task validate S --repair --by Ada",
     ] {
         let refused = run(&dir, words);
-        if words.starts_with("validate") && refused.stdout.contains("nothing to repair") {
+        if words.starts_with("task validate") && refused.stdout.contains("nothing to repair") {
             continue;
         }
         assert_eq!(refused.code, 2, "{words}: {}{}", refused.stdout, refused.stderr);

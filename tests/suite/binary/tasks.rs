@@ -1,4 +1,4 @@
-//! `foldlog tasks`: the tasks of a session, as a tree.
+//! `foldlog task list`: the tasks of a session, as a tree.
 
 use foldlog::{SessionTypes, Store};
 use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TaskTreeState, declare};
@@ -39,7 +39,7 @@ fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
     let dir = session.dir().to_str().unwrap().to_owned();
     session.close().unwrap();
 
-    let ran = foldlog(["tasks", &dir]);
+    let ran = foldlog(["task", "list", &dir]);
     assert_eq!(ran.code, 0, "{ran:?}");
     let expected = "\
 position 14 of 14: 5 tasks: 2 pending, 1 blocked, 1 in progress, 1 completed
@@ -51,19 +51,33 @@ position 14 of 14: 5 tasks: 2 pending, 1 blocked, 1 in progress, 1 completed
 next: ship, logo
 ";
     assert_eq!(ran.stdout, expected);
-    let ran = foldlog(["tasks", &dir, "--at", &before.to_string()]);
+    let ran = foldlog(["task", "list", &dir, "--at", &before.to_string()]);
     assert!(
         ran.stdout.contains("  [>] pages  Write the pages  (started 2 times, failed 1)  <- active\n"),
         "{ran:?}"
     );
     assert!(ran.stdout.contains("[ ] ship  Ship it  (waits for pages; priority 3)\n"), "{ran:?}");
     assert!(ran.stdout.ends_with("next: logo\n"), "{ran:?}");
-    let ran = foldlog(["tasks", &dir, "--at", &planned.to_string()]);
+    let ran = foldlog(["task", "list", &dir, "--at", &planned.to_string()]);
     assert!(ran.stdout.contains("[ ] site  Build the site  (waits for its parts)\n"), "{ran:?}");
     assert!(ran.stdout.ends_with("next: pages, logo, bill\n"), "{ran:?}");
-    let ran = foldlog(["tasks", &dir, "--json"]);
+    let ran = foldlog(["task", "list", &dir, "--json"]);
     assert_eq!(serde_json::from_str::<TaskTreeState>(&ran.stdout).unwrap(), tree);
-    let ran = foldlog(["tasks", &dir, "--at", &begin.to_string()]);
+    let ran = foldlog(["task", "list", &dir, "--at", &begin.to_string()]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("the session has no tasks at position"), "{ran:?}");
+
+    // The former names of the commands work, and the help lists only the new ones.
+    let help = foldlog(["--help"]).stdout;
+    for (former, name, options) in [
+        ("tasks", "list", &[][..]),
+        ("validate", "validate", &["--json"]),
+        ("checkpoints", "checkpoints", &["--json"]),
+        ("restore", "restore", &["1", "--by", "ada", "--reason", "none"]),
+    ] {
+        let words = |words: &[&str]| foldlog([words, &[&dir], options].concat());
+        assert_eq!(words(&[former]), words(&["task", name]), "{former}");
+        assert!(!help.contains(&format!("\n  {former} ")), "{help}");
+        assert_eq!(foldlog(["help", former]).code, 0);
+    }
 }

@@ -200,10 +200,11 @@ fn long_results_are_shown_by_a_pager() {
     let sessions = sessions();
     let directory = tempfile::tempdir().unwrap();
     let (first, second) = (pager(directory.path(), "first", "cat"), pager(directory.path(), "second", "cat"));
+    let verbs = foldlog_cli::commands();
     for (command, _) in sessions.commands() {
         let words = [&command[..], &["--color", "never"]].concat();
         let ran = foldlog(&words);
-        let is_paged = ["show", "diff", "transcript", "ledger"].contains(&command[0]);
+        let is_paged = verbs.iter().any(|listed| listed.name == command[0] && listed.metadata.is_paged);
         let begin = if is_paged { "second 0  FRX\n" } else { "" };
         let expected = format!("{begin}{}{}", ok(&ran), ran.stderr);
         assert_eq!(shown(&words, &[("PAGER", &second)]), (expected, 0), "{command:?}");

@@ -1,4 +1,4 @@
-//! `foldlog validate`: checks and repairs the state of a session.
+//! `foldlog task validate`: checks and repairs the state of a session.
 
 use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
 use foldlog_tasks::{
@@ -25,28 +25,28 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     let dir = session.dir().to_str().unwrap().to_owned();
     session.close().unwrap();
 
-    let ran = foldlog(["validate", &dir, "--at", &sound.to_string()]);
+    let ran = foldlog(["task", "validate", &dir, "--at", &sound.to_string()]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, &*format!("position {sound}: valid\n")), "{ran:?}");
-    let ran = foldlog(["validate", &dir]);
+    let ran = foldlog(["task", "validate", &dir]);
     let expected = format!(
         "position {broken}: not valid: 1 critical\n\
          critical parents-exist: the parent `lost` of task `pages` is missing  (repair: make task `pages` a root)\n"
     );
     assert_eq!((ran.code, &ran.stdout), (1, &expected), "{ran:?}");
-    let ran = foldlog(["validate", &dir, "--json"]);
+    let ran = foldlog(["task", "validate", &dir, "--json"]);
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((ran.code, &json["is_valid"], &json["position"]), (1, &false.into(), &broken.get().into()));
     assert_eq!(json["issues"][0]["error"]["error"], "orphaned_task");
     assert_eq!(json["repair_plan"]["steps"][0]["step"], "task_modified");
     // A repair requires a name.
-    assert_eq!(foldlog(["validate", &dir, "--repair"]).code, 2);
-    assert_eq!(foldlog(["validate", &dir, "--by", "ada"]).code, 2);
+    assert_eq!(foldlog(["task", "validate", &dir, "--repair"]).code, 2);
+    assert_eq!(foldlog(["task", "validate", &dir, "--by", "ada"]).code, 2);
 
-    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada", "--reason", "lost in an import"]);
+    let ran = foldlog(["task", "validate", &dir, "--repair", "--by", "ada", "--reason", "lost in an import"]);
     let repaired = format!("{expected}repaired parents-exist: make task `pages` a root  (record ");
     let told = ran.stdout.starts_with(&repaired) && ran.stdout.ends_with(")\nnow valid\n");
     assert!(ran.code == 0 && told, "{ran:?}");
-    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
+    let ran = foldlog(["task", "validate", &dir, "--repair", "--by", "ada"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.ends_with(": valid\nnothing to repair\n"), "{ran:?}");
     let ran = foldlog(["state", &dir, "--slice", "recovery_actions"]);
@@ -92,7 +92,7 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
         dir
     };
     let dir = broken(host().build().unwrap());
-    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
+    let ran = foldlog(["task", "validate", &dir, "--repair", "--by", "ada"]);
     assert!(ran.code == 0 && ran.stdout.ends_with(")\nnow valid\n"), "{ran:?}");
     // The host continues with the repaired state.
     let session = store.session_ids().unwrap()[0];
@@ -102,7 +102,7 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
 
     let dir = broken(host().slice::<Audit>().append_all::<Audit>().build().unwrap());
     let before = foldlog(["show", &dir]);
-    let ran = foldlog(["validate", &dir, "--repair", "--by", "ada"]);
+    let ran = foldlog(["task", "validate", &dir, "--repair", "--by", "ada"]);
     let told = "the session's host also applies `task_modified` to `audit`, which a repair without the host cannot do";
     assert!(
         ran.code == 2 && ran.stderr.contains(told) && ran.stderr.contains("nothing was changed"),
@@ -122,7 +122,7 @@ fn sessions_with_tools_and_conversations_hold() {
     let mut count = 0;
     for session in std::fs::read_dir(store.join("sessions")).unwrap() {
         let session = session.unwrap().path();
-        let ran = foldlog(["validate", session.to_str().unwrap()]);
+        let ran = foldlog(["task", "validate", session.to_str().unwrap()]);
         assert!(ran.code == 0 && !ran.stdout.contains("error "), "{ran:?}");
         count += 1;
     }

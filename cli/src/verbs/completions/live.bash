@@ -32,7 +32,14 @@ _foldlog_live() {
                     ((i++))
                 fi
                 ;;
-            *) if [[ -z $verb ]]; then verb=$word; else given+=("$word"); fi ;;
+            *)
+                # The words of a name are joined by `-`.
+                if [[ -z $verb || $_foldlog_groups == *" $verb "* ]]; then
+                    verb+=${verb:+-}$word
+                else
+                    given+=("$word")
+                fi
+                ;;
         esac
     done
     # If the loop has passed the last word, the value of `option` is being typed.

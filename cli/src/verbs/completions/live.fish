@@ -3,15 +3,22 @@
 function __foldlog_given
     set -l words (commandline -opc)
     set -l skips 0
+    set -l verb
     for word in $words[2..-1]
         if test $skips = 1
             set skips 0
         else if contains -- $word $__foldlog_valued
             set skips 1
         else if not string match -q -- '-*' $word
-            echo $word
+            # The words of a name are joined by `-`.
+            if contains -- "$verb" '' $__foldlog_groups
+                set verb (string join -- - $verb $word)
+            else
+                set -a verb $word
+            end
         end
     end
+    string join -- \n $verb
 end
 
 function __foldlog_is_position
@@ -24,6 +31,11 @@ end
 function __foldlog_is_session
     set -l given (__foldlog_given)
     test (count $given) -eq 1; and contains -- $given[1] $__foldlog_sessions
+end
+
+function __foldlog_is_at
+    set -l given (__foldlog_given)
+    test (count $given) -ge 1; and contains -- $given[1] $__foldlog_at
 end
 
 function __foldlog_sessions_now
@@ -42,5 +54,5 @@ end
 
 complete -c foldlog -n __foldlog_is_session -f -a '(__foldlog_sessions_now)'
 complete -c foldlog -n __foldlog_is_position -f -a '(__foldlog_tags_now)'
-complete -c foldlog -n '__fish_foldlog_using_subcommand state transcript report tasks validate export' -l at -x -a '(__foldlog_tags_now)'
+complete -c foldlog -n __foldlog_is_at -l at -x -a '(__foldlog_tags_now)'
 complete -c foldlog -n '__fish_foldlog_using_subcommand sessions' -l tag -x -a '(__foldlog_tags_now)'

@@ -11,16 +11,28 @@ use uuid::Uuid;
 use super::agent::{self, StepState};
 use super::conversation::{self, ASKED};
 use super::tools::{self, INSIDE};
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
-/// Holds what the command line asks of `foldlog demo-child`.
+/// Run the demo's child process, which writes until it is killed.
 #[derive(Clone, Debug, Args)]
 pub struct ChildArguments {
     /// The store's directory.
     pub store: PathBuf,
     /// The session's id.
     pub session: Uuid,
+}
+
+impl Command for ChildArguments {
+    const GROUP: Group = Group::Internal;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        write_until_killed(&self.store, self.session, output)
+    }
 }
 
 /// Number of records that the child writes before it starts the conversation in which it is killed.

@@ -26,14 +26,18 @@ pub use child::{ChildArguments, write_until_killed};
 
 use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, EditEnding};
-use super::{ledger, replay, transcript};
+use super::{ledger, transcript};
 use foldlog_codec::escape;
 use foldlog_view::shell::quote_word;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
+use crate::replay_check::replay;
 
-/// Arguments of `foldlog demo`.
+/// Watch a session being killed, recovered and rolled back.
+///
+/// Without --dir the store is temporary.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Keep the store in this directory, which must be new or empty. Without it the store is temporary.
@@ -41,13 +45,13 @@ pub struct Args {
     pub dir: Option<PathBuf>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog demo --dir demo";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(self.dir.as_deref(), output)
     }
 }
@@ -338,15 +342,15 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
         return Ok(());
     }
     heading(output, "8. The conversation, as the model would receive it:")?;
-    let evaluation = Some(conversation::EVALUATION);
-    let asked = transcript::TranscriptQuery {
-        evaluation,
+    let asked = transcript::Args {
+        session: session.to_owned(),
+        evaluation: Some(conversation::EVALUATION.to_owned()),
         at: None,
         as_recorded: false,
         close_open: false,
         format: transcript::Format::Text,
     };
-    transcript::run(session, asked, output)?;
+    Command::run(asked, output)?;
     heading(output, "9. The ledger, with the outcome of each tool call:")?;
     ledger::run(session, None, output)?;
     Ok(())
@@ -390,7 +394,7 @@ fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     let mut digests = BTreeSet::new();
     for dir in dirs {
         let reader = LogReader::open(dir)?;
-        let replayed = replay::replay(&reader, true, output.progress("replaying", reader.records_len()))?;
+        let replayed = replay(&reader, true, output.progress("replaying", reader.records_len()))?;
         if let Some(difference) = replayed.difference {
             return Err(broken(format!("replay: {difference}")));
         }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use uuid::Uuid;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -22,7 +23,9 @@ if needed with ?schema=NAME&sslrootcert=PATH. Keys, password (PGPASSWORD), regio
 endpoint (AWS_ENDPOINT_URL, for MinIO or R2) come from the environment, or from the cloud
 provider's credentials for its machines. Never write them into the URL.";
 
-/// Holds what the command line asks of `foldlog pull`.
+/// Copy sessions from a bucket or database.
+///
+/// Copies what is new, to be read. The sessions' writers are not affected.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
 With --json one object a line, for each session: session, dir, records, new"))]
@@ -37,7 +40,10 @@ pub struct Pull {
     pub session: Option<Uuid>,
 }
 
-/// Holds what the command line asks of `foldlog push`.
+/// Copy sessions to a bucket or database.
+///
+/// Other machines can then take the sessions over. Each session is claimed under its host's name:
+/// no process may have it open, and a session that another worker has taken over is refused.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
 With --json one object a line, for each session: session, records, epoch"))]
@@ -58,7 +64,13 @@ pub struct Push {
     pub unreplicated: bool,
 }
 
-/// Holds what the command line asks of `foldlog takeover`.
+/// Take over a session of another machine.
+///
+/// Fences the session's writer, and copies everything that it had acknowledged into STORE.
+/// A call that the other worker left open is open here too, and its host recovers it.
+/// Captures of workspaces are copied as well. To fill an empty directory from them, run
+/// `recover` and then `rewind SESSION POSITION --overwrite` to the last position, both with
+/// `--rebind NAME=DIR --unreplicated`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = format!("{PLACES}\n\n\
 A worker that writes a session renews a lease, by default of 30 s. The session is not taken over
@@ -77,17 +89,27 @@ pub struct TakeOver {
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
     /// Name of the new worker, under which the new store's host must claim the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the takeover
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Take the session over without checking whether its worker is alive
     #[arg(long)]
     pub now: bool,
 }
 
-impl Pull {
+impl Command for Pull {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Creates;
+    const TARGET: Target = Target::Store;
+    const URLS: Urls = Urls::Separate;
+    const EXAMPLE: &'static str = "foldlog pull s3://BUCKET/PREFIX --to STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.to)
+    }
+
     /// Copies sessions, or their new parts, from a bucket into a store. Claims nothing.
     ///
     /// # Errors
@@ -96,7 +118,7 @@ impl Pull {
     ///   program supports, or the place is empty.
     /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or
     ///   written, or the store has a different history of it.
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::pull(&self, output);
         #[cfg(not(feature = "object-store"))]
@@ -107,7 +129,17 @@ impl Pull {
     }
 }
 
-impl Push {
+impl Command for Push {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Store;
+    const URLS: Urls = Urls::Separate;
+    const EXAMPLE: &'static str = "foldlog push STORE s3://BUCKET/PREFIX";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.store)
+    }
+
     /// Replicates the sessions of a store to a bucket: claims each, as its host does, and waits
     /// until all its records are replicated.
     ///
@@ -117,7 +149,7 @@ impl Push {
     ///   program supports.
     /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or
     ///   another worker continued it.
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::push(&self, output);
         #[cfg(not(feature = "object-store"))]
@@ -128,7 +160,17 @@ impl Push {
     }
 }
 
-impl TakeOver {
+impl Command for TakeOver {
+    const GROUP: Group = Group::Exchange;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Store;
+    const URLS: Urls = Urls::Separate;
+    const EXAMPLE: &'static str = "foldlog takeover s3://BUCKET/PREFIX --to STORE --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.to)
+    }
+
     /// Takes over a session from a bucket: fences its writer, and creates a local session from the
     /// acknowledged records.
     ///
@@ -138,7 +180,7 @@ impl TakeOver {
     ///   program supports, if it is ambiguous which session is meant, or if its worker is alive.
     /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store already has the
     ///   session, or it cannot be taken over.
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::take_over(&self, output);
         #[cfg(not(feature = "object-store"))]

@@ -80,7 +80,10 @@ If there is no answer, one object:
                   prompt_render; otherwise null
   exit_code";
 
-/// Holds what the command line asks of a run.
+/// Run Claude Code, each tool call as a transaction.
+///
+/// Every message and call is recorded before anything follows from it. A run that was cut
+/// short is resumed by the same command with --resume.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_JSON)]
 pub struct Args {

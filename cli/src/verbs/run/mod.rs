@@ -9,7 +9,6 @@
 //! | `watch` | waiting for the run and for Ctrl-C, and the status line |
 //! | `resume_command` | the command that resumes |
 //! | `next` | the error of a run without an answer, and the next step |
-//! | `failure` | the JSON output of a run without an answer |
 //!
 //! # Invariants
 //!
@@ -22,7 +21,6 @@
 //!    left.
 
 mod args;
-mod failure;
 mod next;
 mod program;
 mod resume_command;
@@ -32,7 +30,7 @@ mod watch;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::filesystem::{
@@ -51,17 +49,33 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub use self::args::{Adapter, Args, Leftover};
-pub use self::failure::RunFailure;
-pub(crate) use self::next::failure_text;
 
 use self::run_session::RunSession;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
+use crate::run_failure::RunFailure;
 
 /// Newest version of the program that was tested.
 const TESTED: &str = "2.1.332";
 
 pub(super) const EVALUATION: &str = "run";
+
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Store;
+    const EXAMPLE: &'static str =
+        "foldlog run --adapter claude --prompt task.md --workspace DIR --store STORE";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.store)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        run(&self, output)
+    }
+}
 
 /// Result of a run.
 #[derive(Serialize)]

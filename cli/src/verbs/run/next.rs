@@ -5,59 +5,12 @@ use std::io::ErrorKind;
 use std::iter;
 
 use foldlog::{Session, filesystem};
-use foldlog_agent::{Error, EvaluationPhase};
+use foldlog_agent::Error;
 use foldlog_claude::{FailureKind, TurnFailure};
 use foldlog_codec::escape;
 use foldlog_view::error::next_after;
 
 use super::{Args, or_leave_out};
-
-/// Prefixes of texts that already name the failed part.
-const NAMED: [&str; 5] =
-    ["spawn failed: ", "initialize failed: ", "request failed: ", "response failed: ", "stop failed: "];
-
-/// Formats the error of a run. If an option ended it, names the option; otherwise, the failed part
-/// of the run comes first and is named once.
-pub(crate) fn failure_text(error: &Error) -> String {
-    let text = match error {
-        Error::TooManyRequests { max } => {
-            return format!("the run ended after {max} of the model's answers: --max-turns allows no more");
-        }
-        Error::DeadlineExceeded { phase } => {
-            return format!("the time limit of --deadline was reached {}", while_phase(*phase));
-        }
-        Error::Cancelled => return "the run was interrupted".to_owned(),
-        Error::PromptEvaluation { .. } if TurnFailure::kind_of(error) == Some(FailureKind::MaxBudget) => {
-            return "the run reached the cost limit of --max-budget-usd".to_owned();
-        }
-        // The next step follows on the next line.
-        Error::Refused(text) => format!("the model refused to answer: {}", lines(text)),
-        // The prompt is one of foldlog's own. The program's own output is in lines that are marked
-        // when they are printed.
-        Error::PromptEvaluation { reason, .. } => lines(reason),
-        error => error.to_string(),
-    };
-    match error.phase().filter(|_| !NAMED.iter().any(|named| text.starts_with(named))) {
-        Some(phase) => format!("{phase} failed: {text}"),
-        None => text,
-    }
-}
-
-/// Escapes a text line by line.
-fn lines(text: &str) -> String {
-    let lines = text.split('\n').map(|line| escape::text(line.strip_prefix(escape::MARK).unwrap_or(line)));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-fn while_phase(phase: EvaluationPhase) -> &'static str {
-    match phase {
-        EvaluationPhase::PromptRender => "while the prompt was rendered",
-        EvaluationPhase::Request => "while the model was asked",
-        EvaluationPhase::Response => "while the answer was read",
-        EvaluationPhase::Tool => "while a tool ran",
-        _ => "before the next step",
-    }
-}
 
 impl Args {
     /// Returns the next step if a call could not capture an unreadable file of the workspace;

@@ -11,7 +11,7 @@ use foldlog_remote::{
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{SessionsQuery, Sort};
+use super::{Args, Sort};
 use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::remote;
@@ -152,7 +152,7 @@ impl LeaseRow {
 ///
 /// [`CommandError::Usage`] if the place cannot be opened or listed, if it does not contain the one
 /// session, or if the query needs data that only a store has.
-pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
+pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
         return Err(CommandError::usage(

@@ -1,4 +1,4 @@
-//! `foldlog validate`: checks the state of a session, and with `--repair` dispatches the events
+//! `foldlog task validate`: checks the state of a session, and with `--repair` dispatches the events
 //! that repair it.
 
 use std::collections::BTreeSet;
@@ -17,11 +17,12 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 
-/// Describes the fields of `validate --json`.
+/// Describes the fields of `task validate --json`.
 const VALIDATE_JSON: &str = "\
 The exit code is 1 if a critical issue remains. With --json one object:
   position     position whose state was checked; is_valid: whether it has no critical issue
@@ -31,7 +32,11 @@ The exit code is 1 if a critical issue remains. With --json one object:
   repair       with --repair: done (rule, step, record), refused, result (is_valid, issues,
                repair_plan) after the repair";
 
-/// Holds what the command line asks of `foldlog validate`.
+/// Check the state of long-running work, and repair it.
+///
+/// Lists each issue with its severity, its rule, its facts and the event that would repair
+/// it. --repair dispatches these events, each recorded with its author, and checks again.
+/// It removes no task. Reducers of the host do not see these events.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VALIDATE_JSON)]
 pub struct Args {
@@ -44,23 +49,27 @@ pub struct Args {
     #[arg(long, requires = "by")]
     pub repair: bool,
     /// Name of the person who repairs the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "repair")]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank, requires = "repair")]
     pub by: Option<String>,
     /// Reason for the repair
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "repair", default_value = "it did not hold")]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
     /// Whether a replicated session is written.
     #[command(flatten)]
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::ChangesWith("--repair");
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog task validate SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let repairer =
             self.by.as_deref().map(|by| Repairer { by, reason: &self.reason, writing: self.writing });
         run(&self.session, self.at, repairer, output)

@@ -3,38 +3,22 @@
 
 use std::path::Path;
 
-use chrono::{DateTime, Utc};
 use foldlog::Store;
 use foldlog_codec::escape;
 use foldlog_tasks::{
     CheckpointHistory, CrashRecoveryManager, CrashState, Error, RecoveredSession, RecoveryOutlook,
     RecoveryStrategy,
 };
-use foldlog_view::text::count_text;
+use foldlog_view::clock::now;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use super::Args;
+use crate::checkpoint_text::print_outlook;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
-
-/// Options of a recovery.
-#[derive(Debug)]
-pub struct RecoveryCommand<'a> {
-    /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` only reports all.
-    pub strategy: Option<&'a str>,
-    /// Store of a new session; the session's own by default.
-    pub to: Option<&'a Path>,
-    /// Name of the person who recovers the session.
-    pub by: Option<&'a str>,
-    /// Reason.
-    pub reason: Option<&'a str>,
-    /// Tree of files of the session.
-    pub tree: Option<&'a Path>,
-    /// Directories of the workspaces that are restored with the session.
-    pub directories: &'a super::restore_targets::WorkspaceOptions<'a>,
-}
+use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
 
 #[derive(Serialize)]
 struct StrategiesDocument {
@@ -62,19 +46,20 @@ struct RecoveryDocument {
 ///   cannot be applied, or if no author is given.
 /// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be
 ///   read.
-pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+pub(super) fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let dir = asked.session.as_path();
     let (root, id) = in_store(dir)?;
-    let store = asked.directories.writing.open(&root, output)?;
+    let store = asked.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
-    let manager = match asked.tree {
+    let manager = match &asked.tree {
         Some(tree) => manager.with_tree(tree),
         None => manager,
     };
-    let Some(strategy) = asked.strategy else { return tell(&manager, output) };
+    let Some(strategy) = &asked.strategy else { return tell(&manager, output) };
     let list = "`foldlog recover SESSION --strategies` lists the strategies, and what each would recover";
     let strategy: RecoveryStrategy =
         strategy.parse().map_err(|error: String| CommandError::usage(error, list))?;
-    let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
+    let (Some(by), Some(reason)) = (&asked.by, &asked.reason) else {
         return Err(CommandError::usage("a strategy needs --by and --reason", "add --by WHO --reason WHY"));
     };
     let outlook = manager.plan(strategy)?;
@@ -83,13 +68,14 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     }
     let given = match outlook.impossible {
         Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
-        None => open_workspaces(&store, id, dir, strategy, asked)?,
+        None => open_workspaces(&store, id, dir, strategy, directories)?,
     };
     let manager = match given.resources {
         Some(resources) => manager.with_resources(resources),
         None => manager,
     };
-    let to = asked.to.map_or_else(|| Ok(store), |to| Store::open_with(to, output.store_options()))?;
+    let to =
+        asked.to.as_ref().map_or_else(|| Ok(store), |to| Store::open_with(to, output.store_options()))?;
     let RecoveredSession { session, outlook, lost, differences } =
         manager.recover(strategy, &to, by, reason)?;
     let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;
@@ -124,9 +110,8 @@ fn open_workspaces(
     id: Uuid,
     dir: &Path,
     strategy: RecoveryStrategy,
-    command: &RecoveryCommand<'_>,
+    directories: &WorkspaceOptions<'_>,
 ) -> Result<CheckpointWorkspaces> {
-    let directories = command.directories;
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
@@ -146,9 +131,7 @@ fn open_workspaces(
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
-    let now = foldlog::SystemClock;
-    let now = DateTime::<Utc>::from_timestamp_micros(foldlog::Clock::now_us(&now)).unwrap_or_default();
-    let crash = manager.detect_crash_state(now)?;
+    let crash = manager.detect_crash_state(now())?;
     let outlooks = manager.plan_all()?;
     if output.json() {
         output.value(&StrategiesDocument { crash, strategies: outlooks })?;
@@ -174,22 +157,4 @@ fn print_crash(crash: &CrashState, output: &mut Output<'_>) -> Result<()> {
         output.line(format_args!("orphaned: {orphan}"))?;
     }
     Ok(())
-}
-
-pub(super) fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) -> Result<()> {
-    let strategy = outlook.strategy;
-    if let Some(reason) = &outlook.impossible {
-        return output.line(format_args!("{strategy}: impossible: {}", escape::text(reason)));
-    }
-    let RecoveryOutlook { tasks, completed_tasks, messages, files, lost_updates, .. } = outlook;
-    let place = if outlook.new_session { "a new session" } else { "this session" };
-    let position = outlook.position.map(|position| format!(" at position {position}")).unwrap_or_default();
-    output.line(format_args!(
-        "{strategy}: {place}{position}: {}, {completed_tasks} completed; {}; {}; {} lost",
-        count_text(*tasks, "task"),
-        count_text(*messages, "message"),
-        count_text(*files, "file"),
-        count_text(*lost_updates, "update"),
-    ))?;
-    outlook.lost.iter().try_for_each(|lost| output.line(format_args!("    lost: {}", escape::text(lost))))
 }

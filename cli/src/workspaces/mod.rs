@@ -1,6 +1,8 @@
 //! The workspaces of a session that returns to a checkpoint without its host: directories that a
 //! person gives, and resources that remain unchanged.
 
+mod targets;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,34 +10,35 @@ use std::sync::Arc;
 use foldlog::filesystem::HostFilesystem;
 use foldlog::tools::CompositeSnapshot;
 use foldlog::tools::resources::Snapshotable;
-use foldlog::{ResourceRegistry, Store};
+use foldlog::{NotUndone, ResourceRegistry, Store};
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, LeftAlone};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::restore_targets::{WorkspaceOptions, places};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
+
+pub(crate) use self::targets::{RestoreTarget, WorkspaceOptions, places};
 
 /// Captures by the names of their resources.
 type ResourceCaptures = BTreeMap<String, Option<Vec<u8>>>;
 
 /// The resources of a session that returns to a checkpoint.
-pub(super) struct CheckpointWorkspaces {
+pub(crate) struct CheckpointWorkspaces {
     /// The given directories, and placeholders for resources that are not directories; `None` if no
     /// directory was given.
-    pub(super) resources: Option<ResourceRegistry>,
-    pub(super) report: Workspaces,
+    pub(crate) resources: Option<ResourceRegistry>,
+    pub(crate) report: Workspaces,
 }
 
 /// Lists restored and unchanged resources.
 #[derive(Default, Serialize)]
-pub(super) struct Workspaces {
+pub(crate) struct Workspaces {
     /// Workspaces that are restored.
-    pub(super) restored: Vec<RestoredWorkspace>,
+    pub(crate) restored: Vec<RestoredWorkspace>,
     /// Names of resources that remain unchanged.
-    pub(super) left: Vec<String>,
+    pub(crate) left: Vec<String>,
     /// Whether the checkpoint could restore any of these.
     #[serde(skip)]
     can_restore: bool,
@@ -45,7 +48,7 @@ pub(super) struct Workspaces {
 }
 
 #[derive(Serialize)]
-pub(super) struct RestoredWorkspace {
+pub(crate) struct RestoredWorkspace {
     name: String,
     #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
@@ -59,7 +62,7 @@ pub(super) struct RestoredWorkspace {
 /// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if
 /// directories are given for only some of them, or if the directory of a workspace on which an open
 /// call worked is not given.
-pub(super) fn open_given(
+pub(crate) fn open_given(
     store: &Store,
     id: Uuid,
     dir: &Path,
@@ -124,7 +127,7 @@ fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -
 }
 
 /// Prints the resources at a checkpoint, restored and unchanged.
-pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
+pub(crate) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
     let when = if workspaces.before_call { "before the open call" } else { "at the checkpoint" };
     for RestoredWorkspace { name, root } in &workspaces.restored {
         let (name, root) = (escape::text(name), escape::path(root));
@@ -139,4 +142,10 @@ pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<
         output.note(format_args!("note: `{name}` is unchanged{next}"));
     }
     Ok(())
+}
+
+/// Names the part that was not undone, followed by a colon; empty if there is no name.
+pub(crate) fn named_part(NotUndone { resource, path, .. }: &NotUndone) -> String {
+    let named: Vec<&str> = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect();
+    if named.is_empty() { String::new() } else { format!("{}: ", named.join(" ")) }
 }

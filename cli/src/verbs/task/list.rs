@@ -1,4 +1,4 @@
-//! `foldlog tasks`: the tasks of a session at a position, as a tree.
+//! `foldlog task list`: the tasks of a session at a position, as a tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,12 +10,15 @@ use foldlog_view::documents::tasks::waits_text;
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
 
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
 
-/// Describes the fields of `tasks --json`.
+/// Describes the marks of the states, and the fields of `task list --json`.
 const TASKS_JSON: &str = "\
+[ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/] cancelled
+
 With --json one object:
   tasks             by id: id, number, parent, title, description, status, reason, status_at,
                     priority, dependencies (on, kind), attempts, failures, created_at, updated_at,
@@ -27,7 +30,7 @@ With --json one object:
   dependency_graph  dependencies, of each task that has any
   scheduling_state  ready, blocked (task, waits), in_progress, failed";
 
-/// Holds what the command line asks of `foldlog tasks`.
+/// Print the tree of tasks.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TASKS_JSON)]
 pub struct Args {
@@ -38,13 +41,18 @@ pub struct Args {
     pub at: Option<Position>,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog task list SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, self.at, output)
     }
 }
@@ -137,7 +145,7 @@ impl<'a> TaskTreePrinter<'a> {
         }
         let rest: Vec<&Task> = self.tree.tasks.values().filter(|task| !drawn.contains(&task.id)).collect();
         if !rest.is_empty() {
-            output.line("below no root (`foldlog validate` reports the reason):")?;
+            output.line("below no root (`foldlog task validate` reports the reason):")?;
         }
         rest.into_iter().try_for_each(|task| output.line(self.line(1, task)))
     }

@@ -1,6 +1,6 @@
-//! `foldlog restore`: restores a session to a checkpoint, without its host.
+//! `foldlog task restore`: restores a session to a checkpoint, without its host.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::{ExecutionState, SequenceNumber};
 use foldlog_codec::escape;
@@ -11,14 +11,14 @@ use foldlog_tasks::{
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::checkpoints::describe_checkpoint;
-use super::restore_targets;
-use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use crate::checkpoint_text::describe_checkpoint;
+use crate::command::{Access, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
+use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
 
-/// Describes the fields of `restore --json`.
+/// Describes the fields of `task restore --json`.
 const RESTORE_JSON: &str = "\
 With --json one object:
   checkpoint, position  checkpoint to which the session was restored
@@ -30,19 +30,22 @@ With --json one object:
   workspaces            restored: name, root of each restored workspace; left: names of unchanged
                         resources";
 
-/// Holds what the command line asks of `foldlog restore`.
+/// Restore a session to a checkpoint.
+///
+/// Works without the host's code. The state before the restore is kept as a checkpoint, so the
+/// restore can be undone. Workspaces change only if their directories are given.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RESTORE_JSON)]
 pub struct Args {
     /// Directory of the session
     pub session: PathBuf,
-    /// Checkpoint, as `foldlog checkpoints` lists it, or `latest`
+    /// Checkpoint, as `foldlog task checkpoints` lists it, or `latest`
     pub checkpoint: String,
     /// Name of the person who restores the session
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHO", value_parser = crate::value_parsers::parse_nonblank)]
     pub by: String,
     /// Reason for the restore
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
+    #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank)]
     pub reason: String,
     /// Apply later events of tasks again, in order, if they are still legal
     ///
@@ -68,14 +71,18 @@ pub struct Args {
     pub writing: WriteArgs,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &restore_targets::WorkspaceOptions {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Session;
+    const EXAMPLE: &'static str = "foldlog task restore SESSION checkpoint_002 --by NAME --reason TEXT";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -84,30 +91,8 @@ impl Args {
             force: false,
             writing: self.writing,
         };
-        let asked = RestoreCommand {
-            checkpoint: &self.checkpoint,
-            by: &self.by,
-            reason: &self.reason,
-            apply_later: self.apply_later,
-            directories,
-        };
-        run(&self.session, &asked, output)
+        restore(&self, directories, output)
     }
-}
-
-/// Options of a restore.
-#[derive(Debug)]
-pub struct RestoreCommand<'a> {
-    /// The checkpoint, or `latest`.
-    pub checkpoint: &'a str,
-    /// Name of the person who restores the session.
-    pub by: &'a str,
-    /// Reason.
-    pub reason: &'a str,
-    /// Whether later events of tasks are applied again.
-    pub apply_later: bool,
-    /// Directories of the workspaces to restore as well.
-    pub directories: &'a super::restore_targets::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
@@ -138,23 +123,27 @@ struct Refused {
 /// - [`CommandError::DoesNotHold`] if the records do not match the checkpoint's hash.
 /// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
 ///   recovered first, or if it is corrupt.
-pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
+fn restore(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let dir = asked.session.as_path();
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let history = CheckpointHistory::read(&log)?;
     let end = log.last_position();
-    let checkpoint = match asked.checkpoint {
+    let checkpoint = match asked.checkpoint.as_str() {
         "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
             let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
-                CommandError::usage(error.to_string(), "`foldlog checkpoints SESSION` lists the checkpoints")
+                CommandError::usage(
+                    error.to_string(),
+                    "`foldlog task checkpoints SESSION` lists the checkpoints",
+                )
             })?;
             history.get(id)?
         }
     };
-    let store = asked.directories.writing.open(&root, output)?;
+    let store = asked.writing.open(&root, output)?;
     let CheckpointWorkspaces { resources, report: given } =
-        workspaces::open_given(&store, id, dir, Some(checkpoint), asked.directories, false)?;
+        workspaces::open_given(&store, id, dir, Some(checkpoint), directories, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;

@@ -1,17 +1,18 @@
-//! `foldlog checkpoints`: the retained checkpoints of a session.
+//! `foldlog task checkpoints`: the retained checkpoints of a session.
 
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
-use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use crate::checkpoint_text::describe_checkpoint;
+use crate::command::{Access, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
 
-/// Describes the fields of `checkpoints --json`.
+/// Describes the fields of `task checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\
 With --json one object:
   latest       id of the last checkpoint on the live path, to which the strategy `latest` returns
@@ -21,7 +22,7 @@ With --json one object:
                manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
                conversation_messages_count, storage_size_bytes, dependencies";
 
-/// Holds what the command line asks of `foldlog checkpoints`.
+/// List the checkpoints, and check their hashes.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = CHECKPOINTS_JSON)]
 pub struct Args {
@@ -29,13 +30,18 @@ pub struct Args {
     pub session: PathBuf,
 }
 
-impl Args {
-    /// Runs the verb, and returns the exit code.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`run`].
-    pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
+impl Command for Args {
+    const GROUP: Group = Group::Tasks;
+    const ACCESS: Access = Access::Reads;
+    const TARGET: Target = Target::Session;
+    const URLS: Urls = Urls::Copied;
+    const EXAMPLE: &'static str = "foldlog task checkpoints SESSION";
+
+    fn target(&mut self) -> Option<&mut PathBuf> {
+        Some(&mut self.session)
+    }
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
         run(&self.session, output)
     }
 }
@@ -90,18 +96,4 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         output.error(mismatch);
     }
     Ok(code)
-}
-
-/// Describes the contents of a session at a checkpoint.
-pub(super) fn describe_checkpoint(checkpoint: &Checkpoint) -> String {
-    let manifest = &checkpoint.manifest;
-    let active: Vec<&str> = manifest.active_tasks.iter().map(|task| task.as_str()).collect();
-    let active = if active.is_empty() { String::new() } else { format!(", active: {}", active.join(", ")) };
-    format!(
-        "{}, {} completed{active}; {}; {}",
-        count_text(manifest.total_tasks, "task"),
-        manifest.completed_tasks,
-        count_text(manifest.conversation_messages_count, "message"),
-        count_text(manifest.file_modifications_count, "change") + " of files",
-    )
 }

@@ -1,4 +1,4 @@
-//! The workspaces that `recover`, `rewind` and `restore` bring back: the directories that a person
+//! The workspaces that `recover`, `rewind` and `task restore` bring back: the directories that a person
 //! gives, and the captures in the session's directory or elsewhere.
 
 use std::collections::BTreeMap;
@@ -37,17 +37,17 @@ pub struct WorkspaceOptions<'a> {
 }
 
 /// A workspace to restore: its directory and its capture.
-pub(super) struct RestoreTarget {
-    pub(super) name: String,
+pub(crate) struct RestoreTarget {
+    pub(crate) name: String,
     root: PathBuf,
-    pub(super) rebound: bool,
-    pub(super) snapshots: PathBuf,
-    pub(super) taken: FilesystemSnapshot,
+    pub(crate) rebound: bool,
+    pub(crate) snapshots: PathBuf,
+    pub(crate) taken: FilesystemSnapshot,
 }
 
 impl RestoreTarget {
     /// Opens the directory. A rebound directory replaces the previous one.
-    pub(super) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
+    pub(crate) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
         let mut options = HostFilesystemOptions::default().gitignore(self.taken.gitignore);
         options.leave_out = self.taken.leave_out.clone();
         let files = HostFilesystem::open(&self.root, &self.snapshots, options)?;
@@ -73,7 +73,7 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
 
 /// Returns the workspaces among the captured resources, each with the directory that a person gave.
 /// Only the host can restore other resources; the engine refuses a recovery without them.
-pub(super) fn places(
+pub(crate) fn places(
     captured: BTreeMap<String, Option<Vec<u8>>>,
     dir: &Path,
     asked: &WorkspaceOptions<'_>,
