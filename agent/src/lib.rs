@@ -42,8 +42,6 @@ pub mod main_loop;
 pub mod pairing;
 pub mod prompt;
 pub mod provider;
-#[doc(hidden)]
-pub mod sabotage;
 pub mod shortening;
 pub mod transcript_state;
 

@@ -37,8 +37,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
-use crate::sabotage::{self, Breakage};
-
 /// Prefix of every line but the first in the form that [`lines`] gives an untrusted text.
 pub const MARK: &str = "  | ";
 
@@ -71,8 +69,8 @@ const FORMAT: [RangeInclusive<char>; 21] = [
 
 /// Returns whether a character is escaped: categories Cc, Cf, Zl and Zp of Unicode.
 pub fn is_escaped(character: char) -> bool {
-    if character < '\u{ad}' || sabotage::is(Breakage::ControlsRaw) {
-        return character.is_control() && !sabotage::is(Breakage::ControlsRaw);
+    if character < '\u{ad}' {
+        return character.is_control();
     }
     let after = FORMAT.partition_point(|range| *range.start() <= character);
     let range = after.checked_sub(1).and_then(|at| FORMAT.get(at));

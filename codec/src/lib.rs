@@ -73,8 +73,6 @@ pub mod image;
 pub mod kind;
 pub mod msgpack;
 pub mod record;
-#[doc(hidden)]
-pub mod sabotage;
 pub mod segment;
 
 pub use error::Error;

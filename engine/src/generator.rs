@@ -10,8 +10,6 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
 
-use crate::sabotage::{self, Breakage};
-
 /// Generates random numbers from a seed.
 #[derive(Debug, Clone)]
 pub struct Generator {
@@ -52,7 +50,6 @@ impl Generator {
 
     /// Returns the salt of a segment.
     pub(crate) fn salt(seed: u64, ordinal: u32) -> u64 {
-        let ordinal = if sabotage::is(Breakage::SaltRepeated) { 0 } else { ordinal };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_word_pos(1 << 20 | u128::from(ordinal) << 2);
         rng.next_u64()

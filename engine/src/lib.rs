@@ -71,11 +71,6 @@ mod options;
 pub mod process;
 pub mod replay;
 pub mod replication;
-#[cfg(feature = "sabotage")]
-#[doc(hidden)]
-pub mod sabotage;
-#[cfg(not(feature = "sabotage"))]
-mod sabotage;
 mod session;
 mod snapshot_json;
 pub mod storage;

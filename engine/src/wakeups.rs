@@ -22,9 +22,6 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use parking_lot::{Condvar, MutexGuard, WaitTimeoutResult};
 
-#[cfg(feature = "async")]
-use crate::sabotage::{self, Breakage};
-
 /// Wakes waiters after a change of the data that a lock guards.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeNotifier {
@@ -39,9 +36,7 @@ impl ChangeNotifier {
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();
         #[cfg(feature = "async")]
-        if !sabotage::is(Breakage::FuturesUnwoken) {
-            self.futures.wake_all();
-        }
+        self.futures.wake_all();
     }
 
     /// Blocks the thread until a change or until the given time.

@@ -47,7 +47,6 @@ mod memory;
 mod path;
 mod pattern;
 mod rewound;
-pub mod sabotage;
 mod system;
 #[cfg(feature = "host")]
 mod unified_diff;

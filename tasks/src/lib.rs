@@ -27,8 +27,6 @@ pub mod compression;
 mod error;
 pub mod files;
 pub mod recovery;
-#[doc(hidden)]
-pub mod sabotage;
 pub mod state;
 pub mod tasks;
 mod updates;

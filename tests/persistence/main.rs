@@ -16,8 +16,6 @@ mod laws;
 mod recovery;
 mod recovery_tree;
 mod replaying;
-#[cfg(feature = "sabotage")]
-mod sabotage;
 mod scenarios;
 mod sessions_killed;
 mod state;

@@ -13,6 +13,4 @@ mod proportion;
 mod real_data;
 mod replaying;
 mod report;
-#[cfg(feature = "sabotage")]
-mod sabotage;
 mod view;

@@ -8,7 +8,6 @@ use foldlog::{Cause, SequenceNumber};
 
 use super::steps::CallToRun;
 use crate::error::SuspendedCall;
-use crate::sabotage::{self, Breakage};
 
 /// Returns the text that the model reads instead of a result if an answer has too many calls.
 fn too_many(max: u32) -> String {
@@ -85,9 +84,6 @@ impl AnswerToolCalls {
                 Some(Skip::Expansion) if has_asked => None,
                 Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
                 Some(Skip::Cancelled) => Some((Cause::Skipped, CANCELLED.to_owned())),
-                None if !self.suspended.is_empty() && sabotage::is(Breakage::SiblingSkipped) => {
-                    Some((Cause::Skipped, SKIPPED_TEXT.to_owned()))
-                }
                 None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
                 None => self.reason_to_close(ordinal, call, &known),
             };

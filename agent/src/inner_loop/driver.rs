@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::prompt::Prompt;
 use crate::provider::retry::RateLimiter;
 use crate::provider::{Delta, LlmConfig, Provider, ProviderRequest, SendOptions};
-use crate::sabotage::{self, Breakage};
 
 /// Longest time until a wait notices a cancellation.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
@@ -121,11 +120,6 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     fn run_tools(&mut self, calls: &[CallToRun]) -> Fact {
         let (options, runner) = (self.evaluation.deadline.for_tools(), &self.evaluation.runner);
         let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
-        if sabotage::is(Breakage::CallsRunTwice) {
-            let once: Vec<ToolCall> =
-                tool_calls.iter().map(|call| ToolCall { origin: None, ..call.clone() }).collect();
-            drop(runner.execute_together(&once, &options));
-        }
         let reports = runner.execute_together(&tool_calls, &options);
         self.evaluation.tools_ended(calls, reports)
     }

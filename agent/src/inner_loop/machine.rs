@@ -12,7 +12,6 @@ use crate::error::{Error, EvaluationPhase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
-use crate::sabotage::{self, Breakage};
 use crate::shortening::ShortenReason;
 
 /// Limits the attempts of an evaluation.
@@ -249,8 +248,7 @@ impl InnerLoop {
 
     /// Continues with the answer whose turn is not recorded, or else with the next request.
     fn continue_open_turn(&mut self) -> LoopStep {
-        let open = self.open.take().filter(|_| !sabotage::is(Breakage::AnswerAskedAgain));
-        let Some(open) = open else { return self.check_request() };
+        let Some(open) = self.open.take() else { return self.check_request() };
         let OpenTurn {
             answer,
             content,

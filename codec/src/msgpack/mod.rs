@@ -57,7 +57,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::sabotage::{self, Breakage};
 
 /// Size in bytes of the largest payload, in a body or in the object directory: 1 GiB. A larger one
 /// is neither written nor read.
@@ -67,7 +66,7 @@ pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
 /// before it writes one.
 #[inline]
 pub fn payload_fits(bytes: usize) -> bool {
-    bytes as u64 <= OBJECT_BYTES_MAX || sabotage::is(Breakage::PayloadOverLimit)
+    bytes as u64 <= OBJECT_BYTES_MAX
 }
 
 /// Serializes a host's value to MessagePack, structs as maps with field names, and checks that a

@@ -9,7 +9,6 @@ use foldlog_codec::msgpack::{Value, from_json};
 
 use super::Difference;
 use super::left_out::{covers, same_text};
-use crate::sabotage::{self, Breakage};
 
 /// Ends a walk at the first difference.
 pub(super) type DifferenceFlow = ControlFlow<Difference>;
@@ -116,11 +115,6 @@ impl<'a> ValueComparer<'a> {
                 self.differ(Some(old.clone()), Some(new.clone()), None)
             }
             (old, new) if identical(old, new) => DifferenceFlow::Continue(()),
-            (Value::F32(old), Value::F64(new)) | (Value::F64(new), Value::F32(old))
-                if f64::from(*old) == *new && sabotage::is(Breakage::FloatsByValue) =>
-            {
-                DifferenceFlow::Continue(())
-            }
             (old, new) => self.differ(Some(old.clone()), Some(new.clone()), note(old, new)),
         }
     }
@@ -185,7 +179,7 @@ impl<'a> ValueComparer<'a> {
         {
             self.at(key.path_step(), |walk| walk.differ(None, Some(new.clone()), None))?;
         }
-        if common.is_sorted() || sabotage::is(Breakage::KeyOrderIgnored) {
+        if common.is_sorted() {
             return DifferenceFlow::Continue(());
         }
         let keys =

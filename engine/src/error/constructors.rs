@@ -8,7 +8,6 @@ use foldlog_codec::SequenceNumber;
 use foldlog_filesystem as filesystem;
 
 use super::Error;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{DirectoryEntry, EntryKind, Storage};
 
 impl Error {
@@ -55,7 +54,7 @@ impl Error {
             _ if filesystem::is_out_of_space(&source) => {
                 Error::Full { path: path.into(), bytes, source: Arc::new(source) }
             }
-            _ if filesystem::is_out_of_handles(&source) && !sabotage::is(Breakage::HandlesPoison) => {
+            _ if filesystem::is_out_of_handles(&source) => {
                 Error::NoHandle { path: path.into(), source: Arc::new(source) }
             }
             _ => Error::io(op, path, source),

@@ -8,7 +8,6 @@ use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::conversations::{Conversations, LiveEntries};
 use crate::conversation::ResumePoint;
-use crate::sabotage::{self, Breakage};
 
 /// The outcome of one call of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +108,7 @@ fn resume_point<'a>(
         .collect();
     let point = if is_last {
         if said_since { ResumePoint::AwaitProvider } else { ResumePoint::Complete }
-    } else if !open.is_empty() && !sabotage::is(Breakage::OpenCallsForgotten) {
+    } else if !open.is_empty() {
         ResumePoint::RunTools(open)
     } else if !settle.is_empty() {
         ResumePoint::NeedsSettle(settle.into_iter().collect())

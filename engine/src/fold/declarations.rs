@@ -6,7 +6,6 @@ use foldlog_codec::frame::BODY_LEN_MAX;
 
 use crate::error::{Error, Result};
 use crate::names::DeclaredNames;
-use crate::sabotage::{self, Breakage};
 
 impl DeclaredNames {
     /// Checks a declaration against earlier ones.
@@ -54,7 +53,7 @@ impl DeclaredNames {
             return Err(Error::TooLarge { what: "number of slices", found, max });
         }
         let bytes = self.bytes_with(declare);
-        if bytes > BODY_LEN_MAX && !sabotage::is(Breakage::DeclaredOverLimit) {
+        if bytes > BODY_LEN_MAX {
             let (found, max) = (bytes as u64, BODY_LEN_MAX as u64);
             return Err(Error::TooLarge { what: "bytes of all declarations", found, max });
         }

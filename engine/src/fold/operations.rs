@@ -32,7 +32,6 @@ use smol_str::SmolStr;
 use crate::error::{Error, Result};
 use crate::items::tree::CowTree;
 use crate::operation::{OpenOperation, SuspendedOperation, SuspendedOperationExt as _, UnsettledOperation};
-use crate::sabotage::{self, Breakage};
 
 /// The open, unsettled and suspended operations of a log. Each retained position shares them, and
 /// is nearly always followed by a start or end record. There may be many of them, so clones share
@@ -229,7 +228,6 @@ impl Operations {
         match end.suspension {
             Some(suspension) => self.suspend(sequence, &open, suspension),
             None if end.outcome != Outcome::Interrupted => self.withdraw_within(open.operation),
-            None if sabotage::is(Breakage::QuestionsDropped) => self.suspended = CowTree::default(),
             None => {}
         }
         // If a verification was interrupted, the verified operation is still unsettled.
@@ -239,11 +237,7 @@ impl Operations {
                 // The tool's compensation must also undo the operations that ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,
                 _ if open.had_effects_within => Idempotency::Manual,
-                _ if open.reads_only
-                    && (!open.outside_only || sabotage::is(Breakage::OutsideCountsAsReading)) =>
-                {
-                    Idempotency::Natural
-                }
+                _ if open.reads_only && !open.outside_only => Idempotency::Natural,
                 own => own,
             };
             let (undone, run_again) = (false, false);
@@ -313,9 +307,6 @@ impl Operations {
     /// Records a decision about a suspended operation. Returns whether there is one with this id.
     fn decide(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> bool {
         let Some(suspended) = self.suspended_one(settle.operation) else { return false };
-        if sabotage::is(Breakage::DecisionUnfolded) {
-            return true;
-        }
         let Settle { operation, decision, until_us, .. } = *settle;
         // When the outer operation runs again, it asks for the decision.
         if decision == Decision::RunAgain || suspended.parent.is_some() {

@@ -19,7 +19,6 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use super::live_path::LivePath;
 use super::operations::Operations;
 use crate::operation::SuspendedOperation;
-use crate::sabotage::{self, Breakage};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuspensionStatus {
@@ -85,18 +84,14 @@ impl<'a> Standings<'a> {
                 _ => return self.operations.run_of(parent).is_some(),
             }
         }
-        self.path.is_live(outermost.end, self.position) || sabotage::is(Breakage::QuestionNotWithdrawn)
+        self.path.is_live(outermost.end, self.position)
     }
 
     pub(crate) fn status_of(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
-        let is_over = |until_us: Option<i64>| {
-            until_us.is_some_and(|until_us| until_us <= self.now_us) && !sabotage::is(Breakage::ExpiryIgnored)
-        };
+        let is_over = |until_us: Option<i64>| until_us.is_some_and(|until_us| until_us <= self.now_us);
         // A fork needs a new approval for everything that another session has approved.
         let counts = |decided: &SuspensionDecision| {
-            decided.decision != Decision::RunAgain
-                || decided.sequence > self.opened
-                || sabotage::is(Breakage::ForkKeepsApproval)
+            decided.decision != Decision::RunAgain || decided.sequence > self.opened
         };
         let decided = suspended.decided.filter(counts);
         let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
@@ -159,7 +154,6 @@ impl<'a> Standings<'a> {
             (_, _) if is_decided => Some("it is already decided"),
             (SuspensionForm::Asks, _) if decision == Decision::RunAgain => match arguments {
                 Some(arguments) if arguments == suspended.suspension.arguments => None,
-                Some(_) if sabotage::is(Breakage::ApprovalUnchecked) => None,
                 Some(_) => Some("the approval names arguments that differ from those of the call"),
                 None => Some("it waits for an approval, which requires the digest of its arguments"),
             },

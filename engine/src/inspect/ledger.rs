@@ -20,7 +20,6 @@ use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, ReplacedContent};
-use crate::sabotage::{self, Breakage};
 
 /// Describes the status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -389,9 +388,6 @@ impl LogReader {
         let Some(Parent::Child { session: parent, operation: Some(operation) }) = self.opened.parent else {
             return FateInParent::NoChild;
         };
-        if sabotage::is(Breakage::ChildKeptAlone) {
-            return FateInParent::NoChild;
-        }
         match self.read_fate(parent, operation, ancestors) {
             Ok(fate) => FateInParent::Child { parent, operation, fate },
             Err(reason) => FateInParent::Unknown { parent, operation, reason: Arc::new(reason) },

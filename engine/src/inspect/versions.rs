@@ -22,7 +22,6 @@ use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::names::DeclaredNames;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, FileStorage, Storage};
 use crate::types::{Decoder, RecordedBytes, SessionTypes};
 
@@ -239,10 +238,7 @@ impl VersionCounter<'_> {
             first_failure: None,
         });
         row.count += 1;
-        let Some((present, decoder)) = known else { return };
-        if version < present && sabotage::is(Breakage::OlderVersionsBelieved) {
-            return;
-        }
+        let Some((_, decoder)) = known else { return };
         let decoded = reader.objects.resolve(payload).and_then(|bytes| {
             Ok(decoder.alone(version, record.sequence, RecordedBytes::Elsewhere(&bytes))?)
         });

@@ -39,7 +39,6 @@ use super::layout;
 use super::scan::{self, BadSpot, FrameAt, TornTail};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
-use crate::sabotage::Breakage;
 use crate::storage::{Storage, StorageFile};
 
 /// Number of bytes after the end that are searched for a byte other than 0.
@@ -193,10 +192,7 @@ impl Cursor {
             match self.look_around(stop) {
                 Ok(Around::Changed) => {}
                 Ok(Around::Settled(torn)) => return Ok(torn),
-                Err(error)
-                    if read_again < scan::read_again_max(Breakage::FollowerReadsOnce)
-                        && error.is_damage() =>
-                {
+                Err(error) if read_again < scan::READ_AGAIN_MAX && error.is_damage() => {
                     read_again += 1;
                 }
                 Err(error) => return Err(error),
@@ -216,7 +212,7 @@ impl Cursor {
             }
             let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
                 Ok(frame) => frame,
-                Err(_) if read_at != self.offset && scan::read_again_max(Breakage::FollowerReadsOnce) > 0 => {
+                Err(_) if read_at != self.offset => {
                     window.forget();
                     read_at = self.offset;
                     continue;
@@ -332,9 +328,6 @@ impl Cursor {
 
     /// Returns whether the next frame is valid now, although it was not when it was last read.
     fn is_sound_by_now(&self) -> Result<bool> {
-        if scan::read_again_max(Breakage::FollowerReadsOnce) == 0 {
-            return Ok(false);
-        }
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
         let frame = window.frame(self.segment.context(), self.offset).map_err(io)?;

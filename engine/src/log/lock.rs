@@ -38,7 +38,6 @@ use uuid::Uuid;
 
 use super::{layout, notes};
 use crate::error::{Error, Holder, Result, host_name};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
@@ -127,10 +126,8 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
 /// may be out of date ([`crate::store`]). On some file systems, a write through a mapping does not
 /// change the segment's time.
 fn stamp(storage: &dyn Storage, dir: &Path) {
-    if !sabotage::is(Breakage::WriterUnstamped) {
-        // A disk that cannot be stamped cannot be written, or has no stamps to compare.
-        let _ = storage.touch(dir);
-    }
+    // A disk that cannot be stamped cannot be written, or has no stamps to compare.
+    let _ = storage.touch(dir);
 }
 
 fn directory_lock(
@@ -138,9 +135,6 @@ fn directory_lock(
     dir: &Path,
     session: Uuid,
 ) -> Result<Option<Box<dyn HeldLock>>> {
-    if sabotage::is(Breakage::DirectoryUnlocked) {
-        return Ok(None);
-    }
     let locked = storage.try_lock_directory(dir);
     let locked = locked.map_err(|error| Error::access_failed("lock", storage.as_ref(), dir, error))?;
     // The holder left its note in another store, if anywhere.

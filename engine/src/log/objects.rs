@@ -27,7 +27,6 @@ use parking_lot::Mutex;
 use super::chain::Segment;
 use super::layout;
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
 /// Number of bytes of an object that are read at a time if it is not needed as a whole.
@@ -107,9 +106,7 @@ impl Objects {
     /// do not belong to the session, whatever their names are.
     fn check_directory(&self) -> Result<()> {
         match self.storage.entry(&self.dir) {
-            Ok(Some(entry))
-                if entry.kind != EntryKind::Directory && !sabotage::is(Breakage::ObjectsBehindLink) =>
-            {
+            Ok(Some(entry)) if entry.kind != EntryKind::Directory => {
                 let reason =
                     format!("it is {}: it was not followed", entry.kind.in_place_of(EntryKind::Directory));
                 Err(Error::Object { path: self.dir.clone(), reason })

@@ -33,7 +33,6 @@ use uuid::Uuid;
 use super::window::Window;
 use super::{compressed, layout};
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage};
 
 /// Describes a directory in which no record was ever written.
@@ -47,9 +46,6 @@ pub(crate) struct PartialCreation {
 /// Examines the directory `dir` of `session`, and describes it if it contains only a partial
 /// creation. The result is useless while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
-    if sabotage::is(Breakage::PartialCreationRefused) {
-        return Ok(None);
-    }
     let entries = match storage.list(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         listed => listed.map_err(|error| Error::io("list", dir, error))?,
@@ -95,9 +91,6 @@ pub(crate) fn remove_all_but(
 /// Returns whether a segment file begins like this session's first segment, and ends before the end
 /// of its first record.
 fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u32) -> Result<bool> {
-    if sabotage::is(Breakage::PartialCreationUnexamined) {
-        return Ok(true);
-    }
     let io = |error| Error::io("read", path, error);
     let file = match compressed::open(storage, path) {
         // A file that is removed concurrently does not prove that there is a session.

@@ -53,7 +53,6 @@ use super::layout;
 use super::reader::{Index, RecordLocator};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 mod from_image;
@@ -66,11 +65,8 @@ mod verdict;
 
 pub(super) use verdict::{BadSpot, describe, judge, out_of_chain};
 
-/// Returns how often a bad frame is read again before it counts: three times, or never if a test
-/// breaks the engine in this way.
-pub(super) fn read_again_max(once: Breakage) -> u32 {
-    if sabotage::is(once) { 0 } else { 3 }
-}
+/// How often a bad frame is read again before it counts.
+pub(super) const READ_AGAIN_MAX: u32 = 3;
 
 /// Locates a frame: the place of its segment in the chain, and its offset in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,7 +376,7 @@ impl<'a> ChainWalk<'a> {
                 Ok(Some(_)) => Some(&mut torn_again),
                 Err(_) => Some(&mut corrupt_again),
             };
-            if let Some(again) = again.filter(|again| **again < read_again_max(Breakage::ReaderReadsOnce)) {
+            if let Some(again) = again.filter(|again| **again < READ_AGAIN_MAX) {
                 *again += 1;
                 window.forget();
                 continue;
@@ -394,7 +390,7 @@ impl<'a> ChainWalk<'a> {
             self.last_crc = segment.exit_crc(self.last_crc);
             // The segment was durable before it had its name, and no cut may shorten it: its last
             // position has a base.
-            if segment.compacted.is_some() && !sabotage::is(Breakage::CompactedCut) {
+            if segment.compacted.is_some() {
                 self.watermark = self.watermark.max(self.next_sequence);
             }
         }
@@ -554,7 +550,6 @@ impl<'a> ChainWalk<'a> {
         }
         let same_boot = self.same_boot();
         let unnamed = self.recovery.filter(|recovery| recovery.attested);
-        let unnamed = unnamed.filter(|_| !sabotage::is(Breakage::RecoveryNameTrusted));
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
             && !self.last_compressed

@@ -22,7 +22,6 @@ use super::dropped_ranges::split_bases;
 use super::layout;
 use crate::error::{Corruption, Error, Result};
 use crate::generator::Generator;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
 /// Number of bytes that are buffered before they are written.
@@ -132,9 +131,7 @@ impl SegmentRewrite<'_> {
         let last = Header { sequence: self.next.first_sequence, watermark: self.next.first_sequence, ..last };
         writing.frame(last, &seal.encode())?;
         writing.write()?;
-        if !sabotage::is(Breakage::CompactedNamedUnsynced) {
-            writing.file.sync_data().map_err(|error| unmade("sync", error))?;
-        }
+        writing.file.sync_data().map_err(|error| unmade("sync", error))?;
         let new = Segment {
             end: Some(end),
             replaced_crc: Some(replaced_crc),

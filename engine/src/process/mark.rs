@@ -12,7 +12,6 @@ use super::cgroup::Cgroup;
 use super::{QUIET_ROUNDS, kill_each, poll};
 use crate::clock;
 use crate::generator::Generator;
-use crate::sabotage::{self, Breakage};
 
 /// Variable in the environment of every program of a call. Its value is the marks of the call and
 /// of the calls around it, of any session and process, separated by commas.
@@ -81,9 +80,6 @@ impl ProgramMark {
 /// Kills the processes that have the mark or are in the control group, and waits until they have
 /// ended or `until` has passed. Returns `false` if one remains.
 pub(super) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
-    if sabotage::is(Breakage::ProgramsLeftBehind) {
-        return true;
-    }
     let mut quiet = 0;
     poll(|| {
         if let Some(cgroup) = cgroup {

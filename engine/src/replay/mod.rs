@@ -127,7 +127,6 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::inspect::{LogReader, RecordedLog};
 use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
-use crate::sabotage::{self, Breakage};
 use crate::session::recorded_log::{ReplayLog, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
@@ -513,7 +512,7 @@ impl<'a> Replay<'a> {
             if frame.record.kind == RecordKind::CLOSED && frame.record.sequence == end {
                 closed |= last_began < Some(end);
             }
-            if frame.record.kind == RecordKind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
+            if frame.record.kind == RecordKind::RESUMED {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites records of earlier processes, and states where those began.

@@ -29,7 +29,6 @@ use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::replication::Replicator;
-use crate::sabotage::{self, Breakage};
 
 /// Follows the records of dropped bodies among replicated records.
 #[derive(Debug, Default)]
@@ -120,7 +119,7 @@ impl SessionInner {
             Some(replica) => replica.said_dropped(),
             None => self.said_in_log(state)?,
         };
-        match said.filter(|said| said.hides(position) && !sabotage::is(Breakage::DroppedGoneBackTo)) {
+        match said.filter(|said| said.hides(position)) {
             Some(said) => Err(Error::Compacted { position, earliest: said.through().unwrap_or(position) }),
             None => Ok(()),
         }

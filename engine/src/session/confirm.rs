@@ -13,7 +13,6 @@ use crate::log::fence::SessionFence;
 use crate::offload::offload;
 use crate::options::Durability;
 use crate::replication::ReplicaError;
-use crate::sabotage::{self, Breakage};
 
 /// Maximum number of consecutive confirmations that may have expired on arrival.
 const CONFIRMATIONS_MAX: u32 = 10;
@@ -55,7 +54,7 @@ impl Session {
 impl SessionInner {
     /// Returns the replica that has to confirm the claim before a tool starts, if there is one.
     fn confirms(&self) -> Option<&Replica> {
-        let waits = self.durability != Durability::Process && !sabotage::is(Breakage::StartedUnconfirmed);
+        let waits = self.durability != Durability::Process;
         self.replica.as_ref().filter(|_| waits)
     }
 

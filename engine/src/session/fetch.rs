@@ -40,7 +40,6 @@ use crate::log::reader::RecordLocator;
 use crate::log::rebuild::RemadeLog;
 use crate::log::writer::{AppendContext, LogEnvironment, LogWriter};
 use crate::replication::{HeldPart, ReplicaStatus, Replication, Replicator};
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
@@ -70,9 +69,7 @@ pub(super) fn claim(
     }
     let Some(replication) = &store.options.replication else {
         return match &read.folded.projection.replicated {
-            Some(replicated)
-                if !store.options.unreplicated && !sabotage::is(Breakage::HeldWrittenUnawares) =>
-            {
+            Some(replicated) if !store.options.unreplicated => {
                 let (at, by) = (replicated.at.clone(), replicated.by.clone());
                 Err(Error::Replicated { session, at, by })
             }
@@ -91,8 +88,8 @@ pub(super) fn claim(
             check_place(replication, session, held, read.folded.projection.replicated.as_deref())?;
         }
         let local = read.scan.next_sequence;
-        if held.next > local && !sabotage::is(Breakage::FetchedUnheld) {
-            if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
+        if held.next > local {
+            if held.others_end > local {
                 return Err(Error::ReplicaAhead { session, local, held: held.next });
             }
             let (types, before) = (open_as.types.as_ref(), read.fetched);
@@ -121,7 +118,7 @@ fn check_place(
     held: &ReplicaStatus,
     named: Option<&Replicated>,
 ) -> Result<()> {
-    match named.filter(|named| held.epoch < named.epoch && !sabotage::is(Breakage::HeldElsewhere)) {
+    match named.filter(|named| held.epoch < named.epoch) {
         Some(Replicated { at, by, epoch }) => Err(Error::ReplicaElsewhere {
             session,
             at: at.clone(),

@@ -93,7 +93,6 @@ mod holding {
     use crate::log::objects::Objects;
     use crate::log::reader::RecordLocator;
     use crate::replication::{CapturePacks, INLINED_BYTES_MAX, Replicator};
-    use crate::sabotage::{self, Breakage};
     use crate::session::child_captures;
     use crate::session::operation_records::captures_named_by;
     use crate::session::replica_feed::replica_error;
@@ -135,9 +134,6 @@ mod holding {
                 return Ok(None);
             }
             let mut packed = AppendedPacks::default();
-            if sabotage::is(Breakage::CapturesUnheld) {
-                return Ok(Some(packed));
-            }
             let mut named = Vec::new();
             for record in records {
                 named.extend(snapshots_named_by(record, sources.objects)?);

@@ -49,7 +49,6 @@ use crate::fold::log_source::LogSource;
 use crate::fold::projection::{FrozenProjection, Projection};
 use crate::items::row::RowRef;
 use crate::log::image_files::{Building, UnfinishedImage};
-use crate::sabotage::{self, Breakage};
 
 /// Number of items that are measured to estimate the size of an image.
 const SAMPLE: usize = 64;
@@ -92,7 +91,7 @@ impl ImageStatus {
         opened_at: u32,
         closed: bool,
     ) -> ImageStatus {
-        let left_out = !closed && !sabotage::is(Breakage::ImageLeftOut);
+        let left_out = !closed;
         let rolled_over = left_out;
         ImageStatus {
             bytes,
@@ -150,7 +149,6 @@ impl ImageContent {
     /// Returns the image without its items, which are written after it.
     fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>, unsealed: Vec<(u32, u64)>) -> Image<'a> {
         let operations = &self.projection.operations;
-        let told = !sabotage::is(Breakage::ImageWithoutCalls);
         Image {
             next_sequence: self.projection.next_sequence(),
             last: self.last,
@@ -167,17 +165,9 @@ impl ImageContent {
             tags: (*self.projection.tags).clone(),
             replicated: self.projection.replicated.as_deref().cloned(),
             unsupported: self.projection.unsupported,
-            open: operations.open().filter(|_| told).map(|open| open.with_texts(SmolStr::as_str)).collect(),
-            unsettled: operations
-                .unsettled()
-                .filter(|_| told)
-                .map(|one| one.with_texts(SmolStr::as_str))
-                .collect(),
-            suspended: operations
-                .suspended()
-                .filter(|_| told && !sabotage::is(Breakage::ImageWithoutQuestions))
-                .map(|one| one.with_texts(SmolStr::as_str))
-                .collect(),
+            open: operations.open().map(|open| open.with_texts(SmolStr::as_str)).collect(),
+            unsettled: operations.unsettled().map(|one| one.with_texts(SmolStr::as_str)).collect(),
+            suspended: operations.suspended().map(|one| one.with_texts(SmolStr::as_str)).collect(),
             begun,
             conversations: self.projection.conversations.image(),
             slices: image_conversion::slices(&self.projection),
@@ -230,12 +220,10 @@ impl ImageContent {
         }
         let failed = |error| Error::io("write", &session.dir, error);
         let free = storage.free_bytes(&session.dir).map_err(failed)?;
-        if estimated > free / 4 && !sabotage::is(Breakage::ImageTakesTheLastRoom) {
+        if estimated > free / 4 {
             return Ok(ImageOutcome::Not);
         }
-        if !sabotage::is(Breakage::ImageBeforeLog) {
-            session.sync_through(next_sequence)?;
-        }
+        session.sync_through(next_sequence)?;
         let mut building =
             Building::begin(storage, &session.dir, next_sequence, &self.unfinished).map_err(failed)?;
         building.write(|into| into.extend(head)).map_err(failed)?;
@@ -279,10 +267,7 @@ impl SessionInner {
         }
         let (last, watermark) = state.log.last_record_frame()?;
         state.imaged.taken_log_bytes = log_bytes;
-        let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
-            true => Vec::new(),
-            false => state.live.positions.begun_positions(&state.live.projection),
-        };
+        let begun = state.live.positions.begun_positions(&state.live.projection);
         Some(ImageContent {
             projection: state.live.projection.clone(),
             begun,
@@ -328,7 +313,7 @@ impl SessionInner {
         // Considered again at the next rollover only.
         state.imaged.rolled_over = false;
         let at_once = std::mem::take(&mut state.imaged.left_out);
-        if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
+        if state.imaged.waits {
             return None;
         }
         let taken = self.take_image(state, state.imaged.taken_log_bytes)?;

@@ -23,7 +23,6 @@ use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
 use crate::fold::record_body::RecordBody;
 use crate::generator::Generator;
-use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
 /// Prefix of the names of observations by the engine.
@@ -77,9 +76,6 @@ impl Session {
             })
         };
         if self.replays() {
-            if sabotage::is(Breakage::ObservedAnew) {
-                drop(read());
-            }
             return self.observe_again(name);
         }
         let bytes = encode(name, &read())?;

@@ -108,7 +108,6 @@ use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
 use crate::log::writer::LogWriter;
 use crate::options::Durability;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 use crate::wakeups::ChangeNotifier;
@@ -543,7 +542,6 @@ impl SessionInner {
                 state.running_calls.stuck_operations(self.store.options.grace).next().filter(|_| !before);
             (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
         };
-        let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = match writing {
             true => self.finish().and_then(|()| self.sync_to_close()),
             // Records of an earlier process may be durable locally and not replicated yet.

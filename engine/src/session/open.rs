@@ -49,7 +49,6 @@ use crate::log::writer::{LogIdentity, LogWriter};
 use crate::names::DeclaredNames;
 use crate::operation::OpenOperation;
 use crate::options::{Durability, MemoryLimit, StoreOptions};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 use crate::wakeups::ChangeNotifier;
@@ -390,7 +389,7 @@ fn leave_out_records_without_objects(
     scan: &mut LogScan,
     objects: &Objects,
 ) -> Result<()> {
-    if scan.same_boot || sabotage::is(Breakage::RecordWithoutObject) {
+    if scan.same_boot {
         return Ok(());
     }
     let mut first_bad = None;

@@ -37,7 +37,6 @@ use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 use crate::offload::offload;
 use crate::operation::OpenOperation;
 use crate::options::Durability;
-use crate::sabotage::{self, Breakage};
 use crate::types::{Slice, ToolInvocations};
 
 impl Session {
@@ -339,12 +338,9 @@ impl Admission<'_> {
         // The start record of a call that only reads is synced only if every record is.
         let promised = promises_sync(inner.durability, RecordKind::TOOL_BEGIN)
             && (!only_reads || inner.durability == Durability::Every);
-        let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
-        if !sabotage::is(Breakage::NoRoomForEnd) {
-            state.log.keep_room_for_end();
-        }
+        state.log.keep_room_for_end();
         let within = self.make_scope(again.unwrap_or(sequence.into()), Some(sequence));
         if let Some(admitted) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket)
         {
@@ -539,9 +535,7 @@ impl SessionInner {
         state.running_calls.tell_to_stop(within.ticket, true);
         drop(state);
         within.wake();
-        if !sabotage::is(Breakage::CancelUnheard) {
-            self.schedule.notify_all();
-        }
+        self.schedule.notify_all();
     }
 
     fn leave(self: &Arc<Self>, ticket: u64) {
@@ -614,12 +608,10 @@ impl SessionInner {
         };
         let declared = state.live.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;
-        end.rolls_back &= !sabotage::is(Breakage::EndWithoutRollback);
         let body = end.encode_into(std::mem::take(&mut state.body));
         let pending =
             PendingRecord::new(RecordKind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
-        let promised =
-            promises_sync(self.durability, RecordKind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
+        let promised = promises_sync(self.durability, RecordKind::TOOL_END);
         let sequence = self.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if keep {

@@ -45,7 +45,6 @@ use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::log::writer::AppendBody;
 use crate::operation::{RESTORE, RestoreArguments};
-use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
 /// State of a replay that is read without the session's lock.
@@ -297,10 +296,9 @@ impl SessionInner {
                 // The producer of an extra record gets the error once that is known.
                 None => is_too_many.then_some(None),
                 Some((head, next)) => {
-                    let any = next != RecordProducer::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
                     // Any other record of a call is extra once its end is next.
                     let is_behind = matches!((&next, whose), (RecordProducer::End(begin), RecordProducer::Lane(lane)) if lane.within == Some(*begin));
-                    (next == *whose || is_behind || any).then_some(Some(head.time_us))
+                    (next == *whose || is_behind).then_some(Some(head.time_us))
                 }
             })
         })?;
@@ -348,10 +346,7 @@ impl SessionInner {
             self.schedule.notify_all();
             return Ok(next);
         }
-        let verdict = match sabotage::is(Breakage::ReplayUncompared) {
-            true => ReplayVerdict::Same,
-            false => state.judge(kind, produced, &produced_objects, self.types.as_ref())?,
-        };
+        let verdict = state.judge(kind, produced, &produced_objects, self.types.as_ref())?;
         match verdict {
             ReplayVerdict::Same => self.apply_recorded(state)?,
             ReplayVerdict::Changed(divergence) => {
@@ -519,7 +514,6 @@ impl Session {
             match recording.head()?.map(|(_, whose)| whose) {
                 None => break,
                 Some(RecordProducer::Engine) => inner.apply_recorded(&mut state)?,
-                Some(_) if sabotage::is(Breakage::ReplayEndUnchecked) => break,
                 Some(_) => inner.pass_missing(&mut state, None)?,
             }
         }

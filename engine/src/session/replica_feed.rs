@@ -37,7 +37,6 @@ use crate::log::reader::RecordLocator;
 use crate::replication::{
     CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator, TAKEN_OVER, WhenBehind,
 };
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 /// Number of bytes of bodies at which one append to the replicator is full.
@@ -194,7 +193,7 @@ impl Replica {
         let said_dropped = compared.said_dropped.clone();
         let claimed = ReplicaClaim { epoch, held, captures_from, said_dropped };
         let replica = Replica::from_claim(replication, session, dir, claimed);
-        replica.dropped.lock().is_to_say = compared.is_to_say && !sabotage::is(Breakage::DroppedUnsaid);
+        replica.dropped.lock().is_to_say = compared.is_to_say;
         Ok(replica)
     }
 
@@ -230,7 +229,7 @@ impl Replica {
 
     /// Notes that a compaction has dropped bodies that the replica has.
     pub(super) fn note_compacted(&self) {
-        self.dropped.lock().is_to_say = !sabotage::is(Breakage::DroppedUnsaid);
+        self.dropped.lock().is_to_say = true;
     }
 
     /// Returns the newest record of dropped bodies.
@@ -309,7 +308,7 @@ impl Replica {
     /// dropped. `None` if they are already replicated with an earlier one, and for any other
     /// record.
     fn known_beside(&self, record: &Record<'_>, places: &RecordLocator) -> Option<(Vec<u8>, ObjectId)> {
-        if record.kind != RecordKind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
+        if record.kind != RecordKind::DROPPED {
             return None;
         }
         let compaction = places.compaction.as_ref()?;
@@ -383,9 +382,6 @@ impl SessionInner {
         let pending = PendingRecord::new(RecordKind::REPLICATED, &body, RecordBody::Replicated(note));
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         self.finish_write(state, sequence, false)?;
-        if sabotage::is(Breakage::HoldNotDurable) {
-            return Ok(());
-        }
         self.sync_through(sequence + 1)
     }
 
@@ -408,7 +404,7 @@ impl SessionInner {
     /// store has a replicator.
     pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
-        if replica.replicated_end() >= target || sabotage::is(Breakage::BegunUnheld) {
+        if replica.replicated_end() >= target {
             return Ok(());
         }
         self.check_process()?;

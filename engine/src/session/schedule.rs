@@ -46,7 +46,6 @@ use super::wait::{Asker, Patience};
 use super::{Session, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-use crate::sabotage::{self, Breakage};
 #[cfg(feature = "async")]
 use crate::wakeups::{Listener, Wakers};
 
@@ -269,11 +268,10 @@ impl AdmittedOperation {
     /// operation does not become stuck: the next call that would wait for it ends it, and from then
     /// on it counts as running.
     fn stuck_at(&self, grace: Duration) -> Option<Instant> {
-        if self.abandon.is_some() || sabotage::is(Breakage::StuckUntold) {
+        if self.abandon.is_some() {
             return None;
         }
-        let told_to_stop = self.told_to_stop.filter(|_| !sabotage::is(Breakage::CancelledOutstays));
-        self.until.into_iter().chain(told_to_stop).min()?.checked_add(grace)
+        self.until.into_iter().chain(self.told_to_stop).min()?.checked_add(grace)
     }
 }
 

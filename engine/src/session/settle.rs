@@ -17,7 +17,6 @@ use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_body::RecordBody;
 use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
-use crate::sabotage::{self, Breakage};
 use crate::types::encode;
 
 /// A decision about an operation that was interrupted or is suspended.
@@ -356,7 +355,7 @@ impl SessionInner {
     /// long after the last one.
     pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
         let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
-        next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
+        next_us.unwrap_or_else(|| self.now_us())
     }
 
     /// Returns the status of suspended operations for a call or recovery of this handle that would
@@ -368,7 +367,7 @@ impl SessionInner {
         one: &SuspendedOperation,
     ) -> Standings<'a> {
         let standings = self.standings(state);
-        match state.recording.as_ref().filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)) {
+        match state.recording.as_ref() {
             Some(recording) => {
                 let settled_us = recording.expires_us(&lane.lane_name(), one.operation);
                 Standings { now_us: settled_us.unwrap_or_else(|| self.now_us()), ..standings }

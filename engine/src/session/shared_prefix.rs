@@ -14,7 +14,6 @@ use crate::fold::history::History;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::{FrameLocation, RecordLocator};
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
@@ -45,9 +44,7 @@ impl SharedPrefix {
         types: &SessionTypes,
     ) -> Result<SharedPrefix> {
         if let Some(writer) = writer {
-            if !sabotage::is(Breakage::ForkOfUnsyncedParent) {
-                writer.sync()?;
-            }
+            writer.sync()?;
             let state = writer.state.lock();
             if writer.types.as_ref().is_some_and(|own| own.is_same(types)) {
                 return writer.shared_prefix(&state, position);
@@ -83,8 +80,6 @@ impl SessionInner {
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
         let (watermark, epoch) = (self.gate.synced_end(), state.log.epoch());
-        let watermark =
-            if sabotage::is(Breakage::ForkOfUnsyncedParent) { SequenceNumber::MAX } else { watermark };
         Ok(SharedPrefix { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }

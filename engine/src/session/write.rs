@@ -22,7 +22,6 @@ use crate::items::AnyValue;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind, SyncPlan};
 use crate::options::Durability;
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 /// Unsynced bytes at which a background sync is started.
@@ -83,7 +82,6 @@ impl<'a> PendingRecord<'a> {
 pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
-        _ if kind == RecordKind::SETTLE && sabotage::is(Breakage::DecisionNotDurable) => false,
         Durability::Boundary => !matches!(
             kind,
             RecordKind::DISPATCH
@@ -144,10 +142,10 @@ pub(crate) fn due(
     asked: &mut SyncRequest,
     clock: &dyn Clock,
 ) -> Due {
-    if unsynced_files >= OPEN_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept) {
+    if unsynced_files >= OPEN_FILES_MAX {
         return Due::Sync;
     }
-    let many_files = unsynced_files >= UNSYNCED_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept);
+    let many_files = unsynced_files >= UNSYNCED_FILES_MAX;
     let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || many_files;
     let before = *asked;
     *asked = if is_overdue { SyncRequest::AtOnce } else { before.max(SyncRequest::Later) };
@@ -166,7 +164,7 @@ pub(crate) fn due(
 
 /// Reads the monotonic clock, in microseconds.
 fn now_us(clock: &dyn Clock) -> i64 {
-    if sabotage::is(Breakage::WaitedBySetClock) { clock.now_us() } else { clock.steady_us() }
+    clock.steady_us()
 }
 
 /// Returns whether the time limit of unsynced records is over.
@@ -242,14 +240,10 @@ where
     let SyncSteps { plan, put_back, sync_references, attest } = steps;
     let led = gate.wait(target, || {
         let plan = plan();
-        if !sabotage::is(Breakage::CapturesUnsynced) {
-            sync_references().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
-        }
-        let run = || plan.run(storage, &|| background.let_pass(Rank::Sync));
-        let done = if sabotage::is(Breakage::SyncRetried) { run().or_else(|_| run()) } else { run() };
-        match done {
+        sync_references().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
+        match plan.run(storage, &|| background.let_pass(Rank::Sync)) {
             Ok(()) => Ok(plan.through),
-            Err(error @ Error::NoHandle { .. }) if !sabotage::is(Breakage::HandlesPoisonSync) => {
+            Err(error @ Error::NoHandle { .. }) => {
                 put_back(plan);
                 Err(NotSynced::Refused(Arc::new(error)))
             }
@@ -286,7 +280,7 @@ impl SessionInner {
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
-        let recovered = !state.interrupted || sabotage::is(Breakage::InterruptedWrittenOn);
+        let recovered = !state.interrupted;
         let untyped = self.types.is_none().then_some(WriteRefusal::Untyped);
         let interrupted = || (!recovered).then_some(WriteRefusal::Interrupted);
         let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
@@ -313,7 +307,7 @@ impl SessionInner {
 
     #[inline(always)]
     fn poison_refusal(&self) -> Option<WriteRefusal> {
-        self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(WriteRefusal::Poisoned)
+        self.gate.failure().map(WriteRefusal::Poisoned)
     }
 
     /// Returns the reason why no record can be written, regardless of its content.
@@ -476,14 +470,10 @@ impl SessionInner {
         due: Due,
         unlocked: impl FnOnce(),
     ) -> Result<SequenceNumber> {
-        let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let image = self.image_at_rollover(&mut state);
         let within = state.running_calls.told_within().or_else(|| state.replayed_within());
         drop(state);
         unlocked();
-        if sabotage::is(Breakage::ToldBeforeSync) {
-            self.subscribers.tell(&|| SequenceNumber::MAX);
-        }
         if promised {
             self.sync_through(sequence + 1)?;
             self.hold_through(sequence + 1)?;

@@ -20,7 +20,6 @@ use super::preallocation::keeps_allocations;
 use super::{
     Access, DirectoryEntry, DirectoryWatch, EntryKind, HeldLock, Stamp, Storage, StorageFile, StoreAccess,
 };
-use crate::sabotage::{self, Breakage};
 
 mod locks;
 
@@ -66,7 +65,7 @@ impl FileStorage {
     /// ([`preallocation`](super::preallocation)), if it does not map files, or if the process has
     /// reached its limit of mappings.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
-        let is_kept = sabotage::is(Breakage::MappedWhereNotKept) || keeps_allocations(&file.file);
+        let is_kept = keeps_allocations(&file.file);
         match self.mapped && is_kept {
             true => match MappedFile::new(file) {
                 Ok(mapped) => Arc::new(mapped),
@@ -98,14 +97,11 @@ fn create(path: &Path, allocate_bytes: u64, access: StoreAccess) -> io::Result<P
 /// Returns the permission bits with which to create a file or directory of `mode`: only its owner's
 /// bits, until [`set_mode`] sets exactly `mode`.
 fn made_with(mode: u32) -> u32 {
-    if sabotage::is(Breakage::UmaskObeyed) { mode | 0o055 } else { mode & 0o700 }
+    mode & 0o700
 }
 
 /// Sets the permission bits of a new file or directory; the umask may have removed some.
 fn set_mode(made: &File, mode: u32) -> io::Result<()> {
-    if sabotage::is(Breakage::UmaskObeyed) {
-        return Ok(());
-    }
     match made.set_permissions(fs::Permissions::from_mode(mode)) {
         // Some file systems have no permissions of their own, and report an error when a program
         // sets them.
@@ -444,9 +440,7 @@ fn lock_within(file: &File, from: libc::off_t, end: libc::off_t) -> nix::Result<
 fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // A pipe or a terminal in a file's place must neither block the caller nor become the process's
     // terminal. For a regular file the last two flags have no effect.
-    let follow = sabotage::is(Breakage::LinkFollowed);
-    let no_follow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
-    let flags = no_follow | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         // The system returns these errors for a link, for a directory opened for writing, and for a

@@ -49,7 +49,6 @@ use crate::inspect::{LogReader, ReadOptions};
 use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
 use crate::options::KeptSnapshots;
-use crate::sabotage::{self, Breakage};
 use crate::session::{LoadedSession, lock_to_write, open_read};
 use crate::storage::{EntryKind, HeldLock, Storage};
 
@@ -342,7 +341,7 @@ impl Store {
         let read = self.read_whole(&dir)?;
         let mut sweeping = FileSweeper::new(self, options.dry_run);
         let named = named_objects(self.storage(), &read)?;
-        if !options.dry_run && !sabotage::is(Breakage::CollectedBeforeDurable) {
+        if !options.dry_run {
             self.storage().sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
         }
         sweeping.objects(&dir, &named)?;
@@ -384,14 +383,12 @@ impl Store {
         let mut locks = Vec::new();
         for descendant in &may_name {
             locks.push(self.keep(*descendant, options.dry_run)?);
-            if !sabotage::is(Breakage::ChildCapturesForgotten) {
-                let dir = self.session_dir(*descendant);
-                let read = self.read_whole(&dir)?;
-                if let Some(left) = undurable(*descendant, &read) {
-                    return Ok(Some(left));
-                }
-                in_use.add(captures::in_use(self, &dir, &read, options)?);
+            let dir = self.session_dir(*descendant);
+            let read = self.read_whole(&dir)?;
+            if let Some(left) = undurable(*descendant, &read) {
+                return Ok(Some(left));
             }
+            in_use.add(captures::in_use(self, &dir, &read, options)?);
         }
         // Checked again with the locks: a child of one of them may have been created before.
         match self.may_name_captures_of(id, families)? {
@@ -441,9 +438,6 @@ impl SessionLineage {
 /// be durable.
 fn undurable(session: Uuid, read: &LoadedSession) -> Option<String> {
     let records = read.scan.next_sequence.checked_since(read.scan.durable).filter(|records| *records > 0)?;
-    if sabotage::is(Breakage::CollectedBeforeDurable) {
-        return None;
-    }
     Some(format!(
         "the last {records} records of session {session} may not be durable, because its process was killed: open and sync it first"
     ))

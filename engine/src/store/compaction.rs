@@ -76,7 +76,6 @@ use crate::log::segment_replacement::{self, SegmentRewrite};
 use crate::names::DeclaredNames;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
-use crate::sabotage::{self, Breakage};
 use crate::session::{LoadedSession, Session, lock_to_write, open_read};
 
 /// Bytes that finishing a segment needs: the observation, and the head of the segment that starts
@@ -277,10 +276,7 @@ impl Store {
         // A compacted segment attests that its contents are durable. So everything before it, and
         // the objects that it names, must be durable first. A sync may rewrite the last segments,
         // so they are read again.
-        if (chosen.is_some() || options.compression.is_some())
-            && opened.recovery().unattested > 0
-            && !sabotage::is(Breakage::CompactedUnattested)
-        {
+        if (chosen.is_some() || options.compression.is_some()) && opened.recovery().unattested > 0 {
             opened.sync()?;
             now = read()?;
             chosen = self.choose(dir, &now, options)?;
@@ -423,12 +419,9 @@ impl Store {
     fn carry_out(&self, dir: &Path, read: &LoadedSession, plan: CompactionPlan) -> Result<CompactReport> {
         let (mut written, storage) = (0, self.storage().as_ref());
         let mut replaced = plan.replaces(&read.scan.segments);
-        if !sabotage::is(Breakage::OldestCompactedFirst) {
-            replaced.reverse();
-        }
+        replaced.reverse();
         for SegmentReplacement { segment, next, bases } in replaced {
             let Some(next) = next else { continue };
-            let bases = if sabotage::is(Breakage::BaseLeftOut) { Vec::new() } else { bases };
             SegmentRewrite {
                 storage,
                 dir,
@@ -517,7 +510,7 @@ impl CompactionPlan {
             Ok(())
         })?;
         for (sequence, saved, of_objects) in saving {
-            if !needed.contains(sequence) || sabotage::is(Breakage::NeededBodyDropped) {
+            if !needed.contains(sequence) {
                 plan.drops.add(sequence);
                 plan.dropped += 1;
                 plan.bytes += u64::from(saved);

@@ -36,7 +36,6 @@ use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, LogScan};
 use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
 use crate::log::{image_files, layout};
-use crate::sabotage::{self, Breakage};
 use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_to_write, open_as_read};
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
@@ -141,9 +140,7 @@ impl Store {
             // The partial copy would only take up space.
             let _ = self.storage().remove_dir_all(&building);
         })?;
-        if !sabotage::is(Breakage::ForkNameUnsynced) {
-            self.sync_names_above()?;
-        }
+        self.sync_names_above()?;
         // While the new name is not durable, opening the fork has to sync the name. So the fork
         // attests itself only now. The handle still refers to the file under its new name. The
         // attesting frame is synced as well.
@@ -184,9 +181,6 @@ impl Store {
         // Before the directory is renamed: segments made ahead would not be found under the new
         // name.
         log.finish()?;
-        if sabotage::is(Breakage::ForkAttestedUnnamed) {
-            log.attest(log.next_sequence())?;
-        }
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         Ok(log)
     }
@@ -280,15 +274,13 @@ impl Store {
         let attested_from = followers.chain([places.next_sequence]);
         for (segment, attested_from) in places.segments.iter().zip(attested_from) {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            let links = attested_from <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
+            let links = attested_from <= watermark;
             match segment.end.filter(|_| !links) {
                 Some(len) => drop(copy_plain(storage.as_ref(), segment, &path, len)?),
                 None => self.link_file(&segment.path, &path)?,
             }
             let segment = segment.at(path);
-            if !sabotage::is(Breakage::ForkLinksReplaced) {
-                segment.check_not_replaced(storage.as_ref())?;
-            }
+            segment.check_not_replaced(storage.as_ref())?;
             linked.push(segment);
         }
         let objects = layout::objects_dir(parent);

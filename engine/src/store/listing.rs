@@ -14,7 +14,6 @@ use super::index::{self, IndexEntry, Stamps};
 use crate::error::Result;
 use crate::inspect::{SessionOverview, overview_on};
 use crate::log::{layout, lock};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage};
 
 /// Up to this many newly read sessions, no index is written: reading them again is quick.
@@ -96,9 +95,7 @@ impl Store {
         memory_bytes: Option<u64>,
     ) -> ListedSession<'a> {
         let (storage, dir) = (self.storage(), self.session_dir(session));
-        let stands = |entry: &&'a IndexEntry| {
-            entry.stamps.stand(storage.as_ref(), &dir) || sabotage::is(Breakage::ListedUnlooked)
-        };
+        let stands = |entry: &&'a IndexEntry| entry.stamps.stand(storage.as_ref(), &dir);
         if let Some(entry) = known.filter(stands) {
             let overview = Ok(entry.overview.clone());
             return ListedSession { session, overview, entry: Some(Cow::Borrowed(entry)), was_read: false };

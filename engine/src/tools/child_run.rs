@@ -10,7 +10,6 @@ use super::execution::{Children, ExecutionState, ParentCall};
 use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced, PutBack};
-use crate::sabotage::{self, Breakage};
 use crate::session::Asker;
 use crate::session::operation_records::RecordedCaptures;
 use crate::types::SessionTypes;
@@ -176,7 +175,7 @@ impl ToolContext {
                 let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(&patience)?;
                 ended.into_iter().for_each(|(_, told)| put_back.append(told));
             }
-            if !before.is_empty() && !sabotage::is(Breakage::ChildNotRestored) {
+            if !before.is_empty() {
                 let patience = self.session.patience(self.deadline(), None);
                 let asker = Asker::new("a child session's restore", Location::caller());
                 let _guest = self.session.admit(false, &patience, asker)?.into_guest();

@@ -28,7 +28,6 @@ use crate::fold::conversation_reading;
 use crate::generator::Generator;
 use crate::operation::{ChildAnnounced, OpenOperation, PutBack};
 use crate::options::Durability;
-use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
 use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::storage::whole_path;
@@ -135,7 +134,7 @@ impl Children {
             let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
             Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
         });
-        self.broken.clone().or(left_open).filter(|_| !sabotage::is(Breakage::ChildLeftOpenCommitted))
+        self.broken.clone().or(left_open)
     }
 }
 
@@ -163,8 +162,7 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         // No call starts without the leases, so a call that is open now was left open.
-        if self.of_each.is_empty() || !(self.session.is_at_rest() || sabotage::is(Breakage::HalfDoneUnmarked))
-        {
+        if self.of_each.is_empty() || !self.session.is_at_rest() {
             return;
         }
         for lease in &self.of_each {
@@ -376,9 +374,7 @@ impl ExecutionState {
     /// Makes the captures of a killed process durable, before the session's first append attests
     /// their records. If that fails, the session rejects writes.
     fn sync_earlier(&self) {
-        if self.registered_resources().captured_resources().is_empty()
-            || sabotage::is(Breakage::EarlierCapturesUnsynced)
-        {
+        if self.registered_resources().captured_resources().is_empty() {
             return;
         }
         let synced = self.session().unattested_captures().and_then(|captured| {
@@ -641,15 +637,14 @@ impl ExecutionState {
     /// contents that it replaced. The changes are durable when this returns, unless the session's
     /// durability is [`Durability::Process`].
     pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
-        let durable =
-            self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
+        let durable = self.session().durability() != Durability::Process;
         captures.restore(self.resources(), all, durable)
     }
 
     /// Fails if a resource contains the session's own directory, because restoring it would roll
     /// the log back. Has no effect after the first success.
     fn check_apart(&self) -> Result<()> {
-        if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
+        if self.inner.apart.get().is_some() {
             return Ok(());
         }
         let directory = self.session().dir();
@@ -747,9 +742,7 @@ impl ExecutionState {
         let mut leases = Leases { session: self.session.clone_uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {
             let reads_only = reads_only || inner.resources.captured_resources().is_empty();
-            if !sabotage::is(Breakage::ChildUnscheduled) {
-                leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
-            }
+            leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
         } else {
             let directory = inner.directory.get_or_init(|| whole_path(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, directory);

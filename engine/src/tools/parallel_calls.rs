@@ -18,7 +18,6 @@ use super::replay;
 use super::runner::{ToolRunner, run_handler, unsettled_error};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 
 /// Maximum length in bytes of the text with which a call is closed.
 const SHOWN_MAX: u64 = 16 << 10;
@@ -58,7 +57,7 @@ fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, argume
 /// Returns whether a concurrent call ends as soon as its tool has returned, without waiting for the
 /// calls before it.
 pub(super) fn ends_at_once(tool: &dyn AnyTool) -> bool {
-    tool.outside_only() && !sabotage::is(Breakage::OutsideEndsInOrder)
+    tool.outside_only()
 }
 
 fn over() -> Error {

@@ -3,15 +3,11 @@
 
 use super::captures::CaptureSet;
 use super::execution::ExecutionState;
-use crate::sabotage::{self, Breakage};
 
 impl ExecutionState {
     /// Captures the resources that are not rolled back with a failed tool; `None` if there are
     /// none, or they cannot be captured.
     pub(super) fn capture_kept(&self) -> Option<CaptureSet> {
-        if sabotage::is(Breakage::SpendingForgotten) {
-            return None;
-        }
         CaptureSet::of_kept(self.registered_resources()).ok().filter(|captures| !captures.is_empty())
     }
 
@@ -20,11 +16,7 @@ impl ExecutionState {
     pub(super) fn carry_over(&self) {
         let is_kept =
             self.registered_resources().captured_resources().values().any(|resource| !resource.rolls_back());
-        if !is_kept
-            || self.parent().is_some()
-            || self.session().replays()
-            || sabotage::is(Breakage::SpendingForgotten)
-        {
+        if !is_kept || self.parent().is_some() || self.session().replays() {
             return;
         }
         if let Ok(Some((left, found, true))) = self.session().captures_of_last_call() {

@@ -10,7 +10,6 @@ use super::runner::ToolRunner;
 use crate::error::Result;
 use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::{SuspendedOperation, UnsettledOperation};
-use crate::sabotage::{self, Breakage};
 use crate::types::ToolInvoked;
 
 impl ToolRunner {
@@ -37,7 +36,7 @@ impl ToolRunner {
         if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
             return Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing)));
         }
-        let Some(origin) = call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
+        let Some(origin) = call.origin else {
             return Ok(None);
         };
         let Some((end, invoked)) = self.session.last_ended(origin)? else { return Ok(None) };

@@ -24,7 +24,6 @@ mod left_in_children;
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::panic::Location;
-use std::time::Duration;
 
 use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
@@ -43,7 +42,6 @@ use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, PutBack, RESTORE, ReplacedContent, UnsettledOperation};
-use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 use crate::session::{Asker, Patience, Session, Settlement};
 
@@ -119,7 +117,6 @@ pub(super) fn end_one(
     let info = CallInfo::of_open(open, origin);
     let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, outcome, cause) };
     end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
-    end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
     end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
     end.replaced = put_back.replaced.iter().map(ReplacedContent::to_record).collect();
     match session.end_interrupted(end.clone()) {
@@ -227,10 +224,7 @@ impl ToolRunner {
     /// [`Error::Forked`] or [`Error::Poisoned`] if the session cannot be written here, and
     /// [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end record fails.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
-        let patience = match sabotage::is(Breakage::RecoveryWaitsOn) {
-            true => self.state.session().patience(None, Some(Duration::from_secs(20))),
-            false => self.state.session().patience(options.deadline.map(clock::after), options.wait),
-        };
+        let patience = self.state.session().patience(options.deadline.map(clock::after), options.wait);
         let _recovering = self.state.session().lock_recovery(&patience)?;
         let mut put_back = None;
         if self.state.session().is_interrupted() {
@@ -283,7 +277,6 @@ impl ToolRunner {
         let leases = self.state.lease(reads_only, patience, &Asker::new("recovery", Location::caller()))?;
         let mut children = InterruptedChildren::default();
         let mut found = CaptureSet::default();
-        let mut late = None;
         let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             let before = match self.state.unended_captures(first.begin) {
@@ -301,7 +294,7 @@ impl ToolRunner {
             put_back.not_undone.append(&mut children.unread);
             let groups = recorded_groups(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
-                if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.end() {
+                if !group.end() {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
@@ -311,13 +304,8 @@ impl ToolRunner {
             let plan = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
             found = plan.found.unwrap_or_default();
             put_back.append(plan.told);
-            let before = plan.target;
-            if sabotage::is(Breakage::RestoredAfterEnd) {
-                late = Some(before);
-            } else if !sabotage::is(Breakage::ResourcesNotRestored) {
-                let restored = self.state.put_back(&before, false);
-                put_back.append(restored.map_err(full_if_so)?);
-            }
+            let restored = self.state.put_back(&plan.target, false);
+            put_back.append(restored.map_err(full_if_so)?);
         }
         // Before this session's calls: once these have ended, the children's calls must have ended
         // too.
@@ -329,9 +317,6 @@ impl ToolRunner {
             end_one(session, open, &found, &told)?;
         }
         self.state.all_ended();
-        if let Some(before) = late {
-            self.state.put_back(&before, false)?;
-        }
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
@@ -368,8 +353,7 @@ impl ToolRunner {
     fn run_tool_again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled;
-        let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
-        let run_again = *run_again || sabotage::is(Breakage::ManualRunAgain);
+        let (operation, begin, idempotency, run_again) = (*operation, *begin, *idempotency, *run_again);
         let handler = match self.tools.get(tool) {
             Ok(handler) => handler,
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
@@ -426,9 +410,7 @@ impl ToolRunner {
     fn decision_is_gone(&self, operation: OperationId, begin: SequenceNumber) -> Result<bool> {
         let session = self.state.session();
         Ok(match session.read_settlement(operation, begin)? {
-            Some(decided) if !sabotage::is(Breakage::DecisionOutlivesRollback) => {
-                session.was_rolled_back_behind(begin, decided.sequence)
-            }
+            Some(decided) => session.was_rolled_back_behind(begin, decided.sequence),
             _ => false,
         })
     }
@@ -454,9 +436,6 @@ impl ToolRunner {
             asked => asked?,
         };
         let verdict = RecordedVerification::from_report(&asked);
-        if sabotage::is(Breakage::VerifiedRunAgain) {
-            return Ok((RecordedVerification::NotDone, None));
-        }
         let RecordedVerification::Done { success, value } = &verdict else { return Ok((verdict, None)) };
         let settlement = match success {
             true => Settlement::committed(value.clone()),

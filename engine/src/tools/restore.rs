@@ -22,7 +22,6 @@ use super::replay;
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::RESTORE;
 use crate::options::SessionOptions;
-use crate::sabotage::{self, Breakage};
 use crate::session::{Patience, RollbackReport, Session};
 use crate::store::Store;
 
@@ -91,10 +90,6 @@ impl ExecutionState {
         }
         let captures = snapshot.captures(self.resources())?;
         let position = snapshot.session.position;
-        if sabotage::is(Breakage::RestoreUnrecorded) {
-            self.put_back(&captures, scope == RestoreScope::All)?;
-            return self.session().rollback_to(position);
-        }
         let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope, waiting };
         let prepare =
             |_: &CaptureSet, _: bool| Ok(PreparedRestore { captures: captures.clone(), value: None });

@@ -32,7 +32,6 @@ use super::captures::CaptureSet;
 use super::execution::ExecutionState;
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, RollbackBegun};
-use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
 
 /// Rollback of a call.
@@ -73,10 +72,8 @@ impl ExecutionState {
         let mut told = PutBack::default();
         let found = match self.capture_present(&rollback) {
             Ok(found) => found,
-            Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
             Err(error) => {
-                if !sabotage::is(Breakage::NothingSetAside)
-                    && let Err(aside) = before.set_aside(self.resources(), all)
+                if let Err(aside) = before.set_aside(self.resources(), all)
                     && !self.goes_on_uncaptured()
                 {
                     return Err(Error::capture_failed(&error, aside));
@@ -85,7 +82,7 @@ impl ExecutionState {
                 return Ok(RollbackPlan { found: None, target: before.clone(), told });
             }
         };
-        if earlier.is_empty() && !sabotage::is(Breakage::RollbackUnrecorded) {
+        if earlier.is_empty() {
             let resources = found.shared_beside(before, self.resources());
             let resources =
                 resources.filter_map(|(name, recorded)| Some((name, Value::decode(recorded).ok()?)));
@@ -94,7 +91,7 @@ impl ExecutionState {
                 self.session().record_rollback(&begun)?;
             }
         }
-        let target = match earlier.is_empty() || sabotage::is(Breakage::LaterChangesRolledBack) {
+        let target = match earlier.is_empty() {
             true => before.clone(),
             false => before.beside_changes(self.resources(), earlier, &found, &mut told),
         };

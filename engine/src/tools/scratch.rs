@@ -27,7 +27,6 @@ use parking_lot::Mutex;
 use super::captures::CaptureSet;
 use super::execution::ExecutionState;
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{ResourceRegistry, ScratchRegistry};
 
@@ -109,7 +108,7 @@ impl ExecutionState {
     /// Returns the copies that the run uses in place of its resources; `None` if it uses the
     /// resources themselves.
     fn scratch(&self) -> Option<&Scratch> {
-        if !self.session().replays() || sabotage::is(Breakage::ReplayedOnResources) {
+        if !self.session().replays() {
             return None;
         }
         let made = || self.or_end_replay(Scratch::from_state(self)).ok().flatten();
@@ -130,7 +129,6 @@ impl ExecutionState {
     pub(super) fn has_all_as_it_was(&self) -> bool {
         !self.registered_resources().is_rolled_back()
             || self.scratch().is_some_and(|scratch| scratch.copies.is_whole)
-            || sabotage::is(Breakage::ReplayedOnResources)
     }
 
     /// Restores the copies for the start of a tool that runs again: to the captures of its start
@@ -163,7 +161,7 @@ impl ExecutionState {
         &self,
         mut recorded: RecordedCaptures,
     ) -> Result<BTreeMap<String, Vec<String>>> {
-        let Some(scratch) = self.scratch().filter(|_| !sabotage::is(Breakage::LeftOtherwiseUntold)) else {
+        let Some(scratch) = self.scratch() else {
             return Ok(BTreeMap::new());
         };
         scratch.decode_captures(&mut recorded)?.differences(&scratch.copies.resources)

@@ -22,7 +22,6 @@ use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::SuspendedOperation;
-use crate::sabotage::{self, Breakage};
 use crate::session::Settlement;
 use crate::types::ToolInvoked;
 
@@ -51,7 +50,6 @@ impl ToolRunner {
         let invoked = ToolInvoked::of_suspended(suspended);
         // A nested call may have run since its question, and been rolled back.
         let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
-        let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
         let from = decided.map_or(suspended.end, |decided| decided.sequence);
         if let Some(EarlierCall::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
@@ -112,7 +110,7 @@ impl ToolRunner {
         begin: SequenceNumber,
     ) -> Result<Option<Approval>> {
         // A first run has no approval.
-        if operation.sequence() == begin || sabotage::is(Breakage::ApprovalUsedUp) {
+        if operation.sequence() == begin {
             return Ok(None);
         }
         Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))

@@ -23,7 +23,6 @@ use crate::items::index::{KeyFn, KeyIndex, Keys};
 use crate::items::rows::Rows;
 use crate::items::runs;
 use crate::names::{DeclaredNames, UnregisteredEvent};
-use crate::sabotage::{self, Breakage};
 
 /// Default number of a LOG slice's last items that its reducers see.
 pub(crate) const TAIL_ITEMS: usize = 1;
@@ -292,7 +291,6 @@ impl SessionTypes {
     /// Returns the bindings in a log that this host has neither a reducer nor a retirement for, by
     /// event.
     pub(crate) fn unregistered_events(&self, names: &DeclaredNames) -> Vec<UnregisteredEvent> {
-        let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
         let events = names.events().filter(|event| !event.implicit).map(|event| {
             let host = self.event(&event.name);
             let slices = event.bindings.iter().map(|binding| names.slice_name(binding.slice));
@@ -301,7 +299,7 @@ impl SessionTypes {
             });
             UnregisteredEvent { event: event.name.clone(), slices: missing.collect() }
         });
-        events.filter(|event| !event.slices.is_empty()).take(at_most).collect()
+        events.filter(|event| !event.slices.is_empty()).collect()
     }
 
     /// Returns the names and policies of all declared slices.

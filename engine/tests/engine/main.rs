@@ -20,7 +20,5 @@ mod replicated_captures;
 mod replicated_claims;
 mod replicated_lineages;
 mod replicated_starts;
-#[cfg(feature = "sabotage")]
-mod sabotage;
 mod session;
 mod tools;

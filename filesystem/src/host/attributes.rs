@@ -16,7 +16,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::manifest::{Attributes, Owner, Stat, escape_path};
-use crate::sabotage::{self, Breakage};
 
 /// Linux's limit for the length of a file's list of attributes, and of a value.
 const LIST_BYTES_MAX: usize = 64 << 10;
@@ -142,9 +141,7 @@ impl WantedAttributes {
             if stat.permissions() != permissions || owner != stat.owner {
                 fchmod(file, Mode::from_raw_mode(permissions))?;
             }
-            if let Some(wanted) = &self.attributes
-                && !sabotage::is(Breakage::AttributesNotRestored)
-            {
+            if let Some(wanted) = &self.attributes {
                 let may_have_more = self.owner == Some(owner);
                 give_attributes(*file, wanted, attributes, may_have_more, &mut told);
             }
@@ -171,10 +168,7 @@ impl WantedAttributes {
         let mut owner = present;
         let Some(wanted) = self.owner.filter(|owner| *owner != present) else { return owner };
         let Owner { uid, gid } = wanted;
-        let refused = match sabotage::is(Breakage::OwnerNotRestored) {
-            true => return owner,
-            false => target.chown((uid != owner.uid).then_some(uid), (gid != owner.gid).then_some(gid)),
-        };
+        let refused = target.chown((uid != owner.uid).then_some(uid), (gid != owner.gid).then_some(gid));
         match refused {
             Ok(()) => owner = wanted,
             Err(errno) => {
@@ -193,9 +187,6 @@ impl WantedAttributes {
 
     /// Returns the bits that would have a different meaning under this owner.
     fn lost_bits(&self, owner: Owner) -> u32 {
-        if sabotage::is(Breakage::SetuidKept) {
-            return 0;
-        }
         let other_user = self.owner.is_none_or(|wanted| wanted.uid != owner.uid);
         let other_group = self.owner.is_none_or(|wanted| wanted.gid != owner.gid);
         let lost = if other_user { SET_UID } else { 0 } | if other_group { SET_GID } else { 0 };

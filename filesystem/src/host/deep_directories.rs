@@ -13,7 +13,6 @@ use nix::sys::stat::Mode;
 
 use super::step::OPEN_DIRECTORY;
 use super::step::open_at;
-use crate::sabotage::{self, Breakage};
 
 const HELD_MAX: usize = 32;
 const HELD_EVERY: usize = 16;
@@ -32,7 +31,7 @@ pub(super) fn depth(path: &[u8]) -> usize {
 /// Returns whether a directory is closed while work in it is pending.
 pub(super) fn is_let_go(path: &[u8]) -> bool {
     let depth = depth(path);
-    depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY) && !sabotage::is(Breakage::DeepTreeHeldOpen)
+    depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY)
 }
 
 impl Reach {

@@ -19,7 +19,6 @@ use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result, UnrestoredPath};
-use crate::sabotage::{self, Breakage};
 
 const NOTICES_MAX: usize = 256;
 
@@ -157,7 +156,7 @@ impl HostFilesystem {
     /// Returns the leased directory or, without a lease, the one at the path, and whether it is
     /// leased.
     fn root_of_lease(&self) -> Result<(Arc<Root>, bool)> {
-        match self.bound.lock().upgrade().filter(|_| !sabotage::is(Breakage::WorkspaceByPath)) {
+        match self.bound.lock().upgrade() {
             Some(root) => Ok((root, true)),
             None => Ok((Arc::new(Root::open(&self.root)?), false)),
         }
@@ -186,7 +185,7 @@ impl HostFilesystem {
         snapshot: &FilesystemSnapshot,
     ) -> Result<()> {
         let recorded = snapshot.directory.as_ref();
-        if is_of(state, root, snapshot) || sabotage::is(Breakage::AnyDirectoryRestored) {
+        if is_of(state, root, snapshot) {
             return Ok(());
         }
         match state.rebound {
@@ -306,8 +305,7 @@ impl HostFilesystem {
         &self,
         last: impl FnOnce() -> Result<Option<FilesystemSnapshot>, E>,
     ) {
-        if std::mem::replace(&mut self.state.lock().is_boot_told, true) || sabotage::is(Breakage::BootUntold)
-        {
+        if std::mem::replace(&mut self.state.lock().is_boot_told, true) {
             return;
         }
         let differs = last().map_err(|error| error.to_string()).and_then(|last| {
@@ -366,9 +364,6 @@ impl HostFilesystem {
         found: Option<&FilesystemSnapshot>,
         now: &FilesystemSnapshot,
     ) {
-        if sabotage::is(Breakage::ChangesUntold) {
-            return;
-        }
         let mut state = self.state.lock();
         let is_here = |snapshot: &FilesystemSnapshot| snapshot.is_of_directory_of(now);
         if let (Some(before), Some(directory)) = (left.directory, now.directory)

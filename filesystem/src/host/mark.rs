@@ -16,7 +16,6 @@ use rustix::io::Errno;
 use super::HostFilesystem;
 use super::lease::WorkspaceLease;
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 
 const NAME: &str = "user.foldlog.work";
 
@@ -136,9 +135,7 @@ impl HostFilesystem {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        if !sabotage::is(Breakage::ForgedMarkKept) {
-            fremovexattr(lease.root(), NAME).map_err(failed)?;
-        }
+        fremovexattr(lease.root(), NAME).map_err(failed)?;
         Ok(Some(said))
     }
 }

@@ -24,7 +24,6 @@ use super::collect::was_collected;
 use super::known_objects::KnownObject;
 use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory, open_file};
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 
 /// Lower levels save little time, and take a third more space.
 const COMPRESSION: Compression = Compression::new(1);
@@ -412,7 +411,6 @@ impl Objects {
         if hash.finish().ok() != Some(id) || read != len {
             return Err(damaged("its content does not match its name".to_owned()));
         }
-        let is_exact = is_exact && !sabotage::is(Breakage::BytesBehindUnseen);
         if is_exact && content.get_mut().has_more().map_err(|error| damaged(error.to_string()))? {
             return Err(damaged("the file contains extra bytes after its content".to_owned()));
         }
@@ -515,7 +513,7 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o755 } else { 0o700 };
+    let mode = 0o700;
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
@@ -533,7 +531,7 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
 }
 
 pub(super) fn create_new(path: &Path) -> io::Result<File> {
-    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o444 } else { 0o600 };
+    let mode = 0o600;
     let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     created.set_permissions(fs::Permissions::from_mode(mode))?;
     Ok(created)

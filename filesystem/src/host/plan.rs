@@ -21,7 +21,6 @@ use super::step::{open_file, read_link, stat_at};
 use super::times::{EntryTime, Times};
 use super::trees::Trees;
 use crate::error::{Error, Result, UnrestoredPath};
-use crate::sabotage::{self, Breakage};
 
 /// For files longer than this, the length is compared before the content.
 const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
@@ -163,8 +162,7 @@ impl<'a> Planner<'a> {
             permissions,
             metadata,
             same: same_permissions && metadata.is_none_or(|then| then.is_same_but_for_times(now)),
-            times: metadata.is_some_and(|then| then.times.is_some())
-                && (!leaves_out || sabotage::is(Breakage::TimesBesideLeftOut)),
+            times: metadata.is_some_and(|then| then.times.is_some()) && !leaves_out,
             names_then: metadata.map(Metadata::links).unwrap_or_default(),
             names_now: now.links(),
             links,
@@ -283,7 +281,7 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         let content = match (line.mode, self.form(path)) {
-            (_, BlobForm::Prefix) if !sabotage::is(Breakage::PrefixRestored) => {
+            (_, BlobForm::Prefix) => {
                 self.leave(plan, path, found);
                 return Ok(());
             }
@@ -385,7 +383,6 @@ impl<'a> Planner<'a> {
             }
         }
         let link = self.metadata.and_then(|metadata| metadata.get(path)).and_then(|other| other.link);
-        let link = link.filter(|_| !sabotage::is(Breakage::LinksApart));
         plan.steps.push((Arc::clone(name), RestoreStep::Write { content, wanted, replaces, link }));
         Ok(())
     }

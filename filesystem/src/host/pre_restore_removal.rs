@@ -25,7 +25,6 @@ use super::rules::Scope;
 use super::step::OPEN_DIRECTORY;
 use super::step::open_at;
 use crate::error::Error;
-use crate::sabotage::{self, Breakage};
 
 /// Space that a file system may need for a file in addition to its content, in bytes.
 const BESIDE_BYTES: u64 = 8 << 10;
@@ -38,9 +37,6 @@ impl Restorer<'_> {
     /// Removes obsolete entries, from the workspace's root on, and deletes these steps from the
     /// plan.
     pub(super) fn clear(&mut self, plan: &mut DirectoryPlan, root: &OwnedFd) {
-        if sabotage::is(Breakage::RestoreWritesFirst) {
-            return;
-        }
         let is_short = room_of(root) < self.needed_bytes(plan);
         self.clear_directory(plan, root, b"", None, is_short);
     }

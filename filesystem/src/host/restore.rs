@@ -27,7 +27,6 @@ use super::trees::Commit;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
 use crate::error::{Error, Result, UnrestoredPath};
-use crate::sabotage::{self, Breakage};
 
 /// Describes what a restore changed, and how the result differs from the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -203,7 +202,6 @@ impl HostFilesystem {
         // A copy of a `.git` that leads elsewhere would let git work there from two directories.
         let is_here = directory_check::is_of(state, &bound, snapshot);
         let undoes = is_here && self.scratch.is_none() && metadata.is_some();
-        let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
         let same_permissions = match &state.last {
             Some(Last { root, permissions: Some(permissions), .. }) if Arc::ptr_eq(root, &walked.root) => {
                 **permissions == commit.permissions

@@ -40,7 +40,6 @@ use super::trees::{Commit, Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
-use crate::sabotage::{self, Breakage};
 use crate::unified_diff::unified_diff;
 
 const TEXT_BYTES_MAX: u64 = 256 << 10;
@@ -179,7 +178,7 @@ impl HostFilesystem {
                 left_out: 0,
             });
         }
-        let by_hand = match inputs.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
+        let by_hand = match inputs.overwrite {
             true => BTreeMap::new(),
             false => by_path(reader.changes(Some(inputs.last), inputs.present)?),
         };
@@ -241,8 +240,7 @@ impl HostFilesystem {
             Some(id) => Repositories::read(&self.objects, self.object_of(id)?),
             None => Ok(Repositories::default()),
         };
-        let overwrite =
-            inputs.overwrite || inputs.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
+        let overwrite = inputs.overwrite || inputs.after_restore;
         let (target, now) = (read(inputs.target)?, read(inputs.present)?);
         let (merged, by_hand) =
             Repositories::merge(&target, &read(inputs.last)?, &now, overwrite, &self.objects);

@@ -19,7 +19,6 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstatat};
 use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
 use super::manifest::Stat;
-use crate::sabotage::{self, Breakage};
 
 /// The system returns `EAGAIN` if something was renamed at the wrong moment.
 const TRIES: usize = 64;
@@ -54,9 +53,6 @@ pub(super) fn open_at<F: AsFd>(
         return Err(Errno::EINVAL);
     }
     let directory = directory.as_fd();
-    if sabotage::is(Breakage::MountEntered) {
-        return openat(directory, name, flags | OFlag::O_NOFOLLOW, mode);
-    }
     let own_flags = OFlags::from_bits_retain(flags.bits().cast_unsigned());
     let own_mode = rustix::fs::Mode::from_raw_mode(mode.bits());
     for _ in 0..TRIES {

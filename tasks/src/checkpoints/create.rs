@@ -15,7 +15,6 @@ use super::{
     Checkpoints, CompressedSnapshot, Occasion, RetentionPolicy, counts, hash,
 };
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::{StateCompression, TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores};
 
 /// Name of the observation of the positions at which sessions were forked from this one.
@@ -375,7 +374,6 @@ impl CheckpointManager {
     /// Returns the checkpoints that are kept regardless of the limits, without those of forks.
     fn needed_checkpoints(&self, history: &CheckpointHistory) -> BTreeSet<CheckpointId> {
         let named = history.kept_checkpoints().filter(|one| one.name.is_some()).map(|one| one.id);
-        let named = named.filter(|_| !sabotage::is(Breakage::NamedRemoved));
         let mut needed: BTreeSet<CheckpointId> = named.collect();
         needed.extend(self.latest_of(history).map(|one| one.id));
         // The last restore, which may be about to start: its undo checkpoint, and its target.
@@ -395,9 +393,6 @@ impl CheckpointManager {
             self.learn_forks()?;
         }
         let forks: BTreeSet<SequenceNumber> = self.lock_cache().forks.values().flatten().copied().collect();
-        if sabotage::is(Breakage::ForksUnrecorded) {
-            return Ok(forks);
-        }
         Ok(self.session.observe(FORKS, || forks)?)
     }
 
@@ -459,9 +454,7 @@ impl CheckpointManager {
             Some(id) => history.get(id)?,
             None => self.latest_of(&history).ok_or(Error::NoCheckpoint)?,
         };
-        if !sabotage::is(Breakage::CheckpointTrusted) {
-            history.verify_in(&self.session, found.id)?;
-        }
+        history.verify_in(&self.session, found.id)?;
         Ok(found.clone())
     }
 }

@@ -6,7 +6,6 @@ use uuid::Uuid;
 use super::Checkpoint;
 use super::records::RecordSource;
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 
 /// Prefix of the input, before the session's id, from which the hash before the first checkpoint is
 /// computed.
@@ -31,9 +30,7 @@ pub(super) fn hash_at(
     let mut hasher = blake3::Hasher::new();
     let from = match previous {
         Some(previous) => {
-            if !sabotage::is(Breakage::CheckpointUnchained) {
-                hasher.update(&previous_bytes(&previous.validation_hash));
-            }
+            hasher.update(&previous_bytes(&previous.validation_hash));
             previous.position + 1
         }
         None => {

@@ -12,7 +12,6 @@ use super::directory::{FileTrace, TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
 use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest, hex_of};
 use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged, staged_path, stored_as};
-use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
 /// Maximum number of files that are synced one by one; for more, one sync of the file system is
@@ -301,12 +300,7 @@ impl<'a> TreeWriter<'a> {
         if self.staged.is_empty() && leaving.is_empty() && self.before.as_ref() == Some(&self.after) {
             return Ok(self.with_known());
         }
-        if !sabotage::is(Breakage::PlacesBeforeSync) {
-            self.sync_staged()?;
-        }
-        if sabotage::is(Breakage::PlacesBeforeManifest) {
-            rename_staged(&self.directories, &std::mem::take(&mut self.staged))?;
-        }
+        self.sync_staged()?;
         let meta = self.directories.make(META)?;
         let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
         sync(&written, &meta.path().join(MANIFEST))?;

@@ -7,7 +7,6 @@ use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp
 use serde::{Deserialize, Serialize};
 
 use super::{Dependency, DependencyType, Task, TaskId, TaskStatus};
-use crate::sabotage::{self, Breakage};
 
 /// Marks the STATE slice of all tasks, `tasks`, keyed by their ids.
 #[derive(Debug)]
@@ -397,7 +396,7 @@ impl TaskStatusChanged {
 fn changed_task<'a>(tasks: &TaskLookup<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
     let task = tasks.task(&event.task_id)?;
     let (id, is, next) = (&task.id, task.status, event.new_status);
-    if is != event.old_status && !sabotage::is(Breakage::OldStatusIgnored) {
+    if is != event.old_status {
         return Err(format!("task `{id}` is {is}, not {}", event.old_status));
     }
     if !is.may_become(next) {

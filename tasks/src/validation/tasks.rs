@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cycles::{dependency_cycles, parent_cycles};
 use super::index::ValidationIndex;
 use super::{Repair, RepairStep, RuleViolation, ValidationError};
-use crate::sabotage::{self, Breakage};
 use crate::tasks::tree::{active_task, children, dependency_graph, in_order, root_tasks, task_counter};
 use crate::{
     DependencyRemoved, DependencyType, SchedulingState, StateComponent, Task, TaskChanges, TaskId,
@@ -115,9 +114,6 @@ pub(super) fn dependencies_distinct(checked: &ValidationIndex<'_>) -> Vec<RuleVi
 }
 
 pub(super) fn dependencies_acyclic(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    if sabotage::is(Breakage::CycleUnseen) {
-        return Vec::new();
-    }
     let cycles = dependency_cycles(checked).into_iter();
     let found = cycles.map(|found| {
         let steps = found.cut.iter().map(|(from, to, kind)| remove(from, to, *kind, "it closes a cycle"));

@@ -15,8 +15,6 @@ pub mod replayed_host;
 pub mod replica;
 pub mod room;
 pub mod runs;
-#[cfg(feature = "sabotage")]
-pub mod sabotage;
 mod skipped;
 mod watched;
 pub mod workload;

@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::items::SliceItems;
 use crate::items::log_items::LogItems;
 use crate::items::rows::Rows;
-use crate::sabotage::{self, Breakage};
 
 #[derive(Clone, Debug)]
 pub(crate) struct FrozenProjection {
@@ -91,9 +90,6 @@ impl Projection {
             reason: format!("the state at position {to} is unknown"),
         })?;
         self.roll_back_to(sequence, rollback, &frozen);
-        if sabotage::is(Breakage::HoldRolledBack) {
-            self.replicated.clone_from(&frozen.projection.replicated);
-        }
         Ok(())
     }
 

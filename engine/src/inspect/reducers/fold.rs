@@ -20,7 +20,6 @@ use crate::fold::record_body::RecordBody;
 use crate::items::SliceItems;
 use crate::items::row::RowRef;
 use crate::names::DeclaredNames;
-use crate::sabotage::{self, Breakage};
 use crate::types::SliceEffect;
 
 pub(super) struct ProducedFold<'a> {
@@ -131,7 +130,7 @@ impl<'a> ProducedFold<'a> {
         }
         let body = RecordBody::decode(record)?;
         let mut touched = Vec::new();
-        if body.rollback().is_some() && !sabotage::is(Breakage::ProducedFoldedOn) {
+        if body.rollback().is_some() {
             touched.extend(self.differed.keys().copied());
         }
         let RecordBody::Dispatch(dispatch) = body else {

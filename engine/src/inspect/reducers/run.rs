@@ -17,7 +17,6 @@ use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::{AnyValue, SliceItems};
 use crate::names::DeclaredNames;
-use crate::sabotage::{self, Breakage};
 use crate::types::{
     EventTypes, RecordedBytes, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes,
 };
@@ -103,9 +102,6 @@ impl<'a> Replay<'a> {
     fn record(&mut self, record: &Record<'_>, before: &Projection) -> Result<()> {
         if record.kind == RecordKind::OPENED {
             self.seed = SessionOpening::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
-            if sabotage::is(Breakage::ForkSeedForAll) {
-                self.seed = self.reader.opened.seed;
-            }
         }
         let compaction = self.reader.places.compaction.as_ref();
         if compaction.is_some_and(|compaction| compaction.covers(record.sequence)) {

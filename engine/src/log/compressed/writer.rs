@@ -20,7 +20,6 @@ use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::segment_replacement::replace;
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
 /// Default number of plain bytes below which a segment stays plain.
@@ -110,9 +109,7 @@ impl SegmentCompression<'_> {
         })?;
         let Some(len) = made else { return Ok(None) };
         gathered.write().map_err(|error| unmade("write", error))?;
-        if !sabotage::is(Breakage::CompressedNamedUnsynced) {
-            file.sync_data().map_err(|error| unmade("sync", error))?;
-        }
+        file.sync_data().map_err(|error| unmade("sync", error))?;
         let new = open(self.storage, building)?;
         let new = Plain { file: new.as_ref(), path: building, len: plain.len };
         let whole = self.storage.entry(building).map_err(|error| Error::io("look up", building, error))?;

@@ -28,7 +28,6 @@ use crate::log::chain::Segment;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::reader::{Index, RecordLocator};
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 
 impl Scanner<'_> {
     /// Makes the walk begin after the records that `image` covers, and returns the locator of these
@@ -46,9 +45,7 @@ impl Scanner<'_> {
                 && segment.end.is_none_or(|end| end >= last.end)
         });
         let Some(at) = found else { return Ok(None) };
-        let named = self.walk.names_a_frame(at, image)?;
-        let trusted = sabotage::is(Breakage::ImageTrusted).then_some(RecordKind::SYNCED);
-        let Some(kind) = named.or(trusted) else { return Ok(None) };
+        let Some(kind) = self.walk.names_a_frame(at, image)? else { return Ok(None) };
         let mut used_bytes = last.end;
         for index in 0..at {
             let Some(bytes) = self.walk.held_bytes(index, image)? else { return Ok(None) };
@@ -90,7 +87,7 @@ fn compacted_through(segments: &[Segment]) -> SequenceNumber {
     let follow = segments.iter().skip(1).map(|segment| segment.header.first_sequence);
     let compacted = segments.iter().zip(follow).rev().find(|(segment, _)| segment.compacted.is_some());
     match compacted {
-        Some((_, next)) if !sabotage::is(Breakage::CompactedCut) => next,
+        Some((_, next)) => next,
         _ => SequenceNumber::MIN,
     }
 }
@@ -179,8 +176,7 @@ impl ChainWalk<'_> {
                 && seal.next == next.header.ordinal
                 && seal.records == records
         };
-        let held = sabotage::is(Breakage::SealTrusted)
-            || seal.as_ref().is_some_and(|(last_crc, seal, _)| seals(*last_crc, seal))
+        let held = seal.as_ref().is_some_and(|(last_crc, seal, _)| seals(*last_crc, seal))
             || self.frames_hold(segment, next)?;
         let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, _, len)| len);
         Ok((of_image && held).then_some(bytes))
@@ -188,9 +184,6 @@ impl ChainWalk<'_> {
 
     /// Returns whether a segment's file reaches the end that its successor states.
     fn is_as_long_as_said(&self, segment: &Segment) -> Result<bool> {
-        if sabotage::is(Breakage::UnsealedUnlooked) {
-            return Ok(true);
-        }
         let entry = self.storage.entry(&segment.path);
         let entry = entry.map_err(|error| Error::io("look up", &segment.path, error))?;
         Ok(entry.is_some_and(|entry| segment.end.is_some_and(|end| entry.len >= end)))

@@ -18,7 +18,6 @@ use foldlog_codec::{SequenceNumber, crc};
 use crate::error::{Error, Result};
 use crate::log::compressed;
 use crate::log::window::{Span, Window};
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 const PLACES_MAX: usize = 1 << 20;
@@ -96,10 +95,7 @@ pub(super) fn search(
     let SearchRange { path, from, end } = range;
     let io = |error| Error::io("read", path, error);
     let mut window = Window::new(compressed::open(storage, path)?, end).map_err(io)?;
-    let mut used = window.used_end(from).map_err(io)?;
-    if sabotage::is(Breakage::NoiseEndsSearch) {
-        used = used.min(from + (64 << 10));
-    }
+    let used = window.used_end(from).map_err(io)?;
     let mut at = Prefix { offset: from, crc: 0 };
     let mut next = from;
     let mut behind = from;

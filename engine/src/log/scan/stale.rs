@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::log::chain::{Segment, SegmentFile};
 use crate::log::compressed;
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 /// Minimum number of zeros at the end of a page that indicate a copy: a frame may itself end in
@@ -59,9 +58,7 @@ pub(super) fn judge(
 /// frame at `offset`, where the older part begins. Returns `None` if the damage has another cause.
 pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) -> Result<Option<u64>> {
     // A compressed segment was complete when it was written.
-    if sabotage::is(Breakage::CopyCalledDamage)
-        || compressed::damage_at(storage, &segment.path, offset).is_some()
-    {
+    if compressed::damage_at(storage, &segment.path, offset).is_some() {
         return Ok(None);
     }
     let lacks_to = || {
@@ -110,7 +107,7 @@ pub(super) fn judge_header(
         return Ok(None);
     };
     let lost = beyond.iter().find(|file| file.named == previous.ordinal && file.header.is_none());
-    let Some(lost) = lost.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else { return Ok(None) };
+    let Some(lost) = lost else { return Ok(None) };
     let io = |error| Error::io("read", &lost.path, error);
     let mut window = Window::new(compressed::open(storage, &lost.path)?, None).map_err(io)?;
     // A segment has its length before it has a header.

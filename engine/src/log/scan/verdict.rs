@@ -9,12 +9,11 @@ use foldlog_codec::{Error as CodecError, SequenceNumber};
 use uuid::Uuid;
 
 use super::search::{SearchRange, search};
-use super::{ChainWalk, TornTail, read_again_max, stale};
+use super::{ChainWalk, READ_AGAIN_MAX, TornTail, stale};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
 use crate::log::compressed;
 use crate::log::layout;
-use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
 pub(in crate::log) struct BadSpot {
@@ -114,9 +113,6 @@ impl ChainWalk<'_> {
 
     /// Returns the proof of damage in the evidence; `None` if there is none.
     fn proof(&self, evidence: &Evidence) -> Option<String> {
-        if sabotage::is(Breakage::TailLeftOutUnexamined) {
-            return None;
-        }
         let q = self.next_sequence;
         if evidence.watermark > q {
             return Some(format!(
@@ -129,8 +125,7 @@ impl ChainWalk<'_> {
     }
 
     pub(super) fn same_boot(&self) -> bool {
-        let same = self.boot_id.is_some() && self.boot_id == self.storage.boot_id();
-        same && !sabotage::is(Breakage::BootIgnored)
+        self.boot_id.is_some() && self.boot_id == self.storage.boot_id()
     }
 
     /// Searches a part of a file for valid frames, adds them to the evidence, and returns the
@@ -149,7 +144,7 @@ impl ChainWalk<'_> {
         let unsound = self.chain.beyond.iter().filter(|file| file.header.is_none());
         for (path, ordinal) in missing.into_iter().chain(unsound.map(|file| (file.path.clone(), file.named)))
         {
-            for _ in 0..read_again_max(Breakage::ReaderReadsOnce) {
+            for _ in 0..READ_AGAIN_MAX {
                 let found = chain::read_header(self.storage, path.clone(), ordinal)?;
                 if found.is_some_and(|file| file.header.is_some()) {
                     return Ok(true);
@@ -199,7 +194,7 @@ pub(in crate::log) fn out_of_chain(
     last_crc: u32,
     next_sequence: SequenceNumber,
 ) -> Option<(Option<u32>, Option<u32>, String)> {
-    if header.predecessor_crc != last_crc && !sabotage::is(Breakage::PredecessorIgnored) {
+    if header.predecessor_crc != last_crc {
         let reason = "the frame names a predecessor other than the frame before it".to_owned();
         return Some((Some(last_crc), Some(header.predecessor_crc), reason));
     }

@@ -12,7 +12,6 @@ use std::io::{Error as IoError, ErrorKind};
 
 use super::{Active, LogWriter, WriterPhase};
 use crate::error::Result;
-use crate::sabotage::{self, Breakage};
 
 impl LogWriter {
     /// Closes every file of a log whose records are all durable. Returns `false` if the log has
@@ -21,15 +20,13 @@ impl LogWriter {
     /// If the error is [`Error::NoHandle`], everything is unchanged; after any other error the log
     /// must not be written to again.
     pub(crate) fn rest(&mut self) -> Result<bool> {
-        if !self.is_writing() || sabotage::is(Breakage::IdleFilesKept) {
+        if !self.is_writing() {
             return Ok(false);
         }
         self.discard_made_ahead()?;
         self.finish_seals()?;
         let plan = self.sync_plan();
-        if !sabotage::is(Breakage::RestedUnsynced)
-            && let Err(error) = plan.run(self.storage.as_ref(), &|| ())
-        {
+        if let Err(error) = plan.run(self.storage.as_ref(), &|| ()) {
             self.put_back(plan);
             return Err(error);
         }

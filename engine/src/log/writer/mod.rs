@@ -82,7 +82,6 @@ use crate::log::objects::Objects;
 use crate::log::partial_creation::PartialCreation;
 use crate::log::reader::{FrameLocation, RecordLocator};
 use crate::log::scan::{Location, LogScan};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
 use self::limits::check_body;
@@ -282,16 +281,10 @@ impl LogWriter {
     }
 
     pub(crate) fn open(ground: &LogEnvironment, dir: &Path, scan: LogScan) -> LogWriter {
-        let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
+        let start = if scan.clean {
             WriterPhase::Continue { end: scan.end, named: scan.durable >= scan.watermark }
         } else {
             WriterPhase::Recover { attested: scan.watermark.min(scan.next_sequence) }
-        };
-        let start = match start {
-            WriterPhase::Recover { .. } if sabotage::is(Breakage::TailNotRewritten) => {
-                WriterPhase::Recover { attested: scan.next_sequence }
-            }
-            start => start,
         };
         let places = scan.places();
         let identity = LogIdentity { session: scan.session, seed: scan.opened.seed };
@@ -531,7 +524,7 @@ impl LogWriter {
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
-        if room && !sabotage::is(Breakage::NoSyncedFrame) {
+        if room {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
             self.write(kind, sequence, time_us, AppendBody::Alone(&[]), synced)?;
             self.spare.note_attested(synced, self.written_bytes);
@@ -704,13 +697,10 @@ impl LogWriter {
         // them. There are several if one thread's sync was planned before another thread had
         // attested the previous sync.
         let planned = match self.next_sequence().checked_sub(1) {
-            _ if sabotage::is(Breakage::ClosingFrameTrusted) => end,
             Some(last) => self.places.locate(&self.storage, last)?.end,
             None => 0,
         };
-        if !sabotage::is(Breakage::ClosingFrameNotRewritten) {
-            rewrite_frames(file.as_ref(), planned..end).map_err(|error| io("write", error))?;
-        }
+        rewrite_frames(file.as_ref(), planned..end).map_err(|error| io("write", error))?;
         self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
         self.reopened_bytes = capacity;
         Ok(())
@@ -743,7 +733,6 @@ impl LogWriter {
         };
         // A recovery reports only afterwards to its caller what it attested.
         let watermark = watermark.max(self.recovered);
-        let watermark = if sabotage::is(Breakage::WatermarkFrozen) { SequenceNumber::MIN } else { watermark };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
         let (crc, frame) = match body {

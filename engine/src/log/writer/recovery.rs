@@ -48,7 +48,6 @@ use crate::log::layout;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind};
 
 impl LogWriter {
@@ -64,10 +63,7 @@ impl LogWriter {
         let body = self.encode_resumed(time_us, Some(through), self.began_behind(attested)?);
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal()?;
-        let building = match sabotage::is(Breakage::RecoveryInPlace) {
-            true => layout::segment_file(&self.dir, ordinal),
-            false => layout::building_segment_file(&self.dir, ordinal),
-        };
+        let building = layout::building_segment_file(&self.dir, ordinal);
         let below = AppendContext { synced: attested, declared: context.declared };
         let declared = encode_declarations(&below);
         let wanted = HEAD_BYTES + (body.len() + declared.len() + FRAME_HEADER_LEN) as u64 + bytes;
@@ -91,15 +87,11 @@ impl LogWriter {
         self.write(RecordKind::RESUMED, sequence, last_time_us, AppendBody::Alone(&body), attested)?;
         self.declare_head(&declared, attested)?;
         self.rewrite(records, attested)?;
-        if !sabotage::is(Breakage::RecoveryUnattested) {
-            let last_time_us = self.last_time_us;
-            self.write(RecordKind::SYNCED, through, last_time_us, AppendBody::Alone(&[]), through)?;
-        }
+        let last_time_us = self.last_time_us;
+        self.write(RecordKind::SYNCED, through, last_time_us, AppendBody::Alone(&[]), through)?;
         self.name_for_good(&building, &path)?;
-        if !sabotage::is(Breakage::RecoveryUnattested) {
-            self.recovered = through;
-            self.spare.note_recovered(self.written_bytes);
-        }
+        self.recovered = through;
+        self.spare.note_recovered(self.written_bytes);
         self.used_bytes = self.count_used()?;
         self.clear_away(left.as_ref(), ordinal);
         Ok(())
@@ -110,9 +102,7 @@ impl LogWriter {
         let mut tail = Tail::default();
         self.places.read(&self.storage, attested, SequenceNumber::MAX, &mut |record: Record<'_>| {
             tail.bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
-            if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
-                record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
-            }
+            record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
             tail.records.push((record.kind, record.time_us, record.body.to_vec()));
             Ok(())
         })?;
@@ -157,18 +147,12 @@ impl LogWriter {
         // Names that an earlier process created may not be durable either: those of segments, and
         // that of the session itself.
         self.unsynced_dirs.push(self.dir.clone());
-        if !sabotage::is(Breakage::RecoveryDirectoriesUnsynced) {
-            let store = layout::store_of(&self.dir);
-            self.unsynced_dirs.extend(store.into_iter().flat_map(layout::directories_above_session));
-        }
+        let store = layout::store_of(&self.dir);
+        self.unsynced_dirs.extend(store.into_iter().flat_map(layout::directories_above_session));
         let plan = self.sync_plan();
-        if !sabotage::is(Breakage::RecoveryNamedUnsynced) {
-            plan.run(self.storage.as_ref(), &|| ())?;
-        }
+        plan.run(self.storage.as_ref(), &|| ())?;
         self.storage.rename(building, path).map_err(|error| Error::io("rename", path, error))?;
-        if !sabotage::is(Breakage::RecoveryNameUnsynced) {
-            self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
-        }
+        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
         Ok(())
     }
 

@@ -36,7 +36,6 @@ use super::{AppendContext, END_BYTES, LogWriter};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 /// Minimum number of bytes that the spare leaves for the tail before it must grow again.
@@ -123,7 +122,7 @@ impl LogWriter {
     /// Ensures that a recovery has enough space once `more` bytes are written, including the ends
     /// of open calls.
     pub(super) fn keep_spare(&mut self, more: u64, context: &AppendContext<'_>) -> Result<()> {
-        if self.spare.is_enough(self.written_bytes, more) || sabotage::is(Breakage::NoSpareForRecovery) {
+        if self.spare.is_enough(self.written_bytes, more) {
             return Ok(());
         }
         let tail = self.written_bytes.saturating_sub(self.spare.tail_from) + more;
@@ -215,9 +214,6 @@ impl LogWriter {
 
     fn left_to_build_in(&self) -> Result<LeftoverFiles> {
         let mut left = LeftoverFiles::default();
-        if sabotage::is(Breakage::NoSpareForRecovery) {
-            return Ok(left);
-        }
         let entries = self.storage.list(&self.dir).map_err(|error| Error::io("list", &self.dir, error))?;
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::File) {
             let path = self.dir.join(&entry.name);

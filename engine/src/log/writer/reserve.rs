@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::log::image_files::{self, UnfinishedImage};
-use crate::sabotage::{self, Breakage};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReservationKind {
@@ -66,17 +65,13 @@ impl LogWriter {
     /// Frees the disk space of the session's caches: the preallocated segment, complete or not, and
     /// the images, including the one that is being written.
     pub(crate) fn give_up_caches(&self) {
-        if !sabotage::is(Breakage::CachesBeforeRecords) {
-            self.ahead.give_back();
-            image_files::remove_all(self.storage.as_ref(), &self.dir, &self.unfinished_image);
-        }
+        self.ahead.give_back();
+        image_files::remove_all(self.storage.as_ref(), &self.dir, &self.unfinished_image);
     }
 
     /// Ends the background work for an unfinished log, whose directory is about to be removed.
     pub(crate) fn abandon(&self) {
-        if !sabotage::is(Breakage::AbandonedMakesOn) {
-            self.ahead.give_back();
-        }
+        self.ahead.give_back();
     }
 
     /// Returns the slot of the image that is being written.

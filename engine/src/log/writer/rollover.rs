@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
-use crate::sabotage::{self, Breakage};
 use crate::storage::StorageFile;
 
 /// Bytes that a new segment reserves for its header, its `Resumed` frame and the like, in addition
@@ -102,7 +101,7 @@ impl LogWriter {
         self.follow_with(active, segment);
         if let Some(mut finished) = finished {
             self.seal(&finished, ordinal);
-            let written = finished.take_written().filter(|_| !sabotage::is(Breakage::OldSegmentUnsynced));
+            let written = finished.take_written();
             self.unsynced_files.extend(written);
             self.take_in_seals()?;
         }
@@ -181,11 +180,7 @@ impl LogWriter {
         loop {
             match self.storage.create_segment(path, capacity) {
                 Ok(file) => return Ok(SegmentSpace { file, capacity }),
-                Err(error)
-                    if is_out_of_space(&error)
-                        && capacity > wanted
-                        && !sabotage::is(Breakage::OneSizeOfSegment) =>
-                {
+                Err(error) if is_out_of_space(&error) && capacity > wanted => {
                     capacity = whole_pages(capacity / 2).max(wanted);
                 }
                 Err(error) => return Err(self.no_segment(path, capacity, error)),

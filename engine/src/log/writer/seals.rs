@@ -25,7 +25,6 @@ use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::window::Window;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, Storage, StorageFile};
 
 const STEP_BYTES: u64 = 256 << 10;
@@ -130,9 +129,6 @@ impl Seals {
     /// Has a finished segment sealed once its successor's name is durable.
     pub(super) fn add(&mut self, sealing: SealBuilder) {
         self.unnamed.push_back(sealing);
-        if sabotage::is(Breakage::SealBeforeName) {
-            self.seal_synced(SequenceNumber::MAX);
-        }
     }
 
     /// Has the segments sealed whose next record is durable now: the sync that made it durable

@@ -6,8 +6,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
-
 use crate::error::{Error, Result};
 use crate::log::objects::UnsyncedObjects;
 use crate::storage::{Storage, StorageFile};
@@ -41,13 +39,6 @@ impl SyncPlan {
     /// If the error is [`Error::NoHandle`], a directory could not be opened, and no sync has
     /// failed.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
-        if sabotage::is(Breakage::NoSync) {
-            return Ok(());
-        }
-        if sabotage::is(Breakage::ObjectAfterRecord) {
-            self.sync_segments(pause)?;
-            return self.sync_objects_and_names(storage);
-        }
         self.sync_objects_and_names(storage)?;
         self.sync_segments(pause)
     }
@@ -57,9 +48,6 @@ impl SyncPlan {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
         }
         self.objects.pool(storage);
-        if sabotage::is(Breakage::NoDirectorySync) {
-            return Ok(());
-        }
         for dir in self.objects.dirs.iter().chain(&self.dirs) {
             storage.sync_dir(dir).map_err(|error| Error::unmade("sync", dir, 0, error))?;
         }

@@ -22,7 +22,6 @@ use super::{BackupRun, CapturesElsewhere, CopyTotals, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::inspect::{NamedCaptures, captures_named};
 use crate::log::layout;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage};
 
 pub(super) use reading::is_damaged;
@@ -67,8 +66,7 @@ pub(super) fn mark_of(storage: &dyn Storage, copy: &Path, session: Uuid) -> Resu
     let text = bytes.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default();
     let number = text.split_once(' ').and_then(|(number, _)| number.parse::<u64>().ok());
     let is_ours = |from: &SequenceNumber| mark_text(session, *from) == text;
-    let from = number.map(SequenceNumber::from);
-    let from = from.filter(|from| is_ours(from) || sabotage::is(Breakage::MarkBelieved));
+    let from = number.map(SequenceNumber::from).filter(is_ours);
     Ok(Some(from.unwrap_or(SequenceNumber::MIN)))
 }
 
@@ -120,7 +118,7 @@ impl BackupRun<'_> {
         let before = copied.before;
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
         let is_whole = self.options.check_captures || self.mark.is_some() || copied.found_damaged;
-        if sabotage::is(Breakage::CapturesCopiedUnread) || !(is_new || is_whole) {
+        if !(is_new || is_whole) {
             return Ok(CapturesRead::default());
         }
         if self.mark.is_some() {

@@ -18,7 +18,6 @@ use super::{BackupRun, CopyTotals, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::log::copy::{copy_bytes, same_bytes};
 use crate::log::layout;
-use crate::sabotage::{self, Breakage};
 use crate::storage::{DirectoryEntry, EntryKind};
 
 /// Name of a file while it is copied. It gets its own name once it is durable.
@@ -98,9 +97,7 @@ impl BackupRun<'_> {
     /// Reports that the session has lost its directory of captures, if the copy has one.
     fn miss_captures(&self, entries: &[DirectoryEntry], copy: &Path, copied: &mut CopyTotals) -> Result<()> {
         let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
-        if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
-            || sabotage::is(Breakage::CapturesMissed)
-        {
+        if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref())) {
             return Ok(());
         }
         let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
@@ -132,7 +129,7 @@ impl BackupRun<'_> {
         let storage = self.storage().as_ref();
         let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
         if let Some(there) = there {
-            if there.kind != EntryKind::File && !sabotage::is(Breakage::IrregularReplaced) {
+            if there.kind != EntryKind::File {
                 copied.note_irregular(to, there.kind, EntryKind::File);
                 return Ok(());
             }
@@ -141,7 +138,7 @@ impl BackupRun<'_> {
             }
             // If two files of one object differ in length, one is damaged. A damaged file must not
             // replace the older copy.
-            if is_git_object(from) && is_damaged(from) && !sabotage::is(Breakage::CapturesCopiedOverSound) {
+            if is_git_object(from) && is_damaged(from) {
                 copied.found_damaged = true;
                 return Ok(());
             }

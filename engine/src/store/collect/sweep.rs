@@ -12,7 +12,6 @@ use super::captures::{self, CapturesInUse};
 use super::{CollectReport, CollectedFiles, LeftAlone, Store};
 use crate::error::{Error, Result};
 use crate::log::{image_files, layout};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 /// Returns the error of a removal. A file that was already removed is not an error.
@@ -107,7 +106,7 @@ impl FileSweeper<'_> {
         let finished = |name: &str| name.strip_suffix(".new").unwrap_or(name).to_owned();
         for entry in self.files(&directory, |name| ObjectId::from_file_name(&finished(name), 0).is_some())? {
             let is_unfinished = finished(&entry.name) != entry.name;
-            if named.contains(&entry.name) && !sabotage::is(Breakage::NamedObjectCollected) {
+            if named.contains(&entry.name) {
                 continue;
             }
             let path = directory.join(&entry.name);

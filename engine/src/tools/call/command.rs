@@ -16,7 +16,6 @@ use super::answer::ToolError;
 use super::run::RunningCall;
 use crate::clock;
 use crate::error::Error;
-use crate::sabotage::{self, Breakage};
 
 /// Time for which output is read after a program has ended. Its child programs may still have the
 /// output open.
@@ -109,9 +108,7 @@ impl ToolCommand {
     /// Describes `program` without arguments, as a program of `call`.
     pub(in crate::tools) fn new(program: &OsStr, call: Arc<RunningCall>) -> ToolCommand {
         let mut command = Command::new(program);
-        if !sabotage::is(Breakage::EnvironmentInherited) {
-            command.env_clear();
-        }
+        command.env_clear();
         let inherited = call.state.inherited_variables().iter();
         command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         #[cfg(feature = "host-filesystem")]

@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::SessionOptions;
-use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tools::execution::ExecutionState;
@@ -182,9 +181,6 @@ impl ToolContext {
         let mut hasher = blake3::Hasher::new();
         hasher.update(CHILD_SESSION.as_bytes()).update(self.session.id().as_bytes());
         hasher.update(&self.operation().get().to_le_bytes()).update(&ordinal.to_le_bytes());
-        if sabotage::is(Breakage::ChildIdDrawn) {
-            hasher.update(&Generator::from_entropy().next_u64().to_le_bytes());
-        }
         let hash = hasher.finalize();
         let mut id = [0; 16];
         let mut seed = [0; 8];

@@ -43,7 +43,6 @@ use crate::conversation::text_payload;
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::process::programs::Programs;
-use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
 use crate::session::operations::{ActiveCall, OperationEnd};
 use crate::session::{Patience, Session, Snapshot};
@@ -103,7 +102,7 @@ impl Drop for Operation {
             guest.abandon(self.running_call().state.session());
         }
         #[cfg(feature = "async")]
-        if self.ends_soon && !sabotage::is(Breakage::DroppedLeftOpen) {
+        if self.ends_soon {
             self.running_call().begun.end_soon();
         }
     }
@@ -657,8 +656,7 @@ impl RunningCall {
             return Ok(PutBack::default());
         }
         let all = self.info.restores == Some(RestoreScope::All);
-        let restored = self.state.put_back(before, all);
-        if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
+        self.state.put_back(before, all)
     }
 
     /// Returns the effects outside: those that the tool reports, otherwise those that its

@@ -13,7 +13,6 @@ use uuid::Uuid;
 use super::answer::{EncodedToolResult, Question, ToolError};
 use crate::error::{Error, panic_message};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
-use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
 use crate::types::encode;
 
@@ -151,10 +150,8 @@ impl CallEnd {
     pub(in crate::tools) fn keeps(&self) -> bool {
         self.cause.is_none()
             && match self.wait {
-                None => true,
-                Some(Wait::Awaits(_)) => !sabotage::is(Breakage::AwaitedRolledBack),
-                Some(Wait::Asks(_)) => sabotage::is(Breakage::AskedKept),
-                Some(Wait::Within(..)) => false,
+                None | Some(Wait::Awaits(_)) => true,
+                Some(Wait::Asks(_) | Wait::Within(..)) => false,
             }
     }
 

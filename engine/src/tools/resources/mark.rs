@@ -72,7 +72,6 @@ use uuid::Uuid;
 
 use super::{LeaseHolder, LeaseMark};
 use crate::error::{Error, Result};
-use crate::sabotage::{self, Breakage};
 use crate::storage::{FileStorage, Storage};
 
 const VERSION: &str = "1";
@@ -156,7 +155,7 @@ impl HolderMark {
     /// Returns whether the mark is idle and was written in the boot `boot`, so that no log need be
     /// read.
     fn is_at_rest(&self, boot: Uuid) -> bool {
-        !self.open && (self.boot == boot && !boot.is_nil() || sabotage::is(Breakage::MarkOutlivesBoot))
+        !self.open && self.boot == boot && !boot.is_nil()
     }
 
     /// Checks that the session of the mark, which differs from `holder`, left nothing half changed.
@@ -242,7 +241,7 @@ impl MarkedLease {
             Some(mark) if mark.is_by(holder) => (Some(mark), None),
             others => (None, others),
         };
-        let asked = others.filter(|mark| !mark.is_at_rest(boot) && !sabotage::is(Breakage::HalfDoneWorkedOn));
+        let asked = others.filter(|mark| !mark.is_at_rest(boot));
         if let Some(mark) = &asked {
             mark.check(path, holder)?;
         }
@@ -253,7 +252,7 @@ impl MarkedLease {
         }
         let was_before_boot = own.as_ref().is_some_and(|own| own.boot != boot);
         let is_borne = own.is_some_and(|own| own == mark);
-        let outlasts = holder.is_durable() && !sabotage::is(Breakage::MarkNotDurable);
+        let outlasts = holder.is_durable();
         let own = Own { mark, is_borne, is_open: false, outlasts };
         let marked = MarkedLease { was_before_boot, own: Mutex::new(Some(own)), ..unmarked(lease) };
         if asked.is_some() && !holder.is_interrupted() {

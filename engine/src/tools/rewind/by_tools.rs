@@ -25,7 +25,6 @@ use foldlog_codec::msgpack;
 use super::{CaptureMoment, CaptureSet, CaptureTaken, ExecutionState, ResourceRewound, RewindRecord};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
-use crate::sabotage::{self, Breakage};
 use crate::session::rewind::{LoggedCapture, LoggedCaptures, Sought, take};
 use crate::types::ToolInvoked;
 
@@ -114,15 +113,9 @@ impl ExecutionState {
         sought: &mut Vec<(SequenceNumber, BTreeSet<String>)>,
     ) -> Result<()> {
         let session = self.session();
-        let live_alone = sabotage::is(Breakage::HandChangesByLivePath)
-            .then(|| (session.live_path(), session.position().unwrap_or_default()));
-        let mut names = match sabotage::is(Breakage::RewindsPassedOver) {
-            true => self.sought(names),
-            false => Sought::all(names),
-        };
+        let mut names = Sought::all(names);
         session.calls_back(&mut |item| {
-            let is_live = |end| live_alone.as_ref().is_none_or(|(path, last)| path.is_live(end, *last));
-            let position = item.position().filter(|(end, _)| *end < limit && is_live(*end));
+            let position = item.position().filter(|(end, _)| *end < limit);
             let Some((end, _)) = position else { return Ok(true) };
             let Some(rewind) = self.rewind_of(item)? else {
                 take(found, &names, session.captures_left_by(item, end)?);
