@@ -159,7 +159,7 @@ impl<'a> Frame<'a> {
 ///     body_len: 0,
 ///     sequence: 100.into(),
 ///     watermark: 100.into(),
-///     kind: RecordKind::SNAPSHOT,
+///     kind: RecordKind::Snapshot,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();
@@ -262,7 +262,7 @@ fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
 ///     body_len: 0,
 ///     sequence: 105.into(),
 ///     watermark: 103.into(),
-///     kind: RecordKind::SNAPSHOT,
+///     kind: RecordKind::Snapshot,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();
@@ -416,7 +416,7 @@ mod tests {
             body_len: 0,
             sequence,
             watermark,
-            kind: RecordKind::DISPATCH,
+            kind: RecordKind::Dispatch,
             time_us,
         }
     }

@@ -27,7 +27,7 @@ use crate::{Error, RecordKind, SequenceNumber};
 /// use foldlog_codec::{RecordKind, Record};
 ///
 /// let body = SnapshotBody { tag: Some("before".to_owned()), policies: vec![Policy::State], resources: vec![] }.encode();
-/// let record = Record { sequence: 7.into(), kind: RecordKind::SNAPSHOT, time_us: 0, body: &body };
+/// let record = Record { sequence: 7.into(), kind: RecordKind::Snapshot, time_us: 0, body: &body };
 /// let json = serde_json::to_value(record.to_json(&RecordNames::default())?).unwrap();
 /// assert_eq!(json["sequence"], 7);
 /// assert_eq!(json["kind"], "snapshot");
@@ -128,41 +128,41 @@ impl<'a> Record<'a> {
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         let mut objects = BTreeSet::new();
         match self.kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 let Ok(dispatch) = Dispatch::decode(self.body) else { return objects };
                 if let Action::Event { data, .. } = &dispatch.action {
                     objects.extend(data.object());
                 }
                 objects.extend(dispatch.effects.iter().flatten().flat_map(objects_of));
             }
-            RecordKind::IMPORT => {
+            RecordKind::Import => {
                 let Ok(import) = Import::decode(self.body) else { return objects };
                 let items = import.slices.iter().flat_map(|slice| &slice.items);
                 objects.extend(items.filter_map(|(item, _)| item.object()));
             }
-            RecordKind::SNAPSHOT => {
+            RecordKind::Snapshot => {
                 let Ok(snapshot) = SnapshotBody::decode(self.body) else { return objects };
                 let captures = snapshot.resources.iter().filter_map(|resource| resource.snapshot);
                 objects.extend(captures.filter_map(|payload| payload.object()));
             }
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 let Ok(begin) = ToolBegin::decode(self.body) else { return objects };
                 let snapshots = begin.resources.iter().filter_map(|resource| resource.snapshot);
                 let shown = begin.closed.iter().map(|closed| closed.shown);
                 let payloads = [begin.arguments].into_iter().chain(shown).chain(snapshots);
                 objects.extend(payloads.filter_map(|it| it.object()));
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let Ok(end) = ToolEnd::decode(self.body) else { return objects };
                 let snapshots = end.resources.iter().filter_map(|resource| resource.snapshot);
                 let own = [end.result, end.shown, end.overrides].into_iter().flatten();
                 objects.extend(own.chain(snapshots).filter_map(|payload| payload.object()));
             }
-            RecordKind::OBSERVED => {
+            RecordKind::Observed => {
                 let Ok(observed) = Observed::decode(self.body) else { return objects };
                 objects.extend(observed.data.object());
             }
-            RecordKind::SETTLE => {
+            RecordKind::Settle => {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
                 objects.extend(
                     [settle.result, settle.shown]
@@ -216,12 +216,12 @@ impl<'a> Record<'a> {
         object.set("kind", Value::from(self.kind.to_string()));
         object.set("bytes", Value::from(self.body.len() as u64));
         match self.kind {
-            RecordKind::OPENED => set_opening(&mut object, SessionOpening::decode(self.body)?),
-            RecordKind::DECLARE | RecordKind::DECLARED => {
+            RecordKind::Opened => set_opening(&mut object, SessionOpening::decode(self.body)?),
+            RecordKind::Declare | RecordKind::Declared => {
                 declare(&mut object, Declare::decode(self.body)?, names, &mut budget)?;
             }
-            RecordKind::DISPATCH => dispatch(&mut object, Dispatch::decode(self.body)?, names, &mut budget)?,
-            RecordKind::SNAPSHOT => {
+            RecordKind::Dispatch => dispatch(&mut object, Dispatch::decode(self.body)?, names, &mut budget)?,
+            RecordKind::Snapshot => {
                 let snapshot = SnapshotBody::decode(self.body)?;
                 object.set("tag", snapshot.tag.map_or(Value::Nil, Value::from));
                 let policies = snapshot.policies.iter().map(|policy| Value::from(policy.name()));
@@ -230,42 +230,42 @@ impl<'a> Record<'a> {
                     object.set("resources", operation::resources(snapshot.resources)?);
                 }
             }
-            RecordKind::ROLLBACK => {
+            RecordKind::Rollback => {
                 let rollback = Rollback::decode(self.body)?;
                 object.set("to", Value::from(rollback.to));
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
-            RecordKind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
-            RecordKind::REPLICATED => {
+            RecordKind::Import => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
+            RecordKind::Replicated => {
                 let Replicated { at, by, epoch } = Replicated::decode(self.body)?;
                 object.set("at", Value::from(at));
                 object.set("by", Value::from(by));
                 object.set("epoch", Value::from(epoch));
             }
-            RecordKind::TOOL_BEGIN => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
-            RecordKind::TOOL_END => {
+            RecordKind::ToolBegin => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
+            RecordKind::ToolEnd => {
                 operation::tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?;
             }
-            RecordKind::OBSERVED => {
+            RecordKind::Observed => {
                 let observed = Observed::decode(self.body)?;
                 object.set("name", Value::from(observed.name));
                 object.set("data", payload(observed.data)?);
             }
-            RecordKind::SETTLE => operation::settle(&mut object, Settle::decode(self.body)?)?,
-            RecordKind::INPUT => conversation::input(&mut object, Input::decode(self.body)?)?,
-            RecordKind::REQUEST => conversation::request(&mut object, Request::decode(self.body)?)?,
-            RecordKind::ANSWER => conversation::answer(&mut object, AnswerBody::decode(self.body)?)?,
-            RecordKind::TURN => conversation::turn(&mut object, Turn::decode(self.body)?),
-            RecordKind::SHORTENED => {
+            RecordKind::Settle => operation::settle(&mut object, Settle::decode(self.body)?)?,
+            RecordKind::Input => conversation::input(&mut object, Input::decode(self.body)?)?,
+            RecordKind::Request => conversation::request(&mut object, Request::decode(self.body)?)?,
+            RecordKind::Answer => conversation::answer(&mut object, AnswerBody::decode(self.body)?)?,
+            RecordKind::Turn => conversation::turn(&mut object, Turn::decode(self.body)?),
+            RecordKind::Shortened => {
                 conversation::set_shortening(&mut object, Shortened::decode(self.body)?)?;
             }
-            RecordKind::PROMPT_ACCEPTED => {
+            RecordKind::PromptAccepted => {
                 conversation::prompt_accepted(&mut object, PromptAccepted::decode(self.body)?);
             }
-            RecordKind::ADAPTER_STATE => {
+            RecordKind::AdapterState => {
                 conversation::adapter_state(&mut object, AdapterState::decode(self.body)?)?;
             }
-            RecordKind::RESUMED => {
+            RecordKind::Resumed => {
                 let resumed = Resumed::decode(self.body)?;
                 object.set("epoch", Value::from(resumed.epoch));
                 object.set("boot_id", resumed.boot_id.map_or(Value::Nil, |id| Value::from(id.to_string())));
@@ -277,16 +277,16 @@ impl<'a> Record<'a> {
                     object.set("began", Value::Array(resumed.began.into_iter().map(Value::from).collect()));
                 }
             }
-            RecordKind::SEAL => {
+            RecordKind::Seal => {
                 let seal = Seal::decode(self.body)?;
                 object.set("next", Value::from(u64::from(seal.next)));
                 object.set("records", Value::from(seal.records));
                 object.set("hash", Value::from(hex(&seal.hash)));
             }
-            RecordKind::SYNCED | RecordKind::CLOSED => {}
-            RecordKind::DROPPED => compaction::set_dropped_body(&mut object, Dropped::decode(self.body)?),
-            RecordKind::COMPACTED => compaction::set_compaction(&mut object, Compacted::decode(self.body)?),
-            RecordKind::BASE => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
+            RecordKind::Synced | RecordKind::Closed => {}
+            RecordKind::Dropped => compaction::set_dropped_body(&mut object, Dropped::decode(self.body)?),
+            RecordKind::Compacted => compaction::set_compaction(&mut object, Compacted::decode(self.body)?),
+            RecordKind::Base => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
             _ => {
                 let body = JsonStream::new(self.body, ValueLimits::of_payload());
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));
@@ -295,12 +295,12 @@ impl<'a> Record<'a> {
         // Records of a conversation set their lane with their own fields.
         if matches!(
             self.kind,
-            RecordKind::DISPATCH
-                | RecordKind::SNAPSHOT
-                | RecordKind::ROLLBACK
-                | RecordKind::TOOL_BEGIN
-                | RecordKind::OBSERVED
-                | RecordKind::SETTLE
+            RecordKind::Dispatch
+                | RecordKind::Snapshot
+                | RecordKind::Rollback
+                | RecordKind::ToolBegin
+                | RecordKind::Observed
+                | RecordKind::Settle
         ) {
             lane(&mut object, Lane::decode(self.kind, self.body)?);
         }

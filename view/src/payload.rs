@@ -20,23 +20,23 @@ pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
 /// decoded.
 fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
     match record.kind {
-        RecordKind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
+        RecordKind::Dispatch => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
             Ok(Action::Event { data, .. }) => vec![("data", data)],
             _ => Vec::new(),
         },
-        RecordKind::OBSERVED => match Observed::decode(record.body) {
+        RecordKind::Observed => match Observed::decode(record.body) {
             Ok(observed) => vec![("data", observed.data)],
             Err(_) => Vec::new(),
         },
-        RecordKind::TOOL_BEGIN => match ToolBegin::decode(record.body) {
+        RecordKind::ToolBegin => match ToolBegin::decode(record.body) {
             Ok(begin) => vec![("arguments", begin.arguments)],
             Err(_) => Vec::new(),
         },
-        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
+        RecordKind::ToolEnd => match ToolEnd::decode(record.body) {
             Ok(end) => present_payloads([("result", end.result), ("shown", end.shown)]),
             Err(_) => Vec::new(),
         },
-        RecordKind::SETTLE => match Settle::decode(record.body) {
+        RecordKind::Settle => match Settle::decode(record.body) {
             Ok(settle) => present_payloads([("result", settle.result), ("shown", settle.shown)]),
             Err(_) => Vec::new(),
         },

@@ -28,8 +28,8 @@ pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
 /// Returns a record's name by its body.
 fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = match record.kind {
-        RecordKind::OPENED => SessionOpening::decode(record.body).map(|opened| opened_name(&opened)),
-        RecordKind::DECLARE => Declare::decode(record.body).map(|declare| {
+        RecordKind::Opened => SessionOpening::decode(record.body).map(|opened| opened_name(&opened)),
+        RecordKind::Declare => Declare::decode(record.body).map(|declare| {
             let mut declared: Vec<&str> = declare.events.iter().map(|event| event.name.as_str()).collect();
             let events: BTreeSet<&str> = declared.iter().copied().collect();
             // The implicit slice of an undeclared event has the event's name, so it is listed once.
@@ -37,15 +37,15 @@ fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
             declared.extend(slices.filter(|slice| !events.contains(slice)));
             declared.join(", ")
         }),
-        RecordKind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
-        RecordKind::SNAPSHOT => {
+        RecordKind::Dispatch => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
+        RecordKind::Snapshot => {
             SnapshotBody::decode(record.body).map(|snapshot| snapshot.tag.unwrap_or_default())
         }
-        RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
-        RecordKind::IMPORT => Import::decode(record.body)
+        RecordKind::Rollback => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
+        RecordKind::Import => Import::decode(record.body)
             .map(|import| import.from.map_or_else(String::new, |from| format!("of {from}"))),
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
-        RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
+        RecordKind::ToolBegin => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
+        RecordKind::ToolEnd => ToolEnd::decode(record.body).map(|end| {
             let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
             let form = end.suspension.map(|it| format!(": {}", it.form.name())).unwrap_or_default();
             let exit = end.exit_code.filter(|code| *code != 0);
@@ -53,10 +53,10 @@ fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
             let ended = if end.has_unknown_end() { ": ended unknown" } else { "" };
             format!("{} of {} {}{cause}{form}{exit}{ended}", end.tool, end.begin, end.outcome.name())
         }),
-        RecordKind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
-        RecordKind::REPLICATED => Replicated::decode(record.body)
+        RecordKind::Observed => Observed::decode(record.body).map(|observed| observed.name),
+        RecordKind::Replicated => Replicated::decode(record.body)
             .map(|Replicated { at, by, epoch }| format!("{at}, epoch {epoch} of {by}")),
-        RecordKind::SETTLE => Settle::decode(record.body).map(|settle| {
+        RecordKind::Settle => Settle::decode(record.body).map(|settle| {
             let arguments = settle.arguments.map(|digest| {
                 let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
                 format!(", arguments {digits}")
@@ -72,12 +72,12 @@ fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
 /// Returns the name of a record of a conversation: its content and its evaluation.
 fn conversation_name(record: &Record<'_>) -> Result<String, foldlog_codec::Error> {
     let (said, scope) = match record.kind {
-        RecordKind::INPUT => {
+        RecordKind::Input => {
             let input = Input::decode(record.body)?;
             let call_id = input.call_id.map(|call_id| format!(" {call_id}")).unwrap_or_default();
             (format!("{}{call_id}", input.role.name()), input.scope)
         }
-        RecordKind::REQUEST => {
+        RecordKind::Request => {
             let request = Request::decode(record.body)?;
             let said = match &request.failure {
                 Some(failure) => format!("{} failed: {}", failure.request, failure.cause),
@@ -85,25 +85,25 @@ fn conversation_name(record: &Record<'_>) -> Result<String, foldlog_codec::Error
             };
             (said, request.scope)
         }
-        RecordKind::ANSWER => {
+        RecordKind::Answer => {
             let answer = AnswerBody::decode(record.body)?;
             let stop = answer.stop.map(|stop| format!(", {stop}")).unwrap_or_default();
             (format!("{}{stop}", count_text(answer.calls.len() as u64, "call")), answer.scope)
         }
-        RecordKind::TURN => {
+        RecordKind::Turn => {
             let turn = Turn::decode(record.body)?;
             let complete = if turn.complete { ", complete" } else { "" };
             (format!("turn {}{complete}", turn.number), turn.scope)
         }
-        RecordKind::SHORTENED => {
+        RecordKind::Shortened => {
             let shortened = Shortened::decode(record.body)?;
             (format!("{} to {}", shortened.from, shortened.to), shortened.scope)
         }
-        RecordKind::PROMPT_ACCEPTED => {
+        RecordKind::PromptAccepted => {
             let accepted = PromptAccepted::decode(record.body)?;
             (format!("{}:{} by {}", accepted.now.namespace, accepted.now.key, accepted.by), accepted.scope)
         }
-        RecordKind::ADAPTER_STATE => {
+        RecordKind::AdapterState => {
             let state = AdapterState::decode(record.body)?;
             let spent = if state.resumable { "" } else { ", not resumable" };
             (format!("{} {}{spent}", state.adapter, state.occasion), state.scope)

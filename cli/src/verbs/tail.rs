@@ -221,9 +221,9 @@ impl TailBaseline {
         ahead.poll(|met| {
             let LogUpdate::Record { record, .. } = met else { return Ok(()) };
             let to = match record.kind {
-                RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+                RecordKind::Rollback => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
                 // The end of a call that was not committed is a rollback to its start.
-                RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+                RecordKind::ToolEnd => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
                 _ => Ok(None),
             };
             let sequence = record.sequence;

@@ -83,7 +83,7 @@ impl Dropped {
             Ok(())
         })?;
         let kind = require_field(KIND, "k", kind)?;
-        if kind.is_envelope() || kind == RecordKind::DROPPED {
+        if kind.is_envelope() || kind == RecordKind::Dropped {
             return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
         }
         Ok(Dropped { kind, len: require_field(KIND, "len", len)?, hash: require_field(KIND, "hash", hash)? })
@@ -344,7 +344,7 @@ impl DroppedBodies {
     /// may be in an object.
     pub fn observed_in<'a>(record: &Record<'a>) -> Option<Payload<'a>> {
         let observed =
-            (record.kind == RecordKind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
+            (record.kind == RecordKind::Observed).then(|| Observed::decode(record.body).ok()).flatten()?;
         (observed.name == DROPPED_BODIES).then_some(observed.data)
     }
 
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
-        let dropped = Dropped::from_body(RecordKind::DISPATCH, b"a body");
+        let dropped = Dropped::from_body(RecordKind::Dispatch, b"a body");
         let object = ObjectId::from_content(b"known positions");
         let held = dropped.encode_held(object);
         assert_eq!((Dropped::decode(&held), Dropped::decode_known(&held)), (Ok(dropped), Ok(Some(object))));

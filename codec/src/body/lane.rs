@@ -25,11 +25,11 @@ use crate::{Error, RecordKind, SequenceNumber};
 ///
 /// let rollback = Rollback { to: 7.into(), preserve_logs: true };
 /// let mut body = rollback.encode();
-/// assert!(Lane::decode(RecordKind::ROLLBACK, &body)?.is_main());
+/// assert!(Lane::decode(RecordKind::Rollback, &body)?.is_main());
 ///
 /// let lane = Lane { within: None, name: Some("mailbox".into()) };
 /// lane.add_to(&mut body, 0);
-/// assert_eq!(Lane::decode(RecordKind::ROLLBACK, &body)?, lane);
+/// assert_eq!(Lane::decode(RecordKind::Rollback, &body)?, lane);
 /// assert_eq!(Rollback::decode(&body)?, rollback);
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```
@@ -61,26 +61,26 @@ impl<'a> Lane<'a> {
     pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
         let has_lane = match kind {
             // An event has two fields of its own, and nearly all events have no others.
-            RecordKind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
-            RecordKind::SNAPSHOT
-            | RecordKind::ROLLBACK
-            | RecordKind::TOOL_BEGIN
-            | RecordKind::OBSERVED
-            | RecordKind::SETTLE => true,
-            RecordKind::INPUT
-            | RecordKind::REQUEST
-            | RecordKind::ANSWER
-            | RecordKind::TURN
-            | RecordKind::SHORTENED
-            | RecordKind::PROMPT_ACCEPTED
-            | RecordKind::ADAPTER_STATE => true,
+            RecordKind::Dispatch => !body.starts_with(b"\x82\xa1e"),
+            RecordKind::Snapshot
+            | RecordKind::Rollback
+            | RecordKind::ToolBegin
+            | RecordKind::Observed
+            | RecordKind::Settle => true,
+            RecordKind::Input
+            | RecordKind::Request
+            | RecordKind::Answer
+            | RecordKind::Turn
+            | RecordKind::Shortened
+            | RecordKind::PromptAccepted
+            | RecordKind::AdapterState => true,
             _ => false,
         };
         let mut lane = Lane::default();
         if has_lane {
             walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
         }
-        if kind == RecordKind::TOOL_BEGIN {
+        if kind == RecordKind::ToolBegin {
             lane.within = None;
         }
         Ok(lane)

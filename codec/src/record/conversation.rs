@@ -24,17 +24,17 @@ pub(super) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
         payloads.filter_map(|payload| payload.object()).collect()
     }
     let objects = match kind {
-        RecordKind::INPUT => Input::decode(body).map(|mut input| collect_objects(input.payloads_mut())),
-        RecordKind::REQUEST => {
+        RecordKind::Input => Input::decode(body).map(|mut input| collect_objects(input.payloads_mut())),
+        RecordKind::Request => {
             Request::decode(body).map(|mut request| collect_objects(request.payloads_mut()))
         }
-        RecordKind::ANSWER => {
+        RecordKind::Answer => {
             AnswerBody::decode(body).map(|mut answer| collect_objects(answer.payloads_mut()))
         }
-        RecordKind::SHORTENED => {
+        RecordKind::Shortened => {
             Shortened::decode(body).map(|mut shortened| collect_objects(shortened.payloads_mut()))
         }
-        RecordKind::ADAPTER_STATE => {
+        RecordKind::AdapterState => {
             AdapterState::decode(body).map(|mut state| collect_objects(state.payloads_mut()))
         }
         _ => Ok(BTreeSet::new()),

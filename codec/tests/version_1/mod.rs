@@ -162,7 +162,7 @@ pub(crate) fn header(golden: &Golden) -> Header {
         predecessor_crc: PREDECESSOR_CRC,
         body_len: 0,
         sequence: SEQUENCE,
-        watermark: if golden.kind == RecordKind::OPENED { 0.into() } else { WATERMARK },
+        watermark: if golden.kind == RecordKind::Opened { 0.into() } else { WATERMARK },
         kind: golden.kind,
         time_us: TIME_US,
     }

@@ -53,7 +53,7 @@ pub(crate) fn compare_values(
     walk.contents = contents;
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
-    let found = if kind == RecordKind::DISPATCH {
+    let found = if kind == RecordKind::Dispatch {
         dispatches(&mut walk, recorded, produced, names, leave_out)
     } else {
         others(&mut walk, kind, recorded, produced, names)
@@ -79,7 +79,7 @@ pub(crate) fn between_logs(
     let form = |body: &[u8], names: &DeclaredNames| {
         let mut form = named_form(kind, body, names);
         if let Value::Map(pairs) = &mut form
-            && kind == RecordKind::DISPATCH
+            && kind == RecordKind::Dispatch
         {
             // Renames the fields to those of a divergence's paths.
             let renamed = |from: &str, to: &str, pairs: &mut Vec<(Value, Value)>| {
@@ -137,22 +137,22 @@ fn others(
 /// Returns the path of the text of two records, if it is an error's text in both.
 fn error_text(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let both = holds_error(kind, one) && holds_error(kind, two);
-    both.then_some(if kind == RecordKind::INPUT { "$.content" } else { "$.shown" })
+    both.then_some(if kind == RecordKind::Input { "$.content" } else { "$.shown" })
 }
 
 /// Returns the path of the programs of a call, if both records list them: the system assigns their
 /// ids.
 fn process_ids(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let are_programs = |body: &[u8]| Observed::decode(body).is_ok_and(|observed| observed.name == PROGRAMS);
-    (kind == RecordKind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
+    (kind == RecordKind::Observed && are_programs(one) && are_programs(two)).then_some("$.data")
 }
 
 /// Returns whether the text of a record is an error's text.
 fn holds_error(kind: RecordKind, body: &[u8]) -> bool {
     match kind {
-        RecordKind::TOOL_END => ToolEnd::decode(body)
+        RecordKind::ToolEnd => ToolEnd::decode(body)
             .is_ok_and(|end| !matches!(end.outcome, Outcome::Committed | Outcome::Suspended)),
-        RecordKind::INPUT => Input::decode(body).is_ok_and(|input| input.is_error),
+        RecordKind::Input => Input::decode(body).is_ok_and(|input| input.is_error),
         _ => false,
     }
 }
@@ -214,7 +214,7 @@ fn actions(
 
 fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
     let (Ok(old), Ok(new)) =
-        (Lane::decode(RecordKind::DISPATCH, old), Lane::decode(RecordKind::DISPATCH, new))
+        (Lane::decode(RecordKind::Dispatch, old), Lane::decode(RecordKind::Dispatch, new))
     else {
         return DifferenceFlow::Continue(());
     };

@@ -54,10 +54,10 @@ impl LeaveOut {
 /// contain an error's text under some conditions only.
 pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        RecordKind::SNAPSHOT => &["$.resources"],
-        RecordKind::TOOL_BEGIN => &["$.resources", "$.shown"],
-        RecordKind::TOOL_END => &["$.elapsed_us", "$.not_undone[*].reason"],
-        RecordKind::REQUEST => &["$.failure.message"],
+        RecordKind::Snapshot => &["$.resources"],
+        RecordKind::ToolBegin => &["$.resources", "$.shown"],
+        RecordKind::ToolEnd => &["$.elapsed_us", "$.not_undone[*].reason"],
+        RecordKind::Request => &["$.failure.message"],
         _ => &[],
     }
 }
@@ -67,10 +67,10 @@ pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
 /// differ only in these count as equal.
 pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        RecordKind::TOOL_BEGIN | RecordKind::TOOL_END => &["$.call_id", "$.resources"],
-        RecordKind::INPUT => &["$.id", "$.call_id"],
-        RecordKind::REQUEST => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
-        RecordKind::ANSWER => {
+        RecordKind::ToolBegin | RecordKind::ToolEnd => &["$.call_id", "$.resources"],
+        RecordKind::Input => &["$.id", "$.call_id"],
+        RecordKind::Request => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
+        RecordKind::Answer => {
             &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"]
         }
         _ => &[],
@@ -80,10 +80,10 @@ pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
 /// Returns the paths of texts that contain JSON.
 pub(super) fn json_texts(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        RecordKind::TOOL_BEGIN => &["$.arguments"],
-        RecordKind::INPUT => &["$.blocks.json", "$.provider_payload"],
-        RecordKind::REQUEST => &["$.parameters"],
-        RecordKind::ANSWER => &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
+        RecordKind::ToolBegin => &["$.arguments"],
+        RecordKind::Input => &["$.blocks.json", "$.provider_payload"],
+        RecordKind::Request => &["$.parameters"],
+        RecordKind::Answer => &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
         _ => &[],
     }
 }

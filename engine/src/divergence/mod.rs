@@ -272,10 +272,10 @@ impl Divergence {
 /// Returns the kind and name of a record in the form of [`Divergence::record`].
 pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
     let about = match kind {
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
-        RecordKind::TOOL_END => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
-        RecordKind::INPUT => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
-        RecordKind::REQUEST => {
+        RecordKind::ToolBegin => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
+        RecordKind::ToolEnd => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
+        RecordKind::Input => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
+        RecordKind::Request => {
             Request::decode(body).ok().map(|request| request.scope.evaluation.into_owned())
         }
         _ => return record_name(kind, body, names),
@@ -296,12 +296,12 @@ impl fmt::Display for RecordLabel<'_> {
 
 /// Returns the kind of a record. For a dispatch or observation, a space and its name follow.
 pub(crate) fn record_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
-    if kind == RecordKind::OBSERVED
+    if kind == RecordKind::Observed
         && let Ok(observed) = Observed::decode(body)
     {
         return format!("{kind} {}", observed.name);
     }
-    if kind != RecordKind::DISPATCH {
+    if kind != RecordKind::Dispatch {
         return kind.to_string();
     }
     let Ok(dispatch) = Dispatch::decode(body) else { return kind.to_string() };

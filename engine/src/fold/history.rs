@@ -144,7 +144,7 @@ impl History<'_> {
             if !on_path {
                 return projection.pass_over(&record);
             }
-            if record.kind == RecordKind::ROLLBACK {
+            if record.kind == RecordKind::Rollback {
                 return projection.pass_on_path(&record);
             }
             if let Some(watch) = watch {

@@ -182,7 +182,7 @@ impl LogSource {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let body = |error: foldlog_codec::Error| bad(error.to_string());
         match record.kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 let dispatch = Dispatch::decode(record.body).map_err(body)?;
                 let event = match dispatch.action {
                     Action::Event { event, data } => {
@@ -216,7 +216,7 @@ impl LogSource {
                         .collect(),
                 })
             }
-            RecordKind::IMPORT => {
+            RecordKind::Import => {
                 let import = Import::decode(record.body).map_err(body)?;
                 let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
                 let items = slices.flat_map(|imported| imported.items);
@@ -225,7 +225,7 @@ impl LogSource {
                     .map(|(ordinal, (item, version))| (ordinal, Cow::from(item.bytes()), version))
                     .collect())
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body).map_err(body)?;
                 let invoked =
                     (end.slice == slice).then(|| (0, Cow::from(end.encode_invocation()), INVOKED_VERSION));

@@ -253,7 +253,7 @@ impl Projection {
                 let form = end.suspension.map(|suspension| suspension.form);
                 if matches!(end.outcome, Outcome::Other(_)) || matches!(form, Some(SuspensionForm::Other(_)))
                 {
-                    self.unsupported.get_or_insert((sequence, RecordKind::TOOL_END));
+                    self.unsupported.get_or_insert((sequence, RecordKind::ToolEnd));
                 }
             }
             RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
@@ -378,7 +378,7 @@ impl Projection {
     ///
     /// [`Error::Inconsistent`] if a declaration contradicts earlier ones.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.kind == RecordKind::DECLARE
+        if record.kind == RecordKind::Declare
             && let RecordBody::Declare(declare) = RecordBody::decode(record)?
         {
             self.declare(record.sequence, declare, None)?;

@@ -70,32 +70,32 @@ impl<'a> RecordBody<'a> {
         let Record { sequence, kind, body, .. } = *record;
         let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));
         let content = match kind {
-            RecordKind::OPENED => SessionOpening::decode(body).map(RecordBody::Opened),
-            RecordKind::DECLARE => Declare::decode(body).map(RecordBody::Declare),
-            RecordKind::DISPATCH => Dispatch::decode(body).map(RecordBody::Dispatch),
-            RecordKind::IMPORT => Import::decode(body).map(RecordBody::Import),
-            RecordKind::ROLLBACK => Rollback::decode(body).map(RecordBody::Rollback),
+            RecordKind::Opened => SessionOpening::decode(body).map(RecordBody::Opened),
+            RecordKind::Declare => Declare::decode(body).map(RecordBody::Declare),
+            RecordKind::Dispatch => Dispatch::decode(body).map(RecordBody::Dispatch),
+            RecordKind::Import => Import::decode(body).map(RecordBody::Import),
+            RecordKind::Rollback => Rollback::decode(body).map(RecordBody::Rollback),
             // The snapshot's tag and policies matter for exports only.
-            RecordKind::SNAPSHOT => Ok(RecordBody::Snapshot),
-            RecordKind::OBSERVED => Ok(RecordBody::Observed),
-            RecordKind::DROPPED => Ok(RecordBody::Dropped),
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::Snapshot => Ok(RecordBody::Snapshot),
+            RecordKind::Observed => Ok(RecordBody::Observed),
+            RecordKind::Dropped => Ok(RecordBody::Dropped),
+            RecordKind::ToolBegin => {
                 ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(MaybeOwned::Owned(Box::new(begin))))
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
             }
-            RecordKind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
-            RecordKind::REPLICATED => Replicated::decode(body).map(RecordBody::Replicated),
-            RecordKind::INPUT => Input::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::REQUEST => Request::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::ANSWER => AnswerBody::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::TURN => Turn::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::SHORTENED => Shortened::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::PROMPT_ACCEPTED => {
+            RecordKind::Settle => Settle::decode(body).map(RecordBody::Settle),
+            RecordKind::Replicated => Replicated::decode(body).map(RecordBody::Replicated),
+            RecordKind::Input => Input::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::Request => Request::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::Answer => AnswerBody::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::Turn => Turn::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::Shortened => Shortened::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::PromptAccepted => {
                 PromptAccepted::decode(body).map(|body| conversation((&body).into()))
             }
-            RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::AdapterState => AdapterState::decode(body).map(|body| conversation((&body).into())),
             kind => Ok(RecordBody::Unsupported(kind)),
         };
         content.map_err(Error::unread(sequence))

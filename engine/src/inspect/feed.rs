@@ -307,7 +307,7 @@ impl EventFeed {
                 return Err(enough());
             }
             match met {
-                LogUpdate::Record { record, .. } if record.kind == RecordKind::DROPPED => {
+                LogUpdate::Record { record, .. } if record.kind == RecordKind::Dropped => {
                     return Err(dropped_event_error(storage.as_ref(), dir, record.sequence)?);
                 }
                 LogUpdate::Record { record, names } => match rolled_back_to(&record)? {
@@ -375,16 +375,16 @@ fn rolled_back(path: &LivePath, at: SequenceNumber, to: SequenceNumber) -> Fed {
 fn rolled_back_to(record: &Record<'_>) -> Result<Option<SequenceNumber>> {
     let bad = Error::unread(record.sequence);
     Ok(match record.kind {
-        RecordKind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
+        RecordKind::Rollback => Some(Rollback::decode(record.body).map_err(bad)?.to),
         // The end record of a call that was not committed is the rollback to its start record.
-        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
+        RecordKind::ToolEnd => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
         _ => None,
     })
 }
 
 /// Returns the event of a record, if it contains one.
 fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<Option<FedEvent>> {
-    if record.kind != RecordKind::DISPATCH {
+    if record.kind != RecordKind::Dispatch {
         return Ok(None);
     }
     let recorded = ContentReading { names, objects, compaction: None }.decode_record(record)?;

@@ -510,10 +510,10 @@ impl<'a> Replay<'a> {
                 return Ok(());
             }
             // The close of a process that wrote no record does not concern the record before it.
-            if frame.record.kind == RecordKind::CLOSED && frame.record.sequence == end {
+            if frame.record.kind == RecordKind::Closed && frame.record.sequence == end {
                 closed |= last_began < Some(end);
             }
-            if frame.record.kind == RecordKind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
+            if frame.record.kind == RecordKind::Resumed && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites records of earlier processes, and states where those began.
@@ -537,18 +537,18 @@ impl<'a> Replay<'a> {
         let mut begun = false;
         self.log.records(from, end.saturating_sub(1), |record| {
             is_hosts |= match record.kind {
-                RecordKind::SETTLE
-                | RecordKind::DECLARE
-                | RecordKind::OPENED
-                | RecordKind::IMPORT
-                | RecordKind::REPLICATED => false,
-                RecordKind::TOOL_END => {
+                RecordKind::Settle
+                | RecordKind::Declare
+                | RecordKind::Opened
+                | RecordKind::Import
+                | RecordKind::Replicated => false,
+                RecordKind::ToolEnd => {
                     let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
                     begun || end.outcome != Outcome::Interrupted
                 }
                 _ => true,
             };
-            begun |= record.kind == RecordKind::TOOL_BEGIN;
+            begun |= record.kind == RecordKind::ToolBegin;
             Ok(())
         })?;
         Ok(is_hosts)

@@ -617,10 +617,10 @@ pub(crate) fn begin(
     };
     lock_directory(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
-    let note = replica.as_ref().map(|replica| (RecordKind::REPLICATED, replica.note().encode()));
+    let note = replica.as_ref().map(|replica| (RecordKind::Replicated, replica.note().encode()));
     let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state, replica)?;
     let time_us = session.inner.now_us();
-    let opened = (RecordKind::OPENED, body);
+    let opened = (RecordKind::Opened, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .chain(&note)

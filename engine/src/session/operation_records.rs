@@ -76,10 +76,10 @@ fn decode_result(
 pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
     let bad = Error::unread(record.sequence);
     let resources = match record.kind {
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
-        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
-        RecordKind::SNAPSHOT => body::SnapshotBody::decode(record.body).map_err(bad)?.resources,
-        RecordKind::OBSERVED => {
+        RecordKind::ToolBegin => ToolBegin::decode(record.body).map_err(bad)?.resources,
+        RecordKind::ToolEnd => ToolEnd::decode(record.body).map_err(bad)?.resources,
+        RecordKind::Snapshot => body::SnapshotBody::decode(record.body).map_err(bad)?.resources,
+        RecordKind::Observed => {
             let observed = Observed::decode(record.body).map_err(bad)?;
             let begun = RollbackBegun::read(&observed, objects);
             return Ok(begun.map(RollbackBegun::into_recorded).unwrap_or_default());
@@ -445,10 +445,10 @@ impl Session {
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
             // The record at which its last run started may itself start a repeated run.
-            if record.kind == RecordKind::TOOL_BEGIN && record.sequence != from && !ran_again {
+            if record.kind == RecordKind::ToolBegin && record.sequence != from && !ran_again {
                 ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
             }
-            if record.kind != RecordKind::SETTLE || ran_again {
+            if record.kind != RecordKind::Settle || ran_again {
                 return Ok(());
             }
             let settle = Settle::decode(record.body).map_err(bad)?;
@@ -479,7 +479,7 @@ impl Session {
         let from = operation.sequence().max(opened);
         let mut found = None;
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            if record.kind != RecordKind::SETTLE {
+            if record.kind != RecordKind::Settle {
                 return Ok(());
             }
             let sequence = record.sequence;

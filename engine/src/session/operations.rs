@@ -332,12 +332,12 @@ impl Admission<'_> {
             state.live.positions.keep_snapshot(before, frozen);
         }
         let pending = PendingRecord::new(
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             &body,
             RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)),
         );
         // The start record of a call that only reads is synced only if every record is.
-        let promised = promises_sync(inner.durability, RecordKind::TOOL_BEGIN)
+        let promised = promises_sync(inner.durability, RecordKind::ToolBegin)
             && (!only_reads || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
@@ -617,9 +617,9 @@ impl SessionInner {
         end.rolls_back &= !sabotage::is(Breakage::EndWithoutRollback);
         let body = end.encode_into(std::mem::take(&mut state.body));
         let pending =
-            PendingRecord::new(RecordKind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
+            PendingRecord::new(RecordKind::ToolEnd, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
         let promised =
-            promises_sync(self.durability, RecordKind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
+            promises_sync(self.durability, RecordKind::ToolEnd) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if keep {

@@ -309,7 +309,7 @@ impl Replica {
     /// dropped. `None` if they are already replicated with an earlier one, and for any other
     /// record.
     fn known_beside(&self, record: &Record<'_>, places: &RecordLocator) -> Option<(Vec<u8>, ObjectId)> {
-        if record.kind != RecordKind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
+        if record.kind != RecordKind::Dropped || sabotage::is(Breakage::BasesUnheld) {
             return None;
         }
         let compaction = places.compaction.as_ref()?;
@@ -380,7 +380,7 @@ impl SessionInner {
         }
         let (note, time_us) = (replica.note(), self.now_us());
         let body = note.encode();
-        let pending = PendingRecord::new(RecordKind::REPLICATED, &body, RecordBody::Replicated(note));
+        let pending = PendingRecord::new(RecordKind::Replicated, &body, RecordBody::Replicated(note));
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         self.finish_write(state, sequence, false)?;
         if sabotage::is(Breakage::HoldNotDurable) {
@@ -399,7 +399,7 @@ impl SessionInner {
         let data = data.encode();
         let body = Observed { name: TAKEN_OVER.to_owned(), data: Payload::new(&data) }.encode();
         let mut state = self.settleable()?;
-        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, self.now_us(), pending, true)?;
         self.finish_write(state, sequence, true).map(drop)
     }
@@ -594,7 +594,7 @@ struct ReplicaComparison<'a> {
 
 impl ReplicaComparison<'_> {
     fn take(&mut self, record: &Record<'_>) {
-        self.records.push((content(record), record.kind != RecordKind::DROPPED));
+        self.records.push((content(record), record.kind != RecordKind::Dropped));
         if self.records.len() >= COMPARED_RECORDS {
             self.compare();
         }
@@ -614,7 +614,7 @@ impl ReplicaComparison<'_> {
             if let Some((hash, is_whole)) = records.next()
                 && hash == content(&record)
             {
-                if is_whole && record.kind == RecordKind::DROPPED {
+                if is_whole && record.kind == RecordKind::Dropped {
                     dropped_here.push(record.sequence);
                 }
                 return Ok(ControlFlow::Continue(()));

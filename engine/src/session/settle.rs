@@ -200,7 +200,7 @@ impl Session {
             return Err(Error::Blank { argument: "by" });
         }
         let attempt = Attempt {
-            brings: &|recorded, _| recorded.kind == RecordKind::SETTLE,
+            brings: &|recorded, _| recorded.kind == RecordKind::Settle,
             refused: &mut |state| inner.settles(state, operation, settlement),
         };
         let state = match self.replays() {
@@ -306,7 +306,7 @@ impl Session {
         let source = self.log_source();
         let mut found = None;
         source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == RecordKind::SETTLE {
+            if record.kind == RecordKind::Settle {
                 let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 if settle.operation == operation {
                     let Settle { decision, arguments, by, .. } = settle;
@@ -337,7 +337,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(RecordKind::SETTLE, &body, RecordBody::Settle(settle))],
+            [PendingRecord::new(RecordKind::Settle, &body, RecordBody::Settle(settle))],
         )
     }
 }

@@ -74,7 +74,7 @@ impl<'a> PendingRecord<'a> {
 
     /// Creates the record of a declaration with the encoded body `body`.
     pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
-        PendingRecord::new(RecordKind::DECLARE, body, RecordBody::Declare(declare))
+        PendingRecord::new(RecordKind::Declare, body, RecordBody::Declare(declare))
     }
 }
 
@@ -83,15 +83,15 @@ impl<'a> PendingRecord<'a> {
 pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
-        _ if kind == RecordKind::SETTLE && sabotage::is(Breakage::DecisionNotDurable) => false,
+        _ if kind == RecordKind::Settle && sabotage::is(Breakage::DecisionNotDurable) => false,
         Durability::Boundary => !matches!(
             kind,
-            RecordKind::DISPATCH
-                | RecordKind::DECLARE
-                | RecordKind::OBSERVED
-                | RecordKind::OPENED
-                | RecordKind::REQUEST
-                | RecordKind::REPLICATED
+            RecordKind::Dispatch
+                | RecordKind::Declare
+                | RecordKind::Observed
+                | RecordKind::Opened
+                | RecordKind::Request
+                | RecordKind::Replicated
         ),
         Durability::Every => true,
     }

@@ -176,7 +176,7 @@ impl Store {
         let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(
-            RecordKind::OPENED,
+            RecordKind::Opened,
             self.inner.options.clock.now_us(),
             AppendBody::Alone(&opened.encode()),
             &context,
@@ -268,7 +268,7 @@ impl Store {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
             captures_behind |= matches!(
                 record.kind,
-                RecordKind::TOOL_BEGIN | RecordKind::TOOL_END | RecordKind::OBSERVED | RecordKind::SNAPSHOT
+                RecordKind::ToolBegin | RecordKind::ToolEnd | RecordKind::Observed | RecordKind::Snapshot
             );
             Ok(())
         })?;

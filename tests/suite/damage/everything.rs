@@ -252,28 +252,28 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     let frames = machine.frames(id).unwrap();
     let kinds: BTreeSet<RecordKind> = frames.iter().map(|frame| frame.kind).collect();
     let written = [
-        RecordKind::OPENED,
-        RecordKind::DECLARE,
-        RecordKind::DISPATCH,
-        RecordKind::OBSERVED,
-        RecordKind::REPLICATED,
-        RecordKind::TOOL_BEGIN,
-        RecordKind::TOOL_END,
-        RecordKind::SETTLE,
-        RecordKind::INPUT,
-        RecordKind::REQUEST,
-        RecordKind::ANSWER,
-        RecordKind::TURN,
-        RecordKind::SHORTENED,
-        RecordKind::PROMPT_ACCEPTED,
-        RecordKind::ADAPTER_STATE,
-        RecordKind::SNAPSHOT,
-        RecordKind::ROLLBACK,
-        RecordKind::IMPORT,
-        RecordKind::SYNCED,
-        RecordKind::RESUMED,
-        RecordKind::DECLARED,
-        RecordKind::CLOSED,
+        RecordKind::Opened,
+        RecordKind::Declare,
+        RecordKind::Dispatch,
+        RecordKind::Observed,
+        RecordKind::Replicated,
+        RecordKind::ToolBegin,
+        RecordKind::ToolEnd,
+        RecordKind::Settle,
+        RecordKind::Input,
+        RecordKind::Request,
+        RecordKind::Answer,
+        RecordKind::Turn,
+        RecordKind::Shortened,
+        RecordKind::PromptAccepted,
+        RecordKind::AdapterState,
+        RecordKind::Snapshot,
+        RecordKind::Rollback,
+        RecordKind::Import,
+        RecordKind::Synced,
+        RecordKind::Resumed,
+        RecordKind::Declared,
+        RecordKind::Closed,
     ];
     assert_eq!(kinds, BTreeSet::from(written));
     assert!(
@@ -429,7 +429,7 @@ fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
     let segment = machine.segments(id).pop().unwrap();
     let tail: Vec<&FrameAt> = frames
         .iter()
-        .filter(|frame| frame.segment == segment && frame.kind == RecordKind::DISPATCH)
+        .filter(|frame| frame.segment == segment && frame.kind == RecordKind::Dispatch)
         .collect();
     let sound = machine.disk.read_file(&segment).unwrap();
     let mut tried = 0;

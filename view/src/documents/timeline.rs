@@ -63,7 +63,7 @@ impl RecordStanding {
     /// Returns whether a record has added an item to a LOG slice.
     fn is_logged(&self, record: &Record<'_>) -> bool {
         match record.kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 Dispatch::decode(record.body).is_ok_and(|dispatch| match dispatch.effects {
                     Some(effects) => effects.iter().any(|effect| {
                         let adds =
@@ -75,10 +75,10 @@ impl RecordStanding {
                     }
                 })
             }
-            RecordKind::IMPORT => Import::decode(record.body).is_ok_and(|import| {
+            RecordKind::Import => Import::decode(record.body).is_ok_and(|import| {
                 import.slices.iter().any(|slice| !slice.items.is_empty() && self.logs.contains(&slice.slice))
             }),
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 ToolEnd::decode(record.body).is_ok_and(|end| self.logs.contains(&end.slice))
             }
             _ => false,

@@ -140,7 +140,7 @@ struct Declared {
 impl Declared {
     fn take(&mut self, record: &Record<'_>) {
         // Names that cannot be decoded are shown as numbers.
-        if let (RecordKind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
+        if let (RecordKind::Declare, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
             self.names.learn(&declare);
             self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
             self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
@@ -161,9 +161,9 @@ impl TailLookahead {
         self.next = record.sequence + 1;
         self.declared.take(record);
         let to = match record.kind {
-            RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+            RecordKind::Rollback => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
             // The end of a call that was not committed is a rollback to its start.
-            RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+            RecordKind::ToolEnd => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
             _ => Ok(None),
         };
         match to {

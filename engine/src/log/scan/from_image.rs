@@ -47,7 +47,7 @@ impl Scanner<'_> {
         });
         let Some(at) = found else { return Ok(None) };
         let named = self.walk.names_a_frame(at, image)?;
-        let trusted = sabotage::is(Breakage::ImageTrusted).then_some(RecordKind::SYNCED);
+        let trusted = sabotage::is(Breakage::ImageTrusted).then_some(RecordKind::Synced);
         let Some(kind) = named.or(trusted) else { return Ok(None) };
         let mut used_bytes = last.end;
         for index in 0..at {
