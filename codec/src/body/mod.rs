@@ -59,34 +59,41 @@
 //! | integer `2 * slice + 1` | the event replaced all items |
 //! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item before which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
+mod base;
+mod compacted;
 mod compaction;
 mod conversation;
 mod declare;
 mod dispatch;
-mod envelope;
+mod dropped;
 pub(crate) mod fields;
+mod import;
 mod lane;
 mod observed;
 pub(crate) mod opened;
 mod operation;
-mod position;
 mod replicated;
+mod resumed;
+mod rollback;
+mod seal;
 mod settle;
+mod snapshot;
 mod suspension;
 mod tool_begin;
 mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
-pub use compaction::{
-    Base, BaseSlice, Compacted, DROPPED_BODIES, Dropped, DroppedBodies, ItemRun, KnownPositions,
-};
+pub use base::{Base, BaseSlice, ItemRun};
+pub use compacted::Compacted;
+pub use compaction::{DROPPED_BODIES, DroppedBodies, KnownPositions};
 pub use conversation::{
     AdapterState, AnswerBody, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
     PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, TokenUsage, Turn,
 };
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, AddedItems, Dispatch, Effect, ItemId, RemovedItems};
-pub use envelope::{Resumed, Seal};
+pub use dropped::Dropped;
+pub use import::{Import, ImportedSlice};
 pub use lane::Lane;
 pub use observed::Observed;
 pub use opened::{Parent, SessionOpening};
@@ -94,9 +101,12 @@ pub use operation::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, ReplacedParts,
     ResourceSnapshot, SuspensionForm,
 };
-pub use position::{Import, ImportedSlice, Rollback, SnapshotBody};
 pub use replicated::Replicated;
+pub use resumed::Resumed;
+pub use rollback::Rollback;
+pub use seal::Seal;
 pub use settle::Settle;
+pub use snapshot::SnapshotBody;
 pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
