@@ -15,8 +15,8 @@ use std::num::NonZeroU8;
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+macro_rules! define_kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $body:ident, $lane:ident;)*) => {
         /// Identifies the kind of a record or envelope frame by one byte. A reader preserves the
         /// bytes of kinds that it does not know.
         ///
@@ -91,76 +91,86 @@ macro_rules! kinds {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UnknownKind(NonZeroU8);
 
-kinds! {
-    /// Starts a session: its id, seed, tags and parent. See
-    /// [`SessionOpening`](crate::body::SessionOpening).
-    Opened = 1, "opened";
-    /// Binds names of events and slices to the small integers that records use. See
-    /// [`Declare`](crate::body::Declare).
-    Declare = 2, "declare";
-    /// Records an event, or an action of the engine, with its effects. See
-    /// [`Dispatch`](crate::body::Dispatch).
-    Dispatch = 3, "dispatch";
-    /// Records a fact that the host or the engine observed. See
-    /// [`Observed`](crate::body::Observed).
-    Observed = 4, "observed";
-    /// Records that a tool is about to run. See [`ToolBegin`](crate::body::ToolBegin).
-    ToolBegin = 5, "tool_begin";
-    /// Records that a tool has ended, and how. See [`ToolEnd`](crate::body::ToolEnd).
-    ToolEnd = 6, "tool_end";
-    /// Records a decision about an interrupted operation. See [`Settle`](crate::body::Settle).
-    Settle = 7, "settle";
-    /// Records a message that the host adds to a conversation. See [`Input`](crate::body::Input).
-    Input = 8, "input";
-    /// Records that a request to a provider is about to be sent, or that it failed. See
-    /// [`Request`](crate::body::Request).
-    Request = 9, "request";
-    /// Records a provider's answer. See [`AnswerBody`](crate::body::AnswerBody).
-    Answer = 10, "answer";
-    /// Records that an answer and its tool calls are finished. See [`Turn`](crate::body::Turn).
-    Turn = 11, "turn";
-    /// Records the messages that a provider is sent in place of a part of a conversation. See
-    /// [`Shortened`](crate::body::Shortened).
-    Shortened = 12, "shortened";
-    /// Records that a changed prompt is accepted. See
-    /// [`PromptAccepted`](crate::body::PromptAccepted).
-    PromptAccepted = 13, "prompt_accepted";
-    /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
-    AdapterState = 14, "adapter_state";
-    /// Marks its own position for a later rollback. See
-    /// [`SnapshotBody`](crate::body::SnapshotBody).
-    Snapshot = 15, "snapshot";
-    /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
-    Rollback = 16, "rollback";
-    /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
-    Import = 17, "import";
-    /// Replaces a record whose body a compaction has dropped. See
-    /// [`Dropped`](crate::body::Dropped).
-    Dropped = 18, "dropped";
-    /// Records that a replica has the session's records. See
-    /// [`Replicated`](crate::body::Replicated).
-    Replicated = 19, "replicated";
-    /// Envelope: attests that every record below the header's watermark is durable. Its body is
-    /// empty.
-    Synced = 128, "synced";
-    /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).
-    Seal = 129, "seal";
-    /// Envelope: states that the session was opened for writing. See
-    /// [`Resumed`](crate::body::Resumed).
-    Resumed = 130, "resumed";
-    /// Envelope: repeats all declarations so far at the head of a segment. See
-    /// [`Declare`](crate::body::Declare).
-    Declared = 131, "declared";
-    /// Envelope: attests the same as [`Synced`](RecordKind::Synced), and states that the writer
-    /// closed the session after the last record. Its body is empty.
-    Closed = 132, "closed";
-    /// Envelope: starts a segment that a compaction has written. See
-    /// [`Compacted`](crate::body::Compacted).
-    Compacted = 133, "compacted";
-    /// Envelope: names the items of the STATE and CACHE slices at a position. See
-    /// [`Base`](crate::body::Base).
-    Base = 134, "base";
+/// Passes every kind that this version knows to the macro `$use`: its docs, its byte, its name, the
+/// type of its body, and the fields that state its lane.
+macro_rules! record_kinds {
+    ($use:ident) => {
+        $use! {
+            /// Starts a session: its id, seed, tags and parent. See
+            /// [`SessionOpening`](crate::body::SessionOpening).
+            Opened = 1, "opened", SessionOpening, None;
+            /// Binds names of events and slices to the small integers that records use. See
+            /// [`Declare`](crate::body::Declare).
+            Declare = 2, "declare", Declare, None;
+            /// Records an event, or an action of the engine, with its effects. See
+            /// [`Dispatch`](crate::body::Dispatch).
+            Dispatch = 3, "dispatch", Dispatch, Separate;
+            /// Records a fact that the host or the engine observed. See
+            /// [`Observed`](crate::body::Observed).
+            Observed = 4, "observed", Observed, Separate;
+            /// Records that a tool is about to run. See [`ToolBegin`](crate::body::ToolBegin).
+            ToolBegin = 5, "tool_begin", ToolBegin, NameOnly;
+            /// Records that a tool has ended, and how. See [`ToolEnd`](crate::body::ToolEnd).
+            ToolEnd = 6, "tool_end", ToolEnd, None;
+            /// Records a decision about an interrupted operation. See [`Settle`](crate::body::Settle).
+            Settle = 7, "settle", Settle, Separate;
+            /// Records a message that the host adds to a conversation. See [`Input`](crate::body::Input).
+            Input = 8, "input", Input, InScope;
+            /// Records that a request to a provider is about to be sent, or that it failed. See
+            /// [`Request`](crate::body::Request).
+            Request = 9, "request", Request, InScope;
+            /// Records a provider's answer. See [`AnswerBody`](crate::body::AnswerBody).
+            Answer = 10, "answer", AnswerBody, InScope;
+            /// Records that an answer and its tool calls are finished. See [`Turn`](crate::body::Turn).
+            Turn = 11, "turn", Turn, InScope;
+            /// Records the messages that a provider is sent in place of a part of a conversation. See
+            /// [`Shortened`](crate::body::Shortened).
+            Shortened = 12, "shortened", Shortened, InScope;
+            /// Records that a changed prompt is accepted. See
+            /// [`PromptAccepted`](crate::body::PromptAccepted).
+            PromptAccepted = 13, "prompt_accepted", PromptAccepted, InScope;
+            /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
+            AdapterState = 14, "adapter_state", AdapterState, InScope;
+            /// Marks its own position for a later rollback. See
+            /// [`SnapshotBody`](crate::body::SnapshotBody).
+            Snapshot = 15, "snapshot", SnapshotBody, Separate;
+            /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
+            Rollback = 16, "rollback", Rollback, Separate;
+            /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
+            Import = 17, "import", Import, None;
+            /// Replaces a record whose body a compaction has dropped. See
+            /// [`Dropped`](crate::body::Dropped).
+            Dropped = 18, "dropped", Dropped, None;
+            /// Records that a replica has the session's records. See
+            /// [`Replicated`](crate::body::Replicated).
+            Replicated = 19, "replicated", Replicated, None;
+            /// Envelope: attests that every record below the header's watermark is durable. Its body is
+            /// empty.
+            Synced = 128, "synced", Empty, None;
+            /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).
+            Seal = 129, "seal", Seal, None;
+            /// Envelope: states that the session was opened for writing. See
+            /// [`Resumed`](crate::body::Resumed).
+            Resumed = 130, "resumed", Resumed, None;
+            /// Envelope: repeats all declarations so far at the head of a segment. See
+            /// [`Declare`](crate::body::Declare).
+            Declared = 131, "declared", Declare, None;
+            /// Envelope: attests the same as [`Synced`](RecordKind::Synced), and states that the writer
+            /// closed the session after the last record. Its body is empty.
+            Closed = 132, "closed", Empty, None;
+            /// Envelope: starts a segment that a compaction has written. See
+            /// [`Compacted`](crate::body::Compacted).
+            Compacted = 133, "compacted", Compacted, None;
+            /// Envelope: names the items of the STATE and CACHE slices at a position. See
+            /// [`Base`](crate::body::Base).
+            Base = 134, "base", Base, None;
+        }
+    };
 }
+
+pub(crate) use record_kinds;
+
+record_kinds!(define_kinds);
 
 impl RecordKind {
     /// Returns whether frames of this kind are envelope frames, which are not content and take no

@@ -1,8 +1,11 @@
 //! Encodes and decodes the items of slices at a position of a compacted segment.
 
+use std::iter;
+
 use super::fields::{bad, list, require_field, walk, walk_map};
-use super::{ItemId, SLICES_MAX};
-use crate::msgpack::MsgpackWriter;
+use super::json::{NameBudget, Object, Part};
+use super::{Body, ItemId, Payload, SLICES_MAX};
+use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
 
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
@@ -130,4 +133,29 @@ fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
     runs.iter()
         .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
         .collect()
+}
+
+impl<'a> Body<'a> for Base {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        // The ids of the items are in the frame.
+        object.set("position", Value::from(self.position));
+        let mut slices = Vec::with_capacity(self.slices.len());
+        for slice in self.slices {
+            let count = slice.items.iter().map(|run| u64::from(run.count)).fold(0, u64::saturating_add);
+            let name = names.slice(slice.slice, 2)?;
+            slices.push(Part::Map(vec![
+                ("slice", Part::Value(name)),
+                ("items", Part::Value(Value::from(count))),
+            ]));
+        }
+        object.set("slices", Part::Array(slices));
+        if self.goes_on {
+            object.set("goes_on", Value::from(true));
+        }
+        Ok(())
+    }
 }

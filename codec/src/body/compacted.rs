@@ -1,6 +1,11 @@
 //! Encodes and decodes the head of a compacted segment.
 
+use std::iter;
+
 use super::fields::{require_field, walk};
+use super::json::{NameBudget, Object};
+use super::{Body, Payload};
+use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: starts a compacted segment, which replaces another one with the same ordinal.
@@ -69,5 +74,19 @@ impl Compacted {
             replaced_end: require_field(KIND, "was", was)?,
             replaced_crc: require_field(KIND, "crc", crc)?,
         })
+    }
+}
+
+impl<'a> Body<'a> for Compacted {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("through", Value::from(self.through));
+        object.set("end", Value::from(self.end));
+        object.set("replaced_end", Value::from(self.replaced_end));
+        object.set("replaced_crc", Value::from(u64::from(self.replaced_crc)));
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! Encodes and decodes the placeholder of a record whose body a compaction has dropped.
 
+use std::iter;
+
 use super::fields::{bad, fixed, require_field, walk};
-use super::{ObjectId, Payload};
-use crate::msgpack::MsgpackWriter;
+use super::json::{NameBudget, Object, hex};
+use super::{Body, ObjectId, Payload};
+use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, RecordKind};
 
 /// Replaces a record whose body a compaction has dropped.
@@ -82,5 +85,18 @@ impl Dropped {
             return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
         }
         Ok(Dropped { kind, len: require_field(KIND, "len", len)?, hash: require_field(KIND, "hash", hash)? })
+    }
+}
+
+impl<'a> Body<'a> for Dropped {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("of", Value::from(self.kind.to_string()));
+        object.set("len", Value::from(self.len));
+        object.set("hash", Value::from(hex(&self.hash)));
+        Ok(())
     }
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::Payload;
 use super::fields::{bad, fixed, list, require_field, walk, walk_map};
+use super::json::{NameBudget, Object, array, payload, tags};
 use super::opened::{read_tags, write_tags};
+use super::{Body, Payload};
 use crate::Error;
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::record::time_text;
 
 /// Imports the slices of an export into a new session, including LOG slices. Items that do not fit
 /// into the record are in the import records after it, in order, which contain nothing else.
@@ -125,5 +127,26 @@ impl<'a> ImportedSlice<'a> {
             items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
         }
         Ok(ImportedSlice { slice: require_field("import", "slices.s", slice)?, items })
+    }
+}
+
+impl<'a> Body<'a> for Import<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.slices.iter().flat_map(|slice| &slice.items).map(|(item, _)| *item)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("from", self.from.map_or(Value::Nil, |id| Value::from(id.to_string())));
+        object
+            .set("exported_at", self.exported_at_us.map_or(Value::Nil, |time| Value::from(time_text(time))));
+        object.set("tags", tags(self.tags));
+        let slices = array(self.slices.into_iter(), |slice| {
+            let mut object = Object::with_capacity(2);
+            object.set("slice", names.slice(slice.slice, 2)?);
+            object.set("items", array(slice.items.iter(), |(item, _)| payload(*item))?);
+            Ok(object.into_part())
+        });
+        object.set("slices", slices?);
+        Ok(())
     }
 }

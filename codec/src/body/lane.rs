@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 
 use super::fields::{FieldWriter, walk};
+use super::lane_fields;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
 
@@ -43,6 +44,19 @@ pub struct Lane<'a> {
     pub name: Option<Cow<'a, str>>,
 }
 
+/// Names the fields of a kind of record that state its lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneFields {
+    /// None: no host's call writes the record, or it belongs to the lane of another record.
+    None,
+    /// `lane`.
+    NameOnly,
+    /// `in` and `lane`, which the body's type does not contain.
+    Separate,
+    /// `in` and `lane`, which the body's type contains with its scope.
+    InScope,
+}
+
 impl<'a> Lane<'a> {
     /// Returns whether this is the main lane, which takes no bytes.
     #[inline]
@@ -59,28 +73,14 @@ impl<'a> Lane<'a> {
     /// its version is unsupported, or if a field of the lane is malformed. A body that decodes as
     /// one of its kind has no malformed lane.
     pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
-        let has_lane = match kind {
-            // An event has two fields of its own, and nearly all events have no others.
-            RecordKind::Dispatch => !body.starts_with(b"\x82\xa1e"),
-            RecordKind::Snapshot
-            | RecordKind::Rollback
-            | RecordKind::ToolBegin
-            | RecordKind::Observed
-            | RecordKind::Settle => true,
-            RecordKind::Input
-            | RecordKind::Request
-            | RecordKind::Answer
-            | RecordKind::Turn
-            | RecordKind::Shortened
-            | RecordKind::PromptAccepted
-            | RecordKind::AdapterState => true,
-            _ => false,
-        };
         let mut lane = Lane::default();
-        if has_lane {
+        let fields = lane_fields(kind);
+        // An event has two fields of its own, and nearly all events have no others.
+        let is_plain_event = kind == RecordKind::Dispatch && body.starts_with(b"\x82\xa1e");
+        if fields != LaneFields::None && !is_plain_event {
             walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
         }
-        if kind == RecordKind::ToolBegin {
+        if fields == LaneFields::NameOnly {
             lane.within = None;
         }
         Ok(lane)

@@ -68,6 +68,7 @@ mod dispatch;
 mod dropped;
 pub(crate) mod fields;
 mod import;
+pub(crate) mod json;
 mod lane;
 mod observed;
 pub(crate) mod opened;
@@ -111,10 +112,16 @@ pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
 
+use std::collections::BTreeSet;
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
-use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
+use crate::kind::record_kinds;
+use crate::msgpack::{JsonStream, MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits};
 use crate::{Error, RecordKind};
+use json::{NameBudget, Object, Part, set_lane};
+use lane::LaneFields;
 
 /// Names the effect of a rollback on a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -267,43 +274,94 @@ pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     listed.unwrap_or_default()
 }
 
-/// Checks that a body decodes as a body of its kind. If this version does not decode the kind, the
-/// body only has to be one MessagePack value. The bodies of `SYNCED` and `CLOSED` are not checked.
-///
-/// # Errors
-///
-/// [`Error::Body`] if the body does not decode as one of its kind. If this version does not decode
-/// the kind:
-///
-/// - [`Error::Truncated`] if the value ends early.
-/// - [`Error::Malformed`] if the body is not exactly one MessagePack value.
-/// - [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
-pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
-    match kind {
-        RecordKind::Opened => SessionOpening::decode(body).map(drop),
-        RecordKind::Declare | RecordKind::Declared => Declare::decode(body).map(drop),
-        RecordKind::Dispatch => Dispatch::decode(body).map(drop),
-        RecordKind::Snapshot => SnapshotBody::decode(body).map(drop),
-        RecordKind::Rollback => Rollback::decode(body).map(drop),
-        RecordKind::ToolBegin => ToolBegin::decode(body).map(drop),
-        RecordKind::ToolEnd => ToolEnd::decode(body).map(drop),
-        RecordKind::Settle => Settle::decode(body).map(drop),
-        RecordKind::Observed => Observed::decode(body).map(drop),
-        RecordKind::Import => Import::decode(body).map(drop),
-        RecordKind::Replicated => Replicated::decode(body).map(drop),
-        RecordKind::Input => Input::decode(body).map(drop),
-        RecordKind::Request => Request::decode(body).map(drop),
-        RecordKind::Answer => AnswerBody::decode(body).map(drop),
-        RecordKind::Turn => Turn::decode(body).map(drop),
-        RecordKind::Shortened => Shortened::decode(body).map(drop),
-        RecordKind::PromptAccepted => PromptAccepted::decode(body).map(drop),
-        RecordKind::AdapterState => AdapterState::decode(body).map(drop),
-        RecordKind::Resumed => Resumed::decode(body).map(drop),
-        RecordKind::Seal => Seal::decode(body).map(drop),
-        RecordKind::Dropped => Dropped::decode(body).map(drop),
-        RecordKind::Compacted => Compacted::decode(body).map(drop),
-        RecordKind::Base => Base::decode(body).map(drop),
-        RecordKind::Synced | RecordKind::Closed => Ok(()),
-        _ => crate::msgpack::check(body),
+/// What each kind of record declares about its body.
+trait Body<'a>: Sized {
+    /// Returns the payloads of the record.
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>>;
+
+    /// Sets the fields of the JSON form, except those of a [separate](LaneFields::Separate) lane.
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error>;
+}
+
+/// The body of `synced` and `closed` frames, which is not read.
+struct Empty;
+
+impl Empty {
+    fn decode(_: &[u8]) -> Result<Empty, Error> {
+        Ok(Empty)
     }
+}
+
+impl<'a> Body<'a> for Empty {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, _: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+macro_rules! match_kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $body:ident, $lane:ident;)*) => {
+        /// Checks that a body decodes as a body of its kind. If this version does not know the kind,
+        /// the body only has to be one MessagePack value. The bodies of `synced` and `closed` frames
+        /// are not checked.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::Body`] if the body does not decode as one of its kind. If this version does not
+        /// know the kind:
+        ///
+        /// - [`Error::Truncated`] if the value ends early.
+        /// - [`Error::Malformed`] if the body is not exactly one MessagePack value.
+        /// - [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
+        pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body).map(drop),)*
+                RecordKind::Unknown(_) => crate::msgpack::check(body),
+            }
+        }
+
+        fn lane_fields(kind: RecordKind) -> LaneFields {
+            match kind {
+                $(RecordKind::$name => LaneFields::$lane,)*
+                RecordKind::Unknown(_) => LaneFields::None,
+            }
+        }
+
+        /// Returns the ids of the objects that a body refers to; none if it does not decode.
+        pub(crate) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body).map(objects_of).unwrap_or_default(),)*
+                RecordKind::Unknown(_) => BTreeSet::new(),
+            }
+        }
+
+        /// Sets the fields of the JSON form of a body.
+        pub(crate) fn set_json<'a>(
+            kind: RecordKind,
+            body: &'a [u8],
+            object: &mut Object<'a>,
+            names: &mut NameBudget<'_>,
+        ) -> Result<(), Error> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body)?.set_json(object, names)?,)*
+                RecordKind::Unknown(_) => {
+                    let stream = JsonStream::new(body, ValueLimits::of_payload());
+                    object.set("body", stream.map_or(Part::Hex(body), Part::Payload));
+                }
+            }
+            if matches!(lane_fields(kind), LaneFields::NameOnly | LaneFields::Separate) {
+                set_lane(object, Lane::decode(kind, body)?);
+            }
+            Ok(())
+        }
+    };
+}
+
+record_kinds!(match_kinds);
+
+fn objects_of<'a>(mut body: impl Body<'a>) -> BTreeSet<ObjectId> {
+    body.payloads().filter_map(|payload| payload.object()).collect()
 }

@@ -1,9 +1,14 @@
 //! Encodes and decodes the envelope frame of an opening for writing.
 
+use std::iter;
+
 use uuid::Uuid;
 
 use super::fields::{fixed, list, require_field, walk};
-use crate::msgpack::MsgpackWriter;
+use super::json::{NameBudget, Object};
+use super::{Body, Payload};
+use crate::msgpack::{MsgpackWriter, Value};
+use crate::record::time_text;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: states that the session was opened for writing. The writer appends it before its first
@@ -72,5 +77,24 @@ impl Resumed {
             Ok(())
         })?;
         Ok(Resumed { epoch: require_field("resumed", "epoch", epoch)?, boot_id, clock_us, recovered, began })
+    }
+}
+
+impl<'a> Body<'a> for Resumed {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("epoch", Value::from(self.epoch));
+        object.set("boot_id", self.boot_id.map_or(Value::Nil, |id| Value::from(id.to_string())));
+        object.set("clock", Value::from(time_text(self.clock_us)));
+        if let Some(recovered) = self.recovered {
+            object.set("recovered", Value::from(recovered));
+        }
+        if !self.began.is_empty() {
+            object.set("began", Value::Array(self.began.into_iter().map(Value::from).collect()));
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! Encodes and decodes a rollback.
 
-use super::Lane;
+use std::iter;
+
 use super::fields::{require_field, walk};
-use crate::msgpack::MsgpackWriter;
+use super::json::{NameBudget, Object};
+use super::{Body, Lane, Payload};
+use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
 
 /// Rolls STATE back to an earlier position.
@@ -42,5 +45,17 @@ impl Rollback {
             Ok(())
         })?;
         Ok(Rollback { to: require_field("rollback", "to", to)?, preserve_logs })
+    }
+}
+
+impl<'a> Body<'a> for Rollback {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("to", Value::from(self.to));
+        object.set("preserve_logs", Value::from(self.preserve_logs));
+        Ok(())
     }
 }

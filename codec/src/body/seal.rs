@@ -1,8 +1,12 @@
 //! Encodes and decodes the envelope frame that ends a segment.
 
+use std::iter;
+
 use super::fields::{fixed, require_field, walk};
+use super::json::{NameBudget, Object, hex};
+use super::{Body, Payload};
 use crate::Error;
-use crate::msgpack::MsgpackWriter;
+use crate::msgpack::{MsgpackWriter, Value};
 
 /// Envelope: ends a segment. The writer appends it after the next segment exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,5 +50,18 @@ impl Seal {
             records: require_field("seal", "records", records)?,
             hash: require_field("seal", "hash", hash)?,
         })
+    }
+}
+
+impl<'a> Body<'a> for Seal {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("next", Value::from(u64::from(self.next)));
+        object.set("records", Value::from(self.records));
+        object.set("hash", Value::from(hex(&self.hash)));
+        Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! Encodes and decodes a snapshot.
 
 use super::fields::{bad, list, walk};
-use super::operation::write_resources;
-use super::{Lane, Payload, Policy, ResourceSnapshot};
+use super::json::{NameBudget, Object};
+use super::operation::{resources_json, write_resources};
+use super::{Body, Lane, Payload, Policy, ResourceSnapshot};
 use crate::Error;
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 
 const SNAPSHOT: &str = "snapshot";
 
@@ -71,4 +72,20 @@ impl<'a> SnapshotBody<'a> {
 fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
     let name = reader.str()?;
     Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("unknown policy `{name}`")))
+}
+
+impl<'a> Body<'a> for SnapshotBody<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("tag", self.tag.map_or(Value::Nil, Value::from));
+        let policies = self.policies.iter().map(|policy| Value::from(policy.name()));
+        object.set("policies", Value::Array(policies.collect()));
+        if !self.resources.is_empty() {
+            object.set("resources", resources_json(self.resources)?);
+        }
+        Ok(())
+    }
 }
