@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 #[cfg(feature = "server")]
 use std::ops::RangeInclusive;
 
-use foldlog::inspect::LogReader;
+use foldlog::inspect::{LogReader, record_title};
 use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;
 
 use crate::documents::timeline::Timeline;
-use crate::record_names::record_name;
 
 pub(crate) const CHUNK_RECORDS: usize = 1024;
 
@@ -292,7 +291,7 @@ impl<'a> Columns<'a> {
         self.count(sequence, path, record, &outcome);
         let kind = place_of(&mut self.kinds, record.kind.to_string());
         let path = place_of(&mut self.paths, path);
-        let name = record_name(record, self.timeline.names());
+        let name = record_title(record, self.timeline.names());
         let chunk = &mut self.chunk;
         chunk.kind.push(kind);
         chunk.path.push(path);

@@ -12,7 +12,7 @@ use super::live::{FoldSources, LiveState};
 use super::live_path::LivePath;
 use super::memory::Watch;
 use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::RecordLocator;

@@ -22,7 +22,7 @@ use super::live_path::LivePath;
 use super::memory::{KeptFor, Watch};
 use super::positions::Positions;
 use super::projection::{AppliedEvent, DecodedValues, FoldContext, LogSlices, Projection};
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
 use crate::items::rows::NewValue;

@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::live::{FoldSources, LiveState};
 use super::projection::AppliedEvent;
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
 use crate::names::DeclaredNames;

@@ -32,7 +32,7 @@ use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;
 use super::operations::Operations;
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use super::unread;
 use crate::error::{Error, Result};
 use crate::items::AnyValue;

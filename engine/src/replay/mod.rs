@@ -124,6 +124,7 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
+use crate::fold::record_kinds::{Author, RecordRules};
 use crate::inspect::{LogReader, RecordedLog};
 use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
@@ -536,19 +537,16 @@ impl<'a> Replay<'a> {
         let mut is_hosts = false;
         let mut begun = false;
         self.log.records(from, end.saturating_sub(1), |record| {
-            is_hosts |= match record.kind {
-                RecordKind::Settle
-                | RecordKind::Declare
-                | RecordKind::Opened
-                | RecordKind::Import
-                | RecordKind::Replicated => false,
-                RecordKind::ToolEnd => {
+            let author = RecordRules::of(record.kind).author;
+            is_hosts |= match author {
+                Author::Engine | Author::Settler => false,
+                Author::RunEnd => {
                     let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
                     begun || end.outcome != Outcome::Interrupted
                 }
-                _ => true,
+                Author::Host | Author::RunStart => true,
             };
-            begun |= record.kind == RecordKind::ToolBegin;
+            begun |= author == Author::RunStart;
             Ok(())
         })?;
         Ok(is_hosts)

@@ -27,7 +27,7 @@ use super::replica_feed::replica_error;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::replication::Replicator;
 use crate::sabotage::{self, Breakage};
 

@@ -28,7 +28,7 @@ use crate::fold::conversation_reading::{self, TextBudget};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::types::encode;
 
 fn json_text(value: &serde_json::Value) -> Vec<u8> {

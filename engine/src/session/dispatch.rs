@@ -20,7 +20,7 @@ use super::write::{PendingEvent, PendingRecord, promises_sync};
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::{AppliedEvent, DecodedValues};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, SliceItems, runs};
 use crate::types::{

@@ -21,7 +21,7 @@ use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::generator::Generator;
 use crate::sabotage::{self, Breakage};
 use crate::types::encode;

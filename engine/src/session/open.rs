@@ -36,7 +36,7 @@ use crate::fold::memory::Watch;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::TornTail;
 use crate::log::exposure;
 use crate::log::image_files;

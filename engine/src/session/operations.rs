@@ -31,7 +31,7 @@ use super::{Session, SessionInner, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
-use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 #[cfg(feature = "async")]
 use crate::offload::offload;

@@ -17,7 +17,7 @@ use super::write::PendingRecord;
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::FrozenProjection;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::reader::RecordLocator;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};

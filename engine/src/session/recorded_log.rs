@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::replay_comparison::RecordComparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
+use crate::fold::record_kinds::{Author, RecordRules};
 use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::operation::ROLLBACK;
@@ -86,22 +87,27 @@ enum Role {
 impl Role {
     fn decode(kind: RecordKind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
         let bad = Error::unread(sequence);
-        Ok(match kind {
-            RecordKind::Opened | RecordKind::Declare | RecordKind::Import | RecordKind::Replicated => {
-                Role::Engines
-            }
-            RecordKind::Observed if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
-            RecordKind::ToolBegin => {
+        Ok(match RecordRules::of(kind).author {
+            Author::Engine => Role::Engines,
+            Author::RunStart => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());
                 let lane = Lane::decode(kind, body).map_err(bad)?.into();
                 Role::Begin { operation, parent: begin.parent, lane }
             }
-            RecordKind::ToolEnd => {
+            Author::RunEnd => {
                 let end = ToolEnd::decode(body).map_err(bad)?;
                 Role::End { begin: end.begin, operation: end.operation() }
             }
-            kind => Role::Other(Lane::decode(kind, body).map_err(bad)?.into()),
+            Author::Host | Author::Settler => {
+                let is_engines =
+                    kind == RecordKind::Observed && Observed::decode(body).map_err(&bad)?.name == ROLLBACK;
+                if is_engines {
+                    Role::Engines
+                } else {
+                    Role::Other(Lane::decode(kind, body).map_err(bad)?.into())
+                }
+            }
         })
     }
 }

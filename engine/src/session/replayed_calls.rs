@@ -14,7 +14,7 @@ use super::replay::Waits;
 use super::schedule::Access;
 use super::write::PendingRecord;
 use crate::error::Result;
-use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
 
 impl Session {

@@ -27,7 +27,7 @@ use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::fence::{self, SessionFence};
 #[cfg(feature = "host-filesystem")]

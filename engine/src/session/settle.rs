@@ -14,7 +14,7 @@ use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};

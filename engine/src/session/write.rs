@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::DecodedValues;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::{RecordBody, RecordRules};
 use crate::items::AnyValue;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind, SyncPlan};
@@ -84,15 +84,7 @@ pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
         _ if kind == RecordKind::Settle && sabotage::is(Breakage::DecisionNotDurable) => false,
-        Durability::Boundary => !matches!(
-            kind,
-            RecordKind::Dispatch
-                | RecordKind::Declare
-                | RecordKind::Observed
-                | RecordKind::Opened
-                | RecordKind::Request
-                | RecordKind::Replicated
-        ),
+        Durability::Boundary => RecordRules::of(kind).synced_at_boundary,
         Durability::Every => true,
     }
 }

@@ -1,0 +1,36 @@
+//! `adapter_state`: the captured state of an adapter.
+
+use foldlog_codec::body::AdapterState;
+use foldlog_codec::image::EntryKind;
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, within};
+use crate::fold::conversations::ConversationNote;
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: true,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| {
+        let state = AdapterState::decode(body).ok()?;
+        let spent = if state.resumable { "" } else { ", not resumable" };
+        Some(within(&state.scope, &format!("{} {}{spent}", state.adapter, state.occasion)))
+    },
+    payloads: NO_PAYLOADS,
+};
+
+impl From<&AdapterState<'_>> for ConversationNote {
+    fn from(state: &AdapterState<'_>) -> ConversationNote {
+        let number = state.supersedes.map_or(0, |sequence| sequence.get().saturating_add(1));
+        ConversationNote {
+            number,
+            flag: state.resumable,
+            ..ConversationNote::new(&state.scope, EntryKind::AdapterState)
+        }
+    }
+}

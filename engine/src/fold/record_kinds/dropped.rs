@@ -1,0 +1,17 @@
+//! `dropped`: the placeholder of a record whose body a compaction has dropped.
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: true,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |_, _| None,
+    payloads: NO_PAYLOADS,
+};

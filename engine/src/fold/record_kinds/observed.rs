@@ -1,0 +1,21 @@
+//! `observed`: a fact that the host or the engine observed.
+
+use foldlog_codec::body::Observed;
+
+use super::{Author, NO_ITEMS, RecordRules};
+use crate::operation::PROGRAMS;
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: false,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    // The system assigns the ids of a call's programs.
+    excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
+    subject: |body, _| Some(Observed::decode(body).ok()?.name),
+    title: |body, _| Some(Observed::decode(body).ok()?.name),
+    payloads: |body| Some(vec![("data", Observed::decode(body).ok()?.data)]),
+};

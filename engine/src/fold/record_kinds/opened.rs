@@ -1,0 +1,31 @@
+//! `opened`: the start of a session.
+
+use foldlog_codec::body::{Parent, SessionOpening};
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Engine,
+    synced_at_boundary: false,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| SessionOpening::decode(body).ok().map(|opened| title(&opened)),
+    payloads: NO_PAYLOADS,
+};
+
+fn title(opened: &SessionOpening) -> String {
+    match opened.parent {
+        Some(Parent::Fork { session, position, .. }) => format!("fork of {session} at {position}"),
+        Some(Parent::Child { session, operation: Some(operation) }) => {
+            // The operation comes first, since the column is too narrow for a session's id.
+            format!("child of operation {operation} of {session}")
+        }
+        Some(Parent::Child { session, operation: None }) => format!("child of {session}"),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,30 @@
+//! `prompt_accepted`: the acceptance of a changed prompt.
+
+use foldlog_codec::body::PromptAccepted;
+use foldlog_codec::image::EntryKind;
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, within};
+use crate::fold::conversations::ConversationNote;
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: true,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| {
+        let PromptAccepted { scope, now, by, .. } = PromptAccepted::decode(body).ok()?;
+        Some(within(&scope, &format!("{}:{} by {by}", now.namespace, now.key)))
+    },
+    payloads: NO_PAYLOADS,
+};
+
+impl From<&PromptAccepted<'_>> for ConversationNote {
+    fn from(accepted: &PromptAccepted<'_>) -> ConversationNote {
+        ConversationNote::new(&accepted.scope, EntryKind::PromptAccepted)
+    }
+}

@@ -1,0 +1,22 @@
+//! `replicated`: the statement that a replica has the session's records.
+
+use foldlog_codec::body::Replicated;
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Engine,
+    synced_at_boundary: false,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| {
+        let Replicated { at, by, epoch } = Replicated::decode(body).ok()?;
+        Some(format!("{at}, epoch {epoch} of {by}"))
+    },
+    payloads: NO_PAYLOADS,
+};

@@ -1,0 +1,19 @@
+//! `rollback`: a return of STATE to an earlier position.
+
+use foldlog_codec::body::Rollback;
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: true,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| Some(format!("to {}", Rollback::decode(body).ok()?.to)),
+    payloads: NO_PAYLOADS,
+};

@@ -1,0 +1,30 @@
+//! `shortened`: the messages that a provider is sent in place of a part of a conversation.
+
+use foldlog_codec::body::Shortened;
+use foldlog_codec::image::EntryKind;
+
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, within};
+use crate::fold::conversations::ConversationNote;
+
+pub(super) const RULES: RecordRules = RecordRules {
+    author: Author::Host,
+    synced_at_boundary: true,
+    added_items: NO_ITEMS,
+    captures: None,
+    not_compared: &[],
+    generated: &[],
+    json_texts: &[],
+    excluded_in_both: |_| None,
+    subject: |_, _| None,
+    title: |body, _| {
+        let Shortened { scope, from, to, .. } = Shortened::decode(body).ok()?;
+        Some(within(&scope, &format!("{from} to {to}")))
+    },
+    payloads: NO_PAYLOADS,
+};
+
+impl From<&Shortened<'_>> for ConversationNote {
+    fn from(shortened: &Shortened<'_>) -> ConversationNote {
+        ConversationNote::new(&shortened.scope, EntryKind::Shortened)
+    }
+}
