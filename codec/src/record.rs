@@ -7,7 +7,7 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::json::{NameBudget, Object, Part};
-use crate::body::{self, Declare, ObjectId};
+use crate::body::{self, Declare, ObjectId, Rollback, ToolEnd};
 use crate::msgpack::Value;
 use crate::{Error, RecordKind, SequenceNumber};
 
@@ -83,6 +83,23 @@ impl<'a> Record<'a> {
     /// not decode.
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         body::objects(self.kind, self.body)
+    }
+
+    /// Returns the rollback if the record is one or includes one: the end of a call that was not
+    /// committed rolls STATE back to the start of the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the body of such a record does not decode.
+    pub fn rollback(&self) -> Result<Option<Rollback>, Error> {
+        match self.kind {
+            RecordKind::Rollback => Rollback::decode(self.body).map(Some),
+            RecordKind::ToolEnd => {
+                let end = ToolEnd::decode(self.body)?;
+                Ok(end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Returns the fields of the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes`

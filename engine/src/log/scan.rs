@@ -39,7 +39,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Parent, Resumed, Rollback, Seal, SessionOpening, ToolEnd};
+use foldlog_codec::body::{Parent, Resumed, Rollback, Seal, SessionOpening};
 use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Record, RecordKind, SequenceNumber};
@@ -464,18 +464,10 @@ impl<'a> ChainWalk<'a> {
                 let opened = SessionOpening::decode(at.frame.body).map_err(body)?;
                 self.openings.push((header.sequence, opened));
             }
-            RecordKind::Rollback => {
-                let rollback = Rollback::decode(at.frame.body).map_err(body)?;
-                self.rollbacks.insert(header.sequence, rollback);
-            }
-            RecordKind::ToolEnd => {
-                // A tool's end record that rolls back the tool's changes is a rollback to the
-                // call's start record.
-                let end = ToolEnd::decode(at.frame.body).map_err(body)?;
-                let rollback = end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true });
+            _ => {
+                let rollback = at.record().rollback().map_err(body)?;
                 self.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
             }
-            _ => {}
         }
         if !header.kind.is_envelope() {
             self.next_sequence += 1;
