@@ -152,32 +152,8 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
         assert_eq!(found, expected);
     }
     let kinds: BTreeSet<RecordKind> = goldens().iter().map(|golden| golden.kind).collect();
-    for kind in [
-        RecordKind::Opened,
-        RecordKind::Declare,
-        RecordKind::Dispatch,
-        RecordKind::Snapshot,
-        RecordKind::Rollback,
-        RecordKind::Import,
-        RecordKind::ToolBegin,
-        RecordKind::ToolEnd,
-        RecordKind::Settle,
-        RecordKind::Observed,
-        RecordKind::Replicated,
-        RecordKind::Input,
-        RecordKind::Request,
-        RecordKind::Answer,
-        RecordKind::Turn,
-        RecordKind::Shortened,
-        RecordKind::PromptAccepted,
-        RecordKind::AdapterState,
-        RecordKind::Synced,
-        RecordKind::Seal,
-        RecordKind::Resumed,
-        RecordKind::Declared,
-        RecordKind::Closed,
-    ] {
-        assert!(kinds.contains(&kind), "{kind} has no golden file");
+    for kind in RecordKind::ALL {
+        assert!(kinds.contains(kind), "{kind} has no golden file");
     }
 }
 

@@ -7,9 +7,9 @@ use foldlog::RecordKind;
 use foldlog::inspect::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    AdapterState, AnswerBody, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane,
-    Observed, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle,
-    Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd, Turn,
+    AdapterState, AnswerBody, Base, Compacted, Declare, Dispatch, Dropped, EventDeclaration, Import, Input,
+    KnownPositions, Lane, Observed, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal,
+    SessionOpening, Settle, Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
@@ -144,7 +144,10 @@ pub fn record(bytes: &[u8]) {
         RecordKind::AdapterState => comes_back!(AdapterState),
         RecordKind::Resumed => comes_back!(Resumed),
         RecordKind::Seal => comes_back!(Seal),
-        _ => {
+        RecordKind::Dropped => comes_back!(Dropped),
+        RecordKind::Compacted => comes_back!(Compacted),
+        RecordKind::Base => comes_back!(Base),
+        RecordKind::Synced | RecordKind::Closed | RecordKind::Unknown(_) => {
             if let Ok(found) = Value::decode(body) {
                 assert_eq!(Value::decode(&found.encode()).map(|twice| twice.encode()), Ok(found.encode()));
             }
