@@ -3,10 +3,11 @@
 use foldlog_codec::body::AnswerBody;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, within};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| AnswerBody::decode(record.body).map(|answer| note(&answer)),
     author: Author::Host,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use foldlog_codec::body::Declare;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Declare::decode(record.body).map(RecordBody::Declare),
     author: Author::Engine,
     synced_at_boundary: false,
     added_items: NO_ITEMS,

@@ -6,12 +6,13 @@ use foldlog_codec::Record;
 use foldlog_codec::body::{Action, AddedItems, BuiltIn, Dispatch, Payload};
 use foldlog_codec::record::RecordNames;
 
-use super::{Author, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Dispatch::decode(record.body).map(RecordBody::Dispatch),
     author: Author::Host,
     synced_at_boundary: false,
     added_items,

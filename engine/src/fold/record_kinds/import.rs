@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::Import;
 
-use super::{Author, NO_PAYLOADS, RecordRules};
+use super::{Author, NO_PAYLOADS, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Import::decode(record.body).map(RecordBody::Import),
     author: Author::Engine,
     synced_at_boundary: true,
     added_items,

@@ -3,10 +3,11 @@
 use foldlog_codec::body::{Input, Role};
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, within};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::{ConversationNote, input_key};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Input::decode(record.body).map(|input| note(&input)),
     author: Author::Host,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

@@ -1,7 +1,7 @@
 //! What the engine knows about each kind of record; one file for each kind.
 //!
-//! [`RecordBody::decode`] and [`RecordRules::of`] are the only complete matches over the kinds.
-//! [`Projection::apply`](super::projection::Projection::apply) matches the decoded body.
+//! [`RecordRules::of`] is the only complete match over the kinds.
+//! [`Projection::apply`](super::projection::Projection::apply) matches the decoded bodies.
 
 mod adapter_state;
 mod answer;
@@ -27,9 +27,8 @@ mod unfolded;
 use std::ops::Deref;
 
 use foldlog_codec::body::{
-    AdapterState, AnswerBody, ConversationScope, Declare, Dispatch, Import, Input, Lane, Payload,
-    PromptAccepted, Replicated, Request, ResourceSnapshot, Rollback, SessionOpening, Settle, Shortened,
-    ToolBegin, ToolEnd, Turn,
+    ConversationScope, Declare, Dispatch, Import, Lane, Payload, Replicated, ResourceSnapshot, Rollback,
+    SessionOpening, Settle, ToolBegin, ToolEnd,
 };
 use foldlog_codec::record::RecordNames;
 use foldlog_codec::{Error as CodecError, Record, RecordKind};
@@ -54,6 +53,12 @@ impl<T> Deref for MaybeOwned<'_, T> {
             MaybeOwned::Owned(own) => own,
             MaybeOwned::Borrowed(of) => of,
         }
+    }
+}
+
+impl<T> From<T> for MaybeOwned<'_, T> {
+    fn from(own: T) -> Self {
+        MaybeOwned::Owned(Box::new(own))
     }
 }
 
@@ -95,45 +100,7 @@ impl<'a> RecordBody<'a> {
     ///
     /// [`Error::Inconsistent`] if the body is not valid for its kind.
     pub(crate) fn decode(record: &Record<'a>) -> Result<RecordBody<'a>> {
-        let Record { sequence, kind, body, .. } = *record;
-        let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));
-        let content = match kind {
-            RecordKind::Opened => SessionOpening::decode(body).map(RecordBody::Opened),
-            RecordKind::Declare => Declare::decode(body).map(RecordBody::Declare),
-            RecordKind::Dispatch => Dispatch::decode(body).map(RecordBody::Dispatch),
-            RecordKind::Import => Import::decode(body).map(RecordBody::Import),
-            RecordKind::Rollback => Rollback::decode(body).map(RecordBody::Rollback),
-            // The snapshot's tag and policies matter for exports only.
-            RecordKind::Snapshot => Ok(RecordBody::Snapshot),
-            RecordKind::Observed => Ok(RecordBody::Observed),
-            RecordKind::Dropped => Ok(RecordBody::Dropped),
-            RecordKind::ToolBegin => {
-                ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(MaybeOwned::Owned(Box::new(begin))))
-            }
-            RecordKind::ToolEnd => {
-                ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
-            }
-            RecordKind::Settle => Settle::decode(body).map(RecordBody::Settle),
-            RecordKind::Replicated => Replicated::decode(body).map(RecordBody::Replicated),
-            RecordKind::Input => Input::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::Request => Request::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::Answer => AnswerBody::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::Turn => Turn::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::Shortened => Shortened::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::PromptAccepted => {
-                PromptAccepted::decode(body).map(|body| conversation((&body).into()))
-            }
-            RecordKind::AdapterState => AdapterState::decode(body).map(|body| conversation((&body).into())),
-            RecordKind::Synced
-            | RecordKind::Seal
-            | RecordKind::Resumed
-            | RecordKind::Declared
-            | RecordKind::Closed
-            | RecordKind::Compacted
-            | RecordKind::Base
-            | RecordKind::Unknown(_) => Ok(RecordBody::Unsupported(kind)),
-        };
-        content.map_err(Error::unread(sequence))
+        (RecordRules::of(record.kind).decode)(record).map_err(Error::unread(record.sequence))
     }
 }
 
@@ -155,11 +122,16 @@ pub(crate) enum Author {
 /// The payloads of a record with their names.
 type NamedPayloads<'a> = Vec<(&'static str, Payload<'a>)>;
 
+type DecodeForFold = for<'a> fn(&Record<'a>) -> Result<RecordBody<'a>, CodecError>;
+type DecodeCaptures = for<'a> fn(&'a [u8]) -> Result<Vec<ResourceSnapshot<'a>>, CodecError>;
+type DecodePayloads = for<'a> fn(&'a [u8]) -> Option<NamedPayloads<'a>>;
 type ItemsInRecord = for<'a> fn(&Record<'a>, u32, &DeclaredNames) -> Result<Vec<AddedItem<'a>>>;
 
 /// What the engine knows about the records of a kind. Its functions take the body; they return
 /// `None` also if it does not decode.
 pub(crate) struct RecordRules {
+    /// Decodes the body for the fold.
+    decode: DecodeForFold,
     pub(crate) author: Author,
     /// Whether a record is durable when its call returns, at `Durability::Boundary`.
     pub(crate) synced_at_boundary: bool,
@@ -167,7 +139,7 @@ pub(crate) struct RecordRules {
     pub(crate) added_items: ItemsInRecord,
     /// Returns the captures that a record names; `None` for kinds that name none. Observations
     /// name some in their data.
-    pub(crate) captures: Option<for<'a> fn(&'a [u8]) -> Result<Vec<ResourceSnapshot<'a>>, CodecError>>,
+    pub(crate) captures: Option<DecodeCaptures>,
     /// Paths of values that are never compared.
     pub(crate) not_compared: &'static [&'static str],
     /// Paths of values that each run generates, and of digests that cover them: a provider's ids,
@@ -184,12 +156,12 @@ pub(crate) struct RecordRules {
     /// Returns the record's name in a listing.
     title: fn(&[u8], &RecordNames) -> Option<String>,
     /// Returns the payloads that a person is shown.
-    payloads: for<'a> fn(&'a [u8]) -> Option<NamedPayloads<'a>>,
+    payloads: DecodePayloads,
 }
 
 const NO_ITEMS: ItemsInRecord = |_, _, _| Ok(Vec::new());
 
-const NO_PAYLOADS: for<'a> fn(&'a [u8]) -> Option<NamedPayloads<'a>> = |_| None;
+const NO_PAYLOADS: DecodePayloads = |_| None;
 
 impl RecordRules {
     pub(crate) fn of(kind: RecordKind) -> &'static RecordRules {
@@ -247,6 +219,11 @@ pub fn shown_payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>
 
 fn present_payloads<'a>(payloads: [(&'static str, Option<Payload<'a>>); 2]) -> NamedPayloads<'a> {
     payloads.into_iter().filter_map(|(name, payload)| Some((name, payload?))).collect()
+}
+
+/// Returns the part of a record of a conversation that the fold retains.
+fn note<'a>(body: impl Into<ConversationNote>) -> RecordBody<'a> {
+    RecordBody::Conversation(Some(body.into()))
 }
 
 /// Returns the title of a record of a conversation: its content and its evaluation.

@@ -2,10 +2,11 @@
 
 use foldlog_codec::body::Observed;
 
-use super::{Author, NO_ITEMS, RecordRules};
+use super::{Author, NO_ITEMS, RecordBody, RecordRules};
 use crate::operation::PROGRAMS;
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |_| Ok(RecordBody::Observed),
     author: Author::Host,
     synced_at_boundary: false,
     added_items: NO_ITEMS,

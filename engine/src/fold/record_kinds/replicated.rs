@@ -2,9 +2,10 @@
 
 use foldlog_codec::body::Replicated;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Replicated::decode(record.body).map(RecordBody::Replicated),
     author: Author::Engine,
     synced_at_boundary: false,
     added_items: NO_ITEMS,

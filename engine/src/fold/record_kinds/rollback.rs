@@ -2,9 +2,10 @@
 
 use foldlog_codec::body::Rollback;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Rollback::decode(record.body).map(RecordBody::Rollback),
     author: Author::Host,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

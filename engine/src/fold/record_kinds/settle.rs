@@ -2,9 +2,10 @@
 
 use foldlog_codec::body::Settle;
 
-use super::{Author, NO_ITEMS, RecordRules, present_payloads};
+use super::{Author, NO_ITEMS, RecordBody, RecordRules, present_payloads};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| Settle::decode(record.body).map(RecordBody::Settle),
     author: Author::Settler,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

@@ -2,9 +2,11 @@
 
 use foldlog_codec::body::SnapshotBody;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules};
+use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    // The snapshot's tag and policies matter for exports only.
+    decode: |_| Ok(RecordBody::Snapshot),
     author: Author::Host,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

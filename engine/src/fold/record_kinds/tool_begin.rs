@@ -2,9 +2,10 @@
 
 use foldlog_codec::body::ToolBegin;
 
-use super::{Author, NO_ITEMS, RecordRules};
+use super::{Author, MaybeOwned, NO_ITEMS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| ToolBegin::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolBegin),
     author: Author::RunStart,
     synced_at_boundary: true,
     added_items: NO_ITEMS,

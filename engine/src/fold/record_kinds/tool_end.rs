@@ -5,13 +5,14 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::{Outcome, ToolEnd};
 
-use super::{Author, RecordRules, present_payloads};
+use super::{Author, MaybeOwned, RecordBody, RecordRules, present_payloads};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::fold::projection::INVOKED_VERSION;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
+    decode: |record| ToolEnd::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolEnd),
     author: Author::RunEnd,
     synced_at_boundary: true,
     added_items,
