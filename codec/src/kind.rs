@@ -38,6 +38,7 @@ macro_rules! define_kinds {
         #[derive(Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         pub enum RecordKind {
+            // A kind is represented as its byte, so conversions need no table.
             $($(#[$doc])* $name = $number,)*
             /// A kind of a later version.
             Unknown(UnknownKind) = 0,

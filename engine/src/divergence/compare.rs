@@ -11,7 +11,7 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber, record};
 use super::Difference;
 use super::left_out::LeaveOut;
 use super::walk::{Contents, DifferenceFlow, ValueComparer};
-use crate::fold::record_kinds::RecordRules;
+use crate::fold::record_kinds::{Comparison, RecordRules};
 use crate::names::DeclaredNames;
 
 /// Fields of a record's JSON form that are not part of its body.
@@ -50,7 +50,7 @@ pub(crate) fn compare_values(
 ) -> (Option<Difference>, bool) {
     let mut walk = ValueComparer::new();
     walk.contents = contents;
-    let rules = RecordRules::of(kind);
+    let rules = &RecordRules::of(kind).comparison;
     (walk.json_texts, walk.addresses) = (rules.json_texts, false);
     walk.left_out.extend(rules.not_compared);
     let found = if kind == RecordKind::Dispatch {
@@ -71,7 +71,7 @@ pub(crate) fn between_logs(
     two_names: &DeclaredNames,
 ) -> Option<Difference> {
     let mut walk = ValueComparer::new();
-    let rules = RecordRules::of(kind);
+    let rules = &RecordRules::of(kind).comparison;
     (walk.json_texts, walk.addresses) = (rules.json_texts, false);
     walk.left_out.extend(rules.not_compared);
     walk.left_out.extend(rules.generated);
@@ -121,7 +121,7 @@ fn others(
     new: &[u8],
     names: &DeclaredNames,
 ) -> DifferenceFlow {
-    walk.left_out.extend(excluded(RecordRules::of(kind), old, new));
+    walk.left_out.extend(excluded(&RecordRules::of(kind).comparison, old, new));
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),
         _ => DifferenceFlow::Continue(()),
@@ -129,7 +129,7 @@ fn others(
 }
 
 /// Returns the path of the value that is not compared, since both records have one there.
-fn excluded(rules: &RecordRules, one: &[u8], two: &[u8]) -> Option<&'static str> {
+fn excluded(rules: &Comparison, one: &[u8], two: &[u8]) -> Option<&'static str> {
     (rules.excluded_in_both)(one).filter(|_| (rules.excluded_in_both)(two).is_some())
 }
 

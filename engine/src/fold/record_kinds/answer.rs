@@ -3,7 +3,7 @@
 use foldlog_codec::body::AnswerBody;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
@@ -12,10 +12,11 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],
-    json_texts: &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
-    excluded_in_both: |_| None,
+    comparison: Comparison {
+        generated: &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],
+        json_texts: &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
+        ..Comparison::COMPLETE
+    },
     subject: |_, _| None,
     title: |body, _| {
         let answer = AnswerBody::decode(body).ok()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use foldlog_codec::body::Declare;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| Declare::decode(record.body).map(RecordBody::Declare),
@@ -12,10 +12,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: false,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| Declare::decode(body).ok().map(|declare| title(&declare)),
     payloads: NO_PAYLOADS,

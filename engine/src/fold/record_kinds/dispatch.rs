@@ -6,7 +6,7 @@ use foldlog_codec::Record;
 use foldlog_codec::body::{Action, AddedItems, BuiltIn, Dispatch, Payload};
 use foldlog_codec::record::RecordNames;
 
-use super::{Author, RecordBody, RecordRules};
+use super::{Author, Comparison, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
@@ -17,10 +17,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: false,
     added_items,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |body, names| Dispatch::decode(body).ok().map(|dispatch| subject(&dispatch, names)),
     title: |body, names| Dispatch::decode(body).ok().map(|dispatch| title(&dispatch, names)),
     payloads: |body| match Dispatch::decode(body).ok()?.action {

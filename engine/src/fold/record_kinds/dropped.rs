@@ -1,6 +1,6 @@
 //! `dropped`: the placeholder of a record whose body a compaction has dropped.
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |_| Ok(RecordBody::Dropped),
@@ -8,10 +8,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |_, _| None,
     payloads: NO_PAYLOADS,

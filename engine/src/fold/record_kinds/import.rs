@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::Import;
 
-use super::{Author, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_PAYLOADS, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
@@ -16,10 +16,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| Some(format!("of {}", Import::decode(body).ok()?.from?)),
     payloads: NO_PAYLOADS,

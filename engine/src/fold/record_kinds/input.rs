@@ -3,7 +3,7 @@
 use foldlog_codec::body::{Input, Role};
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::{ConversationNote, input_key};
 
 pub(super) const RULES: RecordRules = RecordRules {
@@ -12,10 +12,12 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &["$.id", "$.call_id"],
-    json_texts: &["$.blocks.json", "$.provider_payload"],
-    excluded_in_both: |body| Input::decode(body).ok()?.is_error.then_some("$.content"),
+    comparison: Comparison {
+        generated: &["$.id", "$.call_id"],
+        json_texts: &["$.blocks.json", "$.provider_payload"],
+        excluded_in_both: |body| Input::decode(body).ok()?.is_error.then_some("$.content"),
+        ..Comparison::COMPLETE
+    },
     subject: |body, _| Some(Input::decode(body).ok()?.scope.evaluation.into_owned()),
     title: |body, _| {
         let input = Input::decode(body).ok()?;

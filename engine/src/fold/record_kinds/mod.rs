@@ -127,6 +127,26 @@ type DecodeCaptures = for<'a> fn(&'a [u8]) -> Result<Vec<ResourceSnapshot<'a>>, 
 type DecodePayloads = for<'a> fn(&'a [u8]) -> Option<NamedPayloads<'a>>;
 type ItemsInRecord = for<'a> fn(&Record<'a>, u32, &DeclaredNames) -> Result<Vec<AddedItem<'a>>>;
 
+/// How two records of a kind are compared.
+pub(crate) struct Comparison {
+    /// Paths of values that are never compared.
+    pub(crate) not_compared: &'static [&'static str],
+    /// Paths of values that each run generates, and of digests that cover them: a provider's ids,
+    /// its remaining limits, and captures, which contain times of files. Two logs that differ only
+    /// in these count as equal.
+    pub(crate) generated: &'static [&'static str],
+    /// Paths of texts that contain JSON.
+    pub(crate) json_texts: &'static [&'static str],
+    /// Returns the path of a value that is not compared if both records have one there, such as the
+    /// text of an error.
+    pub(crate) excluded_in_both: fn(&[u8]) -> Option<&'static str>,
+}
+
+impl Comparison {
+    const COMPLETE: Comparison =
+        Comparison { not_compared: &[], generated: &[], json_texts: &[], excluded_in_both: |_| None };
+}
+
 /// What the engine knows about the records of a kind. Its functions take the body; they return
 /// `None` also if it does not decode.
 pub(crate) struct RecordRules {
@@ -140,17 +160,7 @@ pub(crate) struct RecordRules {
     /// Returns the captures that a record names; `None` for kinds that name none. Observations
     /// name some in their data.
     pub(crate) captures: Option<DecodeCaptures>,
-    /// Paths of values that are never compared.
-    pub(crate) not_compared: &'static [&'static str],
-    /// Paths of values that each run generates, and of digests that cover them: a provider's ids,
-    /// its remaining limits, and captures, which contain times of files. Two logs that differ only
-    /// in these count as equal.
-    pub(crate) generated: &'static [&'static str],
-    /// Paths of texts that contain JSON.
-    pub(crate) json_texts: &'static [&'static str],
-    /// Returns the path of a value that is not compared if both records have one there, such as the
-    /// text of an error.
-    pub(crate) excluded_in_both: fn(&[u8]) -> Option<&'static str>,
+    pub(crate) comparison: Comparison,
     /// Returns the name that follows the kind in a [`Divergence`](crate::Divergence).
     pub(crate) subject: fn(&[u8], &DeclaredNames) -> Option<String>,
     /// Returns the record's name in a listing.

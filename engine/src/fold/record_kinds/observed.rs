@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::Observed;
 
-use super::{Author, NO_ITEMS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, RecordBody, RecordRules};
 use crate::operation::PROGRAMS;
 
 pub(super) const RULES: RecordRules = RecordRules {
@@ -11,11 +11,11 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: false,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    // The system assigns the ids of a call's programs.
-    excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
+    comparison: Comparison {
+        // The system assigns the ids of a call's programs.
+        excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
+        ..Comparison::COMPLETE
+    },
     subject: |body, _| Some(Observed::decode(body).ok()?.name),
     title: |body, _| Some(Observed::decode(body).ok()?.name),
     payloads: |body| Some(vec![("data", Observed::decode(body).ok()?.data)]),

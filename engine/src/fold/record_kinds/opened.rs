@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::{Parent, SessionOpening};
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| SessionOpening::decode(record.body).map(RecordBody::Opened),
@@ -10,10 +10,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: false,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| SessionOpening::decode(body).ok().map(|opened| title(&opened)),
     payloads: NO_PAYLOADS,

@@ -3,7 +3,7 @@
 use foldlog_codec::body::Request;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
@@ -12,10 +12,12 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: false,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &["$.failure.message"],
-    generated: &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
-    json_texts: &["$.parameters"],
-    excluded_in_both: |_| None,
+    comparison: Comparison {
+        not_compared: &["$.failure.message"],
+        generated: &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
+        json_texts: &["$.parameters"],
+        ..Comparison::COMPLETE
+    },
     subject: |body, _| Some(Request::decode(body).ok()?.scope.evaluation.into_owned()),
     title: |body, _| {
         let request = Request::decode(body).ok()?;

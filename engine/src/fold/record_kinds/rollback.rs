@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::Rollback;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| Rollback::decode(record.body).map(RecordBody::Rollback),
@@ -10,10 +10,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| Some(format!("to {}", Rollback::decode(body).ok()?.to)),
     payloads: NO_PAYLOADS,

@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::Settle;
 
-use super::{Author, NO_ITEMS, RecordBody, RecordRules, present_payloads};
+use super::{Author, Comparison, NO_ITEMS, RecordBody, RecordRules, present_payloads};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| Settle::decode(record.body).map(RecordBody::Settle),
@@ -10,10 +10,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| Settle::decode(body).ok().map(|settle| title(&settle)),
     payloads: |body| {

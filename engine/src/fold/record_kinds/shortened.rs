@@ -3,7 +3,7 @@
 use foldlog_codec::body::Shortened;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
@@ -12,10 +12,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |body, _| {
         let Shortened { scope, from, to, .. } = Shortened::decode(body).ok()?;

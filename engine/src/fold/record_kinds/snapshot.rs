@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::SnapshotBody;
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     // The snapshot's tag and policies matter for exports only.
@@ -11,10 +11,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: Some(|body| Ok(SnapshotBody::decode(body)?.resources)),
-    not_compared: &["$.resources"],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison { not_compared: &["$.resources"], ..Comparison::COMPLETE },
     subject: |_, _| None,
     title: |body, _| SnapshotBody::decode(body).ok()?.tag,
     payloads: NO_PAYLOADS,

@@ -2,7 +2,7 @@
 
 use foldlog_codec::body::ToolBegin;
 
-use super::{Author, MaybeOwned, NO_ITEMS, RecordBody, RecordRules};
+use super::{Author, Comparison, MaybeOwned, NO_ITEMS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| ToolBegin::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolBegin),
@@ -10,10 +10,12 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: Some(|body| Ok(ToolBegin::decode(body)?.resources)),
-    not_compared: &["$.resources", "$.shown"],
-    generated: &["$.call_id", "$.resources"],
-    json_texts: &["$.arguments"],
-    excluded_in_both: |_| None,
+    comparison: Comparison {
+        not_compared: &["$.resources", "$.shown"],
+        generated: &["$.call_id", "$.resources"],
+        json_texts: &["$.arguments"],
+        ..Comparison::COMPLETE
+    },
     subject: |body, _| Some(ToolBegin::decode(body).ok()?.tool.into_owned()),
     title: |body, _| ToolBegin::decode(body).ok().map(title),
     payloads: |body| Some(vec![("arguments", ToolBegin::decode(body).ok()?.arguments)]),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::{Outcome, ToolEnd};
 
-use super::{Author, MaybeOwned, RecordBody, RecordRules, present_payloads};
+use super::{Author, Comparison, MaybeOwned, RecordBody, RecordRules, present_payloads};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::fold::projection::INVOKED_VERSION;
@@ -17,12 +17,14 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items,
     captures: Some(|body| Ok(ToolEnd::decode(body)?.resources)),
-    not_compared: &["$.elapsed_us", "$.not_undone[*].reason"],
-    generated: &["$.call_id", "$.resources"],
-    json_texts: &[],
-    excluded_in_both: |body| {
-        let outcome = ToolEnd::decode(body).ok()?.outcome;
-        (!matches!(outcome, Outcome::Committed | Outcome::Suspended)).then_some("$.shown")
+    comparison: Comparison {
+        not_compared: &["$.elapsed_us", "$.not_undone[*].reason"],
+        generated: &["$.call_id", "$.resources"],
+        excluded_in_both: |body| {
+            let outcome = ToolEnd::decode(body).ok()?.outcome;
+            (!matches!(outcome, Outcome::Committed | Outcome::Suspended)).then_some("$.shown")
+        },
+        ..Comparison::COMPLETE
     },
     subject: |body, _| Some(ToolEnd::decode(body).ok()?.tool.into_owned()),
     title: |body, _| ToolEnd::decode(body).ok().map(|end| title(&end)),

@@ -1,6 +1,6 @@
 //! Envelope frames, which are no records of a host, and kinds of later versions.
 
-use super::{Author, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
     decode: |record| Ok(RecordBody::Unsupported(record.kind)),
@@ -8,10 +8,7 @@ pub(super) const RULES: RecordRules = RecordRules {
     synced_at_boundary: true,
     added_items: NO_ITEMS,
     captures: None,
-    not_compared: &[],
-    generated: &[],
-    json_texts: &[],
-    excluded_in_both: |_| None,
+    comparison: Comparison::COMPLETE,
     subject: |_, _| None,
     title: |_, _| None,
     payloads: NO_PAYLOADS,
