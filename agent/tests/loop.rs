@@ -698,7 +698,7 @@ fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
     session
         .records(0, session.position().unwrap(), |record| {
             bytes += 28 + record.body.len();
-            if record.kind == foldlog::RecordKind::TURN {
+            if record.kind == foldlog::RecordKind::Turn {
                 turns.push(std::mem::take(&mut bytes));
             }
             Ok(())

@@ -74,7 +74,7 @@ fn undone(dir: &Path, steps: u64) -> SizedSession {
         log.event(&data);
     }
     for to in (first..first + steps - 1).rev() {
-        log.record(RecordKind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+        log.record(RecordKind::Rollback, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     log.flush();
     SizedSession { dir: log.dir().to_owned(), size: steps }
@@ -86,9 +86,9 @@ fn unsettled(dir: &Path, calls: u64) -> SizedSession {
     let arguments = foldlog::Value::from("{}").encode();
     for _ in 0..calls {
         let begin =
-            log.record(RecordKind::TOOL_BEGIN, &ToolBegin::new("tool", Payload::new(&arguments)).encode());
+            log.record(RecordKind::ToolBegin, &ToolBegin::new("tool", Payload::new(&arguments)).encode());
         let end = ToolEnd { rolls_back: true, ..ToolEnd::new(begin.into(), "tool", Outcome::Interrupted) };
-        log.record(RecordKind::TOOL_END, &end.encode());
+        log.record(RecordKind::ToolEnd, &end.encode());
     }
     log.flush();
     SizedSession { dir: log.dir().to_owned(), size: calls }

@@ -27,7 +27,7 @@ pub fn now_us() -> i64 {
 
 /// Writes a frame with its CRC.
 pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let (kind, watermark) = (RecordKind::DISPATCH, sequence);
+    let (kind, watermark) = (RecordKind::Dispatch, sequence);
     let header = Header {
         crc: 0,
         predecessor_crc: 1,

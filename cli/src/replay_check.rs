@@ -81,7 +81,7 @@ impl Unlike {
             lane = Lane::decode(record.kind, record.body).unwrap_or_default().into();
             let value = record.to_value(&names).unwrap_or_default();
             let of = ["event", "operation"].iter().find_map(|field| value.get(field)?.as_str());
-            name = match of.filter(|_| record.kind == RecordKind::DISPATCH) {
+            name = match of.filter(|_| record.kind == RecordKind::Dispatch) {
                 Some(of) => format!("{} {of}", record.kind),
                 None => record.kind.to_string(),
             };

@@ -34,7 +34,7 @@ impl SegmentDigest {
     /// Adds the next record. `time_us` is in microseconds since 1970-01-01 UTC.
     pub fn update(&mut self, sequence: SequenceNumber, kind: RecordKind, time_us: i64, body: &[u8]) {
         self.records += 1;
-        let dropped = (kind == RecordKind::DROPPED).then(|| Dropped::decode(body).ok()).flatten();
+        let dropped = (kind == RecordKind::Dropped).then(|| Dropped::decode(body).ok()).flatten();
         let (kind, hash) = match dropped {
             Some(dropped) => (dropped.kind, dropped.hash),
             None => (kind, *blake3::hash(body).as_bytes()),
@@ -72,9 +72,9 @@ mod tests {
         let mut bytes = Vec::new();
         for sequence in 0..1_500_u64 {
             let (time_us, body) = (-5 - sequence as i64, sequence.to_string().repeat(9));
-            digest.update(sequence.into(), RecordKind::DISPATCH, time_us, body.as_bytes());
+            digest.update(sequence.into(), RecordKind::Dispatch, time_us, body.as_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
-            bytes.push(RecordKind::DISPATCH.byte());
+            bytes.push(RecordKind::Dispatch.byte());
             bytes.extend_from_slice(&time_us.to_le_bytes());
             bytes.extend_from_slice(blake3::hash(body.as_bytes()).as_bytes());
             assert_eq!(digest.finish(), *blake3::hash(&bytes).as_bytes(), "{sequence}");

@@ -154,7 +154,7 @@ impl<'a> Frame<'a> {
 ///     body_len: 0,
 ///     sequence: 100.into(),
 ///     watermark: 100.into(),
-///     kind: RecordKind::SNAPSHOT,
+///     kind: RecordKind::Snapshot,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();
@@ -257,7 +257,7 @@ fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
 ///     body_len: 0,
 ///     sequence: 105.into(),
 ///     watermark: 103.into(),
-///     kind: RecordKind::SNAPSHOT,
+///     kind: RecordKind::Snapshot,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();
@@ -411,7 +411,7 @@ mod tests {
             body_len: 0,
             sequence,
             watermark,
-            kind: RecordKind::DISPATCH,
+            kind: RecordKind::Dispatch,
             time_us,
         }
     }

@@ -602,7 +602,7 @@ mod tests {
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             replicated: Some(Replicated { at: "a bucket".to_owned(), by: "worker 7".to_owned(), epoch: 3 }),
-            unsupported: Some((39.into(), RecordKind::OBSERVED)),
+            unsupported: Some((39.into(), RecordKind::Observed)),
             open: vec![OpenOperation {
                 operation: 30.into(),
                 begin: 33.into(),

@@ -48,7 +48,7 @@
 //!     body_len: 0,
 //!     sequence: 105.into(),
 //!     watermark: 103.into(),
-//!     kind: RecordKind::DISPATCH,
+//!     kind: RecordKind::Dispatch,
 //!     time_us: 1_767_323_045_678_901,
 //! };
 //! let mut bytes = Vec::new();

@@ -152,32 +152,8 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
         assert_eq!(found, expected);
     }
     let kinds: BTreeSet<RecordKind> = goldens().iter().map(|golden| golden.kind).collect();
-    for kind in [
-        RecordKind::OPENED,
-        RecordKind::DECLARE,
-        RecordKind::DISPATCH,
-        RecordKind::SNAPSHOT,
-        RecordKind::ROLLBACK,
-        RecordKind::IMPORT,
-        RecordKind::TOOL_BEGIN,
-        RecordKind::TOOL_END,
-        RecordKind::SETTLE,
-        RecordKind::OBSERVED,
-        RecordKind::REPLICATED,
-        RecordKind::INPUT,
-        RecordKind::REQUEST,
-        RecordKind::ANSWER,
-        RecordKind::TURN,
-        RecordKind::SHORTENED,
-        RecordKind::PROMPT_ACCEPTED,
-        RecordKind::ADAPTER_STATE,
-        RecordKind::SYNCED,
-        RecordKind::SEAL,
-        RecordKind::RESUMED,
-        RecordKind::DECLARED,
-        RecordKind::CLOSED,
-    ] {
-        assert!(kinds.contains(&kind), "{kind} has no golden file");
+    for kind in RecordKind::ALL {
+        assert!(kinds.contains(kind), "{kind} has no golden file");
     }
 }
 
@@ -268,7 +244,7 @@ fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
     assert_eq!(found.encode(), body, "a reader that writes it again writes the same record");
     let golden = Golden {
         name: "later",
-        kind: RecordKind::TOOL_END,
+        kind: RecordKind::ToolEnd,
         body: Body::ToolEnd(later),
         lane: Lane::default(),
     };

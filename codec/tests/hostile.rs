@@ -291,7 +291,7 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
     };
     let mut names = RecordNames::default();
     names.learn(&declare);
-    for (kind, body) in [(RecordKind::DISPATCH, dispatch), (RecordKind::DECLARED, declare.encode())] {
+    for (kind, body) in [(RecordKind::Dispatch, dispatch), (RecordKind::Declared, declare.encode())] {
         let record = Record { sequence: 0.into(), kind, time_us: 0, body: &body };
         assert!(record.to_value(&names).is_ok(), "{kind}");
         assert_eq!(excess(bound(body.len()), || take(record.to_value(&names))), 0, "{kind}");

@@ -181,15 +181,15 @@ fn recorded() -> Vec<(RecordKind, Vec<u8>)> {
         let kind = text_of(&fields(line)["type"]);
         let mut taken = 1;
         records.push(match kind.as_str() {
-            "system" => (RecordKind::ADAPTER_STATE, state(line, "init", None)),
-            "result" => (RecordKind::ADAPTER_STATE, state(line, "complete", Some(0))),
-            "user" => (RecordKind::INPUT, input(line)),
+            "system" => (RecordKind::AdapterState, state(line, "init", None)),
+            "result" => (RecordKind::AdapterState, state(line, "complete", Some(0))),
+            "user" => (RecordKind::Input, input(line)),
             _ => {
                 let same = |other: &&&str| {
                     text_of(&fields(other)["type"]) == "assistant" && message_id(other) == message_id(line)
                 };
                 taken += rest.iter().take_while(same).count();
-                (RecordKind::ANSWER, answer(&lines[..taken]))
+                (RecordKind::Answer, answer(&lines[..taken]))
             }
         });
         lines = &lines[taken..];
@@ -200,11 +200,11 @@ fn recorded() -> Vec<(RecordKind, Vec<u8>)> {
 /// Returns the lines from which a record was made.
 fn lines_of(kind: RecordKind, body: &[u8]) -> Vec<String> {
     match kind {
-        RecordKind::ADAPTER_STATE => {
+        RecordKind::AdapterState => {
             let state = AdapterState::decode(body).unwrap();
             vec![serde_json::to_string(&Value::decode(state.state.bytes()).unwrap()).unwrap()]
         }
-        RecordKind::INPUT => {
+        RecordKind::Input => {
             let input = Input::decode(body).unwrap();
             let content = match (input.blocks, input.content) {
                 (Some(blocks), _) => decoded(blocks.json),
@@ -241,13 +241,13 @@ fn every_line_of_a_stream_can_be_written_again_from_its_records() {
     let records = recorded();
     let kinds: Vec<RecordKind> = records.iter().map(|(kind, _)| *kind).collect();
     let expected = [
-        RecordKind::ADAPTER_STATE,
-        RecordKind::INPUT,
-        RecordKind::ANSWER,
-        RecordKind::INPUT,
-        RecordKind::INPUT,
-        RecordKind::ANSWER,
-        RecordKind::ADAPTER_STATE,
+        RecordKind::AdapterState,
+        RecordKind::Input,
+        RecordKind::Answer,
+        RecordKind::Input,
+        RecordKind::Input,
+        RecordKind::Answer,
+        RecordKind::AdapterState,
     ];
     assert_eq!(kinds, expected, "the lines of one message are one answer");
     let found: Vec<String> = records.iter().flat_map(|(kind, body)| lines_of(*kind, body)).collect();

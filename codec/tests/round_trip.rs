@@ -5,6 +5,9 @@
 
 mod generated;
 
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use foldlog_codec::body::{
     Action, AdapterState, AnswerBody, Declare, Dispatch, Import, Input, Lane, ObjectId, Observed, Payload,
     PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle, Shortened,
@@ -178,15 +181,15 @@ proptest! {
         prop_assert_eq!(Lane::decode(kind, laned), Ok(lane.clone()));
         prop_assert_eq!(lane.is_main(), laned == body);
         match kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 prop_assert_eq!(Dispatch::decode(laned), Dispatch::decode(&body));
                 let plain = Dispatch::plain_event(&body);
                 prop_assert_eq!(Dispatch::plain_event(laned), plain);
             }
-            RecordKind::SNAPSHOT => prop_assert_eq!(SnapshotBody::decode(laned), SnapshotBody::decode(&body)),
-            RecordKind::ROLLBACK => prop_assert_eq!(Rollback::decode(laned), Rollback::decode(&body)),
-            RecordKind::OBSERVED => prop_assert_eq!(Observed::decode(laned), Observed::decode(&body)),
-            RecordKind::SETTLE => prop_assert_eq!(Settle::decode(laned), Settle::decode(&body)),
+            RecordKind::Snapshot => prop_assert_eq!(SnapshotBody::decode(laned), SnapshotBody::decode(&body)),
+            RecordKind::Rollback => prop_assert_eq!(Rollback::decode(laned), Rollback::decode(&body)),
+            RecordKind::Observed => prop_assert_eq!(Observed::decode(laned), Observed::decode(&body)),
+            RecordKind::Settle => prop_assert_eq!(Settle::decode(laned), Settle::decode(&body)),
             _ => prop_assert_eq!(ToolBegin::decode(laned), ToolBegin::decode(&body)),
         }
     }
@@ -335,7 +338,7 @@ fn a_malformed_lane_is_refused_with_its_record() {
     for (name, value) in [("lane", Value::from(5_u64)), ("lane", Value::Nil), ("in", Value::from("5"))] {
         let body = rollback(name, value);
         assert!(matches!(Rollback::decode(&body), Err(Error::Body { .. })), "{name}");
-        assert!(matches!(Lane::decode(RecordKind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
+        assert!(matches!(Lane::decode(RecordKind::Rollback, &body), Err(Error::Body { .. })), "{name}");
     }
     assert_eq!(Rollback::decode(&rollback("later", Value::Nil)).map(|it| it.to), Ok(1.into()));
 }
@@ -378,12 +381,33 @@ fn values_are_appended_one_behind_the_other_and_what_is_refused_leaves_nothing()
 }
 
 #[test]
-fn every_kind_survives_its_byte() {
-    for byte in 1..=u8::MAX {
-        let kind = RecordKind::from_byte(byte).unwrap();
-        assert_eq!(kind.byte(), byte);
-        assert_eq!(RecordKind::from_name(kind.name()), kind.is_known().then_some(kind));
+fn a_kind_is_its_byte_in_comparisons_hashes_and_serde() {
+    let hash = |value: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        value(&mut hasher);
+        hasher.finish()
+    };
+    let kinds: Vec<(u8, RecordKind)> =
+        (0..=u8::MAX).filter_map(|byte| Some((byte, RecordKind::from_byte(byte)?))).collect();
+    assert_eq!(kinds.len(), 255, "0 is no kind");
+    assert!(serde_json::from_str::<RecordKind>("0").is_err());
+    for (byte, kind) in &kinds {
+        assert_eq!(kind.byte(), *byte);
+        assert_eq!(kind.is_known(), RecordKind::ALL.contains(kind));
+        assert_eq!(kind.is_known(), !matches!(kind, RecordKind::Unknown(_)));
+        assert_eq!(kind.is_envelope(), *byte >= 128);
+        assert_eq!(RecordKind::from_name(kind.name()), kind.is_known().then_some(*kind));
+        assert_eq!(hash(&|hasher| kind.hash(hasher)), hash(&|hasher| byte.hash(hasher)));
+        assert_eq!(serde_json::to_string(kind).unwrap(), byte.to_string());
+        assert_eq!(serde_json::from_str::<RecordKind>(&byte.to_string()).unwrap(), *kind);
+        for (other_byte, other) in &kinds {
+            assert_eq!(kind == other, byte == other_byte);
+            assert_eq!(kind.cmp(other), byte.cmp(other_byte));
+            assert_eq!(kind.partial_cmp(other), byte.partial_cmp(other_byte));
+        }
     }
+    let names: BTreeSet<&str> = RecordKind::ALL.iter().map(|kind| kind.name()).collect();
+    assert_eq!(names.len(), RecordKind::ALL.len());
 }
 
 /// The JSON form of a record never nests deeper than readers of JSON accept, including the engine's
@@ -396,7 +420,7 @@ fn however_deep_a_body_is_its_json_form_can_be_read() {
         let data = deep(levels);
         let action = Action::Event { event: 0, data: Payload::new(&data) };
         let dispatch = Dispatch { action, effects: None }.encode();
-        for (kind, body) in [(RecordKind::DISPATCH, &dispatch), (RecordKind::from_byte(100).unwrap(), &data)]
+        for (kind, body) in [(RecordKind::Dispatch, &dispatch), (RecordKind::from_byte(100).unwrap(), &data)]
         {
             let record = Record { sequence: 0.into(), kind, time_us: 0, body };
             let Ok(shown) = record.to_json(&RecordNames::default()) else { continue };

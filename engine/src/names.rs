@@ -103,6 +103,11 @@ impl DeclaredNames {
         Declare { events: self.events.values().cloned().collect(), slices: self.slices.clone() }
     }
 
+    /// Returns the name of an event, or a substitute if the log has not declared it.
+    pub(crate) fn event_name(&self, id: u32) -> String {
+        self.event(id).map_or_else(|| format!("event-{id}"), |event| event.name.clone())
+    }
+
     pub(crate) fn slice_name(&self, id: u32) -> String {
         self.slice(id).map_or_else(|| format!("slice-{id}"), |slice| slice.name.clone())
     }

@@ -325,10 +325,10 @@ impl Pass<'_> {
             let is_ours = counts && self.dropped.holds(sequence);
             let dropped = match kind {
                 // A later compaction dropped it, with details that are unknown here.
-                RecordKind::DROPPED if !counts || Some(sequence) > self.dropped.through() => {
+                RecordKind::Dropped if !counts || Some(sequence) > self.dropped.through() => {
                     return Ok(None);
                 }
-                RecordKind::DROPPED => {
+                RecordKind::Dropped => {
                     counted.before += u64::from(is_ours);
                     Dropped::decode(record.body)
                         .map_err(|_| malformed("one of its dropped records cannot be decoded"))?
@@ -339,7 +339,7 @@ impl Pass<'_> {
                     return Ok(is_shorter.then_some(body));
                 }
                 _ if !is_ours => return Ok(None),
-                RecordKind::DISPATCH => {
+                RecordKind::Dispatch => {
                     counted.dropped += 1;
                     Dropped::from_body(kind, record.body)
                 }

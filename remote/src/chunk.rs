@@ -228,8 +228,8 @@ impl ChunkCaptures<'_> {
 ///     note: String::new(),
 /// };
 /// let mut encoder = ChunkEncoder::new(head.clone())?;
-/// encoder.push(Record { sequence: 40.into(), kind: RecordKind::DISPATCH, time_us: 1, body: b"one" })?;
-/// encoder.push(Record { sequence: 41.into(), kind: RecordKind::DISPATCH, time_us: 2, body: b"two" })?;
+/// encoder.push(Record { sequence: 40.into(), kind: RecordKind::Dispatch, time_us: 1, body: b"one" })?;
+/// encoder.push(Record { sequence: 41.into(), kind: RecordKind::Dispatch, time_us: 2, body: b"two" })?;
 /// let bytes = encoder.finish().bytes;
 ///
 /// let chunk = Chunk::decode(&bytes, 3)?;
@@ -428,7 +428,7 @@ impl<'a> Chunk<'a> {
         }
         for record in self.records() {
             match bodies(&record)? {
-                Some(body) => write_record(&mut out, RecordKind::DROPPED, record.time_us, &body),
+                Some(body) => write_record(&mut out, RecordKind::Dropped, record.time_us, &body),
                 None => write_record(&mut out, record.kind, record.time_us, record.body),
             }
         }

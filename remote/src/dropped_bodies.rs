@@ -28,10 +28,10 @@ enum Data {
 impl DroppedBodiesTracker {
     /// Processes the next record, which is in the chunk with this number.
     pub(crate) fn see(&mut self, chunk: u64, record: &Record<'_>) {
-        if record.kind == RecordKind::OPENED {
+        if record.kind == RecordKind::Opened {
             // Records about a fork's parent do not apply to the fork.
             (self.newest, self.went_back_to) = (None, BTreeSet::new());
-        } else if record.kind == RecordKind::ROLLBACK
+        } else if record.kind == RecordKind::Rollback
             && self.newest.is_some()
             && let Ok(rollback) = Rollback::decode(record.body)
         {
@@ -40,7 +40,7 @@ impl DroppedBodiesTracker {
             let here = || Data::Here(data.bytes().to_vec());
             let data = data.object().map_or_else(here, Data::Payload);
             (self.newest, self.went_back_to) = (Some((record.sequence, data)), BTreeSet::new());
-        } else if record.kind == RecordKind::DROPPED
+        } else if record.kind == RecordKind::Dropped
             && self.known_in.last().is_none_or(|(number, _)| *number != chunk)
             && Dropped::decode_known(record.body).is_ok_and(|known| known.is_some())
         {
@@ -121,9 +121,9 @@ mod tests {
             (Some(3), Some(10), true),
         ] {
             let mut said = DroppedBodiesTracker::default();
-            before.iter().for_each(|to| said.see(0, &record(RecordKind::ROLLBACK, 10, &rollback(*to))));
-            said.see(0, &record(RecordKind::OBSERVED, 11, &observed()));
-            behind.iter().for_each(|to| said.see(0, &record(RecordKind::ROLLBACK, 12, &rollback(*to))));
+            before.iter().for_each(|to| said.see(0, &record(RecordKind::Rollback, 10, &rollback(*to))));
+            said.see(0, &record(RecordKind::Observed, 11, &observed()));
+            behind.iter().for_each(|to| said.see(0, &record(RecordKind::Rollback, 12, &rollback(*to))));
             assert_eq!(dropped(&said), is_dropped, "{before:?}, {behind:?}");
         }
     }
@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn what_was_said_of_a_parent_is_not_said_of_its_fork() {
         let mut said = DroppedBodiesTracker::default();
-        said.see(0, &record(RecordKind::OBSERVED, 11, &observed()));
+        said.see(0, &record(RecordKind::Observed, 11, &observed()));
         assert!(dropped(&said));
-        said.see(0, &record(RecordKind::OPENED, 12, &[]));
+        said.see(0, &record(RecordKind::Opened, 12, &[]));
         assert!(!dropped(&said) && !said.is_anything());
     }
 }

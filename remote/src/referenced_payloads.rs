@@ -20,7 +20,7 @@ impl ReferencedPayloads {
         if !is_read {
             self.unknown.get_or_insert(record.sequence);
         }
-        let known = (record.kind == RecordKind::DROPPED).then(|| Dropped::decode_known(record.body));
+        let known = (record.kind == RecordKind::Dropped).then(|| Dropped::decode_known(record.body));
         let known = known.and_then(|known| known.ok().flatten());
         self.hashes.extend(record.objects().iter().chain(&known).map(|object| object.hash));
     }

@@ -30,7 +30,7 @@ use crate::writer::ChunkWriter;
 ///
 /// let remote = Remote::new(Arc::new(InMemory::new()), "team/agents", Retries::default())?;
 /// let session = uuid::Uuid::from_u128(7);
-/// let record = |sequence: u64, body| Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body };
+/// let record = |sequence: u64, body| Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body };
 ///
 /// let mut first = remote.claim(session, "worker 1", |_| {})?;
 /// assert_eq!(first.append([record(0, b"begun")])?, 1);

@@ -115,7 +115,7 @@ impl ForgedLog {
             idempotency: Idempotency::Natural,
             ..ToolBegin::new("tool", Payload::new(&arguments))
         };
-        self.record(RecordKind::TOOL_BEGIN, &begin.encode())
+        self.record(RecordKind::ToolBegin, &begin.encode())
     }
 
     fn fail(&mut self, begin: u64, parent: Option<u64>) {
@@ -126,7 +126,7 @@ impl ForgedLog {
             elapsed_us: 1,
             ..ToolEnd::new(begin.into(), "tool", Outcome::Failed)
         };
-        self.record(RecordKind::TOOL_END, &end.encode());
+        self.record(RecordKind::ToolEnd, &end.encode());
     }
 
     fn dir(&self) -> PathBuf {
@@ -167,13 +167,13 @@ fn replaced_items(count: usize) -> ForgedLog {
         let added = AddedItems::Items { items: vec![Payload::new(&one); count], version: 1 };
         let effect = Effect { slice: 1, removed: RemovedItems::All, added, before: None };
         forge.record(
-            RecordKind::DISPATCH,
+            RecordKind::Dispatch,
             &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode(),
         );
     }
     let last = forge.log.next();
     for to in last - 4..last {
-        forge.record(RecordKind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+        forge.record(RecordKind::Rollback, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     forge.done()
 }
@@ -264,7 +264,7 @@ fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
         item: "said".to_owned(),
     });
     let declare = Declare { events: Vec::new(), slices: slices.collect() };
-    forge.record(RecordKind::DECLARE, &declare.encode());
+    forge.record(RecordKind::Declare, &declare.encode());
     let mut open = Vec::new();
     let said = Value::from("said").encode();
     for _ in 0..1_000 {
@@ -490,7 +490,7 @@ fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budge
             let added = AddedItems::Items { items: vec![Payload::new(&one); 20_000], version: 1 };
             let effect = Effect { slice: 1, removed: RemovedItems::None, added, before: None };
             let dispatch = Dispatch { action: Action::Seed, effects: Some(vec![effect]) };
-            forge.record(RecordKind::DISPATCH, &dispatch.encode());
+            forge.record(RecordKind::Dispatch, &dispatch.encode());
         }
         forge.done()
     };
@@ -568,9 +568,9 @@ fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them()
     for number in 0..MESSAGES / 2 {
         let scope = || ConversationScope::new("long");
         let asked = Value::from(format!("What about number {number}?")).encode();
-        forge.record(RecordKind::INPUT, &Input::new(scope(), Role::User, Payload::new(&asked)).encode());
+        forge.record(RecordKind::Input, &Input::new(scope(), Role::User, Payload::new(&asked)).encode());
         let answered = Value::from(format!("Number {number} is as it should be.")).encode();
-        forge.record(RecordKind::ANSWER, &AnswerBody::new(scope(), Some(Payload::new(&answered))).encode());
+        forge.record(RecordKind::Answer, &AnswerBody::new(scope(), Some(Payload::new(&answered))).encode());
     }
     let forge = forge.done();
     let session = text(&forge.dir());

@@ -116,7 +116,7 @@ fn a_seal_with_another_digest_than_its_records_is_critical() {
         let mut at = segment::HEADER_LEN;
         let (header, body) = loop {
             let frame = frame::decode(context, &bytes[at..]).unwrap();
-            if frame.header.kind == RecordKind::SEAL {
+            if frame.header.kind == RecordKind::Seal {
                 let seal = Seal::decode(frame.body).unwrap();
                 break (frame.header, Seal { hash: [7; 32], ..seal }.encode());
             }

@@ -87,7 +87,7 @@ impl ForgedLog {
         let mut log = ForgedLog { dir, forge: Forge::default(), file: BufWriter::new(file), bytes: 0 };
         log.file.write_all(&Forge::head()).expect("the segment is written");
         let opened = SessionOpening { session: Forge::SESSION, seed: 1, tags: BTreeMap::new(), parent: None };
-        log.record(RecordKind::OPENED, &opened.encode());
+        log.record(RecordKind::Opened, &opened.encode());
         let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
         let event =
             EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
@@ -98,7 +98,7 @@ impl ForgedLog {
             item: "said".to_owned(),
         };
         let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
-        log.record(RecordKind::DECLARE, &Declare { events: vec![event], slices }.encode());
+        log.record(RecordKind::Declare, &Declare { events: vec![event], slices }.encode());
         log
     }
 
@@ -128,7 +128,7 @@ impl ForgedLog {
     /// Writes an event `said`, and returns its sequence number.
     pub fn event(&mut self, data: &[u8]) -> u64 {
         let action = Action::Event { event: 0, data: Payload::new(data) };
-        self.record(RecordKind::DISPATCH, &Dispatch { action, effects: None }.encode())
+        self.record(RecordKind::Dispatch, &Dispatch { action, effects: None }.encode())
     }
 
     pub fn flush(&mut self) {

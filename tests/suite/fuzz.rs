@@ -119,7 +119,7 @@ fn the_kept_inputs_hold_every_kind_of_record() {
         });
     }
     // A seal is no frame of the chain.
-    let framed: BTreeSet<RecordKind> = built.into_iter().filter(|kind| *kind != RecordKind::SEAL).collect();
+    let framed: BTreeSet<RecordKind> = built.into_iter().filter(|kind| *kind != RecordKind::Seal).collect();
     assert!(in_logs.is_superset(&framed), "{in_logs:?}");
 }
 

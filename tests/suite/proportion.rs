@@ -43,7 +43,7 @@ impl Log {
         };
         let slices = vec![slice(0, "lines", Policy::State), slice(1, "tool_invoked", Policy::Log)];
         let declare = Declare { events: vec![event], slices };
-        Log { records: vec![(RecordKind::OPENED, opened.encode()), (RecordKind::DECLARE, declare.encode())] }
+        Log { records: vec![(RecordKind::Opened, opened.encode()), (RecordKind::Declare, declare.encode())] }
     }
 
     fn next(&self) -> u64 {
@@ -56,11 +56,11 @@ impl Log {
         let action = Action::Event { event: 0, data: Payload::new(&line) };
         let effect = Effect { before, ..Effect::append(0) };
         let dispatch = Dispatch { action, effects: before.map(|_| vec![effect]) };
-        self.records.push((RecordKind::DISPATCH, dispatch.encode()));
+        self.records.push((RecordKind::Dispatch, dispatch.encode()));
     }
 
     fn roll_back(&mut self, to: u64) {
-        self.records.push((RecordKind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
+        self.records.push((RecordKind::Rollback, Rollback { to: to.into(), preserve_logs: true }.encode()));
     }
 
     /// Adds an interrupted call that is never settled.
@@ -72,8 +72,7 @@ impl Log {
             slice: 1,
             ..ToolEnd::new(begin.into(), "send", Outcome::Interrupted)
         };
-        self.records
-            .extend([(RecordKind::TOOL_BEGIN, begun.encode()), (RecordKind::TOOL_END, ended.encode())]);
+        self.records.extend([(RecordKind::ToolBegin, begun.encode()), (RecordKind::ToolEnd, ended.encode())]);
     }
 
     /// Returns an auditor's reader of the log, and its disk.
@@ -177,7 +176,7 @@ impl Log {
     fn said(&mut self, evaluation: &str) {
         let text = msgpack::to_vec(&"What about it?").unwrap();
         let scope = ConversationScope::new(evaluation);
-        self.records.push((RecordKind::INPUT, Input::new(scope, Role::User, Payload::new(&text)).encode()));
+        self.records.push((RecordKind::Input, Input::new(scope, Role::User, Payload::new(&text)).encode()));
     }
 
     /// Adds an answer that requests a call, which is interrupted.
@@ -192,7 +191,7 @@ impl Log {
         let origin = Some(CallOrigin { answer: self.next().into(), ordinal: 0 });
         let answer =
             AnswerBody { calls: vec![call], ..AnswerBody::new(ConversationScope::new(evaluation), None) };
-        self.records.push((RecordKind::ANSWER, answer.encode()));
+        self.records.push((RecordKind::Answer, answer.encode()));
         let begin = self.next().into();
         let begun = ToolBegin { origin, ..ToolBegin::new("send", Payload::new(&arguments)) };
         let ended = ToolEnd {
@@ -201,13 +200,12 @@ impl Log {
             origin,
             ..ToolEnd::new(begin, "send", Outcome::Interrupted)
         };
-        self.records
-            .extend([(RecordKind::TOOL_BEGIN, begun.encode()), (RecordKind::TOOL_END, ended.encode())]);
+        self.records.extend([(RecordKind::ToolBegin, begun.encode()), (RecordKind::ToolEnd, ended.encode())]);
     }
 
     fn settle(&mut self, operation: u64) {
         let settle = Settle::new(operation.into(), Decision::Failed, "a person", "so it is");
-        self.records.push((RecordKind::SETTLE, settle.encode()));
+        self.records.push((RecordKind::Settle, settle.encode()));
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::io::Write;
 
-use foldlog::inspect::{FrameInfo, LogReader, SoundEnd};
+use foldlog::inspect::{FrameInfo, LogReader, SoundEnd, record_title};
 use foldlog::{Error, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
@@ -16,7 +16,6 @@ use crate::Payloads;
 use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::timeline::{Timeline, UNATTACHED};
-use crate::record_names::record_name;
 use crate::visits::each_beyond;
 use crate::walk::{document_line, line};
 
@@ -176,7 +175,7 @@ fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
     AfterDamageRow {
         sequence: record.sequence,
         kind: record.kind.to_string(),
-        name: record_name(record, timeline.names()),
+        name: record_title(record, timeline.names()),
         time: record.time_us,
         bytes: record.body.len() as u64,
         segment: escape::path(frame.segment),

@@ -86,10 +86,10 @@ pub(crate) fn captures(
 /// Returns the captures of workspaces that are current from a record on.
 fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
-        RecordKind::TOOL_BEGIN => {
+        RecordKind::ToolBegin => {
             ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default()
         }
-        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
+        RecordKind::ToolEnd => match ToolEnd::decode(record.body) {
             Ok(end) if matches!(end.outcome, Outcome::Committed | Outcome::Suspended) && !end.rolls_back => {
                 end.resources
             }

@@ -13,7 +13,6 @@
 //! | `summaries`, `tasks`, `files`, `after_damage` | the other parts of a page |
 //! | [`positions`] | positions by number or tag |
 //! | [`visits`] | walks over records whose visitor may fail |
-//! | [`record_names`] | the name of a record in a listing |
 //! | [`session_dirs`], [`bucket`] | the directories of sessions, and buckets in local directories |
 //! | [`text`], [`shell`] | short texts for a person, and quoted words for commands |
 //! | [`clock`] | the present time |
@@ -65,7 +64,6 @@ pub mod first_difference;
 mod lists;
 pub mod payload;
 pub mod positions;
-pub mod record_names;
 mod records;
 pub mod report;
 #[cfg(feature = "server")]

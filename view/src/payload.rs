@@ -1,8 +1,8 @@
 //! The payloads of records: values of hosts and tools, decoded without their types.
 
-use foldlog::inspect::LogReader;
-use foldlog::{Record, RecordKind, Value};
-use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog::inspect::{LogReader, shown_payloads};
+use foldlog::{Record, Value};
+use foldlog_codec::body::Payload;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 
@@ -14,41 +14,6 @@ const CHARS_MAX: usize = 1000;
 /// Maximum size of an object that is read for a payload, in bytes. For a larger object, only the
 /// length is shown.
 pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
-
-/// Returns the payloads of a record, each with its name: the value of an event, the arguments of a
-/// call, its result and the text for the model. Returns none if the record's body cannot be
-/// decoded.
-fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
-    match record.kind {
-        RecordKind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
-            Ok(Action::Event { data, .. }) => vec![("data", data)],
-            _ => Vec::new(),
-        },
-        RecordKind::OBSERVED => match Observed::decode(record.body) {
-            Ok(observed) => vec![("data", observed.data)],
-            Err(_) => Vec::new(),
-        },
-        RecordKind::TOOL_BEGIN => match ToolBegin::decode(record.body) {
-            Ok(begin) => vec![("arguments", begin.arguments)],
-            Err(_) => Vec::new(),
-        },
-        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
-            Ok(end) => present_payloads([("result", end.result), ("shown", end.shown)]),
-            Err(_) => Vec::new(),
-        },
-        RecordKind::SETTLE => match Settle::decode(record.body) {
-            Ok(settle) => present_payloads([("result", settle.result), ("shown", settle.shown)]),
-            Err(_) => Vec::new(),
-        },
-        _ => Vec::new(),
-    }
-}
-
-fn present_payloads<'a>(
-    payloads: [(&'static str, Option<Payload<'a>>); 2],
-) -> Vec<(&'static str, Payload<'a>)> {
-    payloads.into_iter().filter_map(|(name, payload)| Some((name, payload?))).collect()
-}
 
 /// Passes the value of a payload to `read`, or returns the reason why it cannot be read.
 pub(crate) fn with_value<T>(
@@ -70,7 +35,7 @@ pub fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
         let text = with_value(reader, payload, |value| escape::json_beginning(&value, CHARS_MAX));
         format!("          {name}  {}", shorten_text(&text.unwrap_or_else(|why| why), CHARS_MAX))
     };
-    payloads(record).into_iter().map(line).collect()
+    shown_payloads(record).into_iter().map(line).collect()
 }
 
 /// Returns the payloads of a record as one value, each under its name.
@@ -82,5 +47,5 @@ pub fn value(reader: &LogReader, record: &Record<'_>) -> Value {
         let value = value.and_then(|form| form.map_err(|error| format!("({error})")));
         (Value::from(name), value.unwrap_or_else(Value::from))
     };
-    Value::Map(payloads(record).into_iter().map(pair).collect())
+    Value::Map(shown_payloads(record).into_iter().map(pair).collect())
 }

@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 #[cfg(feature = "server")]
 use std::ops::RangeInclusive;
 
-use foldlog::inspect::LogReader;
+use foldlog::inspect::{LogReader, record_title};
 use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;
 
 use crate::documents::timeline::Timeline;
-use crate::record_names::record_name;
 
 pub(crate) const CHUNK_RECORDS: usize = 1024;
 
@@ -292,7 +291,7 @@ impl<'a> Columns<'a> {
         self.count(sequence, path, record, &outcome);
         let kind = place_of(&mut self.kinds, record.kind.to_string());
         let path = place_of(&mut self.paths, path);
-        let name = record_name(record, self.timeline.names());
+        let name = record_title(record, self.timeline.names());
         let chunk = &mut self.chunk;
         chunk.kind.push(kind);
         chunk.path.push(path);
@@ -316,7 +315,7 @@ impl<'a> Columns<'a> {
     fn belongs(&mut self, record: &Record<'_>) -> (Option<RunningOperation>, String) {
         let sequence = record.sequence;
         match record.kind {
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 let Ok(begin) = ToolBegin::decode(record.body) else { return (None, String::new()) };
                 let operation = begin.again.unwrap_or(sequence.into());
                 let around = begin.parent.and_then(|parent| self.nesting.get(&parent));
@@ -326,14 +325,14 @@ impl<'a> Columns<'a> {
                 self.begun.insert(sequence, begun.clone());
                 (Some(begun), String::new())
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let Ok(end) = ToolEnd::decode(record.body) else { return (None, String::new()) };
                 (self.begun.remove(&end.begin), end.outcome.name().to_owned())
             }
             kind => {
                 let within = Lane::decode(kind, record.body).ok().and_then(|lane| lane.within);
                 let begun = within.and_then(|within| self.begun.get(&within)).cloned();
-                let failed = kind == RecordKind::REQUEST
+                let failed = kind == RecordKind::Request
                     && Request::decode(record.body).is_ok_and(|request| request.failure.is_some());
                 (begun, if failed { Outcome::Failed.name().to_owned() } else { String::new() })
             }
@@ -353,7 +352,7 @@ impl<'a> Columns<'a> {
         if failed {
             add(&mut self.density.failed);
         }
-        if record.kind == RecordKind::ROLLBACK {
+        if record.kind == RecordKind::Rollback {
             add(&mut self.density.rollbacks);
         }
     }

@@ -138,7 +138,7 @@ impl<'a> SpendReader<'a> {
     /// Returns the spending that a record reports; `None` if it reports none or cannot be read.
     pub(crate) fn read_event(&mut self, record: &Record<'_>) -> Option<SpendEvent> {
         match record.kind {
-            RecordKind::ANSWER => {
+            RecordKind::Answer => {
                 let AnswerBody { scope, request, model, usage, .. } = AnswerBody::decode(record.body).ok()?;
                 Some(SpendEvent::Metered {
                     evaluation: scope.evaluation.into_owned(),
@@ -148,7 +148,7 @@ impl<'a> SpendReader<'a> {
                     spent: usage?.into(),
                 })
             }
-            RecordKind::REQUEST => {
+            RecordKind::Request => {
                 let Request { scope, model, failure, .. } = Request::decode(record.body).ok()?;
                 let Some(failure) = failure else {
                     return Some(SpendEvent::Requested { model: model?.into_owned() });
@@ -161,9 +161,9 @@ impl<'a> SpendReader<'a> {
                     spent: failure.usage?.into(),
                 })
             }
-            RecordKind::DISPATCH if !self.executed.is_empty() => self.read_execution(record),
-            RecordKind::TOOL_BEGIN => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
-            RecordKind::TOOL_END => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
+            RecordKind::Dispatch if !self.executed.is_empty() => self.read_execution(record),
+            RecordKind::ToolBegin => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
+            RecordKind::ToolEnd => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
             _ => None,
         }
     }

@@ -321,7 +321,7 @@ impl Desk {
                 Ok(())
             })
             .unwrap();
-        let first = kinds.iter().position(|kind| *kind == RecordKind::INPUT.name()).unwrap_or(kinds.len());
+        let first = kinds.iter().position(|kind| *kind == RecordKind::Input.name()).unwrap_or(kinds.len());
         kinds.drain(first..).filter(|kind| *kind != "declare" && *kind != "dispatch").collect()
     }
 

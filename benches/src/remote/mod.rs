@@ -104,7 +104,7 @@ fn appender(replicator: Arc<dyn Replicator>) -> Result<impl FnMut() -> Result<()
     let epoch = replicator.claim(session, held.next).map_err(said)?;
     let (mut next, body) = (held.next, vec![7; BODY_BYTES]);
     Ok(move || {
-        let record = Record { sequence: next, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
+        let record = Record { sequence: next, kind: RecordKind::Observed, time_us: 0, body: &body };
         replicator.append(session, epoch, None, &[record]).map_err(said)?;
         next += 1;
         Ok(())

@@ -129,7 +129,7 @@ fn style_of(record: &Record<'_>, path: &str) -> Style {
     match path {
         UNATTACHED => BAD,
         LOG_ONLY | ABANDONED => GONE,
-        _ if record.kind == RecordKind::ROLLBACK => CAUTION,
+        _ if record.kind == RecordKind::Rollback => CAUTION,
         _ => PLAIN,
     }
 }

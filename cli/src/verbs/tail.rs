@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use foldlog::inspect::{Follower, LogUpdate, Progress};
-use foldlog::{Error, LivePath, Record, RecordKind, SequenceNumber};
-use foldlog_codec::body::{Rollback, ToolEnd};
+use foldlog::{Error, LivePath, Record, SequenceNumber};
 use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
 use foldlog_view::positions::{Position, position, position_at, position_of};
 use foldlog_view::visits::{each_record, stop_error};
@@ -228,16 +227,12 @@ impl TailBaseline {
         let mut ahead = follower.clone();
         ahead.poll(|met| {
             let LogUpdate::Record { record, .. } = met else { return Ok(()) };
-            let to = match record.kind {
-                RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
-                // The end of a call that was not committed is a rollback to its start.
-                RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
-                _ => Ok(None),
-            };
             let sequence = record.sequence;
-            let to = to.map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })?;
-            if let Some(to) = to {
-                path.add(sequence, to);
+            let rollback = record.rollback();
+            let rollback =
+                rollback.map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })?;
+            if let Some(rollback) = rollback {
+                path.add(sequence, rollback.to);
             }
             Ok(())
         })?;

@@ -1,272 +1,12 @@
-//! Encodes and decodes the output of a compaction: placeholders of dropped records, heads of
-//! compacted segments, and bases.
+//! Encodes and decodes what a replica has of a compaction: the known positions, and the list of
+//! dropped bodies.
 
 use std::collections::BTreeSet;
 
-use super::fields::{bad, fixed, list, require_field, walk, walk_map};
-use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
+use super::fields::{bad, list, require_field, walk};
+use super::{Base, Observed, Payload};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, Record, RecordKind, SequenceNumber};
-
-const RUN_LEN: usize = 8 + 4 + 4 + 4;
-
-/// Replaces a record whose body a compaction has dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dropped {
-    /// Kind of the record.
-    pub kind: RecordKind,
-    /// Length of the body in bytes.
-    pub len: u64,
-    /// BLAKE3 of the body, so that any remaining copy can be verified against the dropped one.
-    pub hash: [u8; 32],
-}
-
-impl Dropped {
-    /// Describes the body of a record that is about to be dropped.
-    pub fn from_body(kind: RecordKind, body: &[u8]) -> Dropped {
-        Dropped { kind, len: body.len() as u64, hash: *blake3::hash(body).as_bytes() }
-    }
-
-    /// Encodes the body of a `dropped` record as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::with_capacity(64);
-        writer.map(3).str("k").unsigned(self.kind.byte().into());
-        writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
-        writer.finish()
-    }
-
-    /// Encodes the body of the record in a replica: the body in the log, plus the id of an object
-    /// with [`KnownPositions`].
-    pub fn encode_held(&self, known: ObjectId) -> Vec<u8> {
-        let mut writer = MsgpackWriter::with_capacity(128);
-        writer.map(4).str("k").unsigned(self.kind.byte().into());
-        writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
-        writer.str("known").raw(&known.reference());
-        writer.finish()
-    }
-
-    /// Returns the id of the object with [`KnownPositions`] from the body of a record in a replica,
-    /// or `None` if the body has none.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`decode`](Dropped::decode).
-    pub fn decode_known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
-        const KIND: &str = "dropped";
-        let mut known = None;
-        walk(KIND, bytes, |name, value| {
-            if name == "known" {
-                let object = Payload::new(value.value()?).object();
-                known = Some(object.ok_or_else(|| bad(KIND, "`known` is not a reference to an object"))?);
-            }
-            Ok(())
-        })?;
-        Ok(known)
-    }
-
-    /// Decodes the body of a `dropped` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Dropped, Error> {
-        const KIND: &str = "dropped";
-        let (mut kind, mut len, mut hash) = (None, None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "k" => kind = u8::try_from(value.unsigned()?).ok().and_then(RecordKind::from_byte),
-                "len" => len = Some(value.unsigned()?),
-                "hash" => hash = Some(fixed(value)?),
-                _ => {}
-            }
-            Ok(())
-        })?;
-        let kind = require_field(KIND, "k", kind)?;
-        if kind.is_envelope() || kind == RecordKind::DROPPED {
-            return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
-        }
-        Ok(Dropped { kind, len: require_field(KIND, "len", len)?, hash: require_field(KIND, "hash", hash)? })
-    }
-}
-
-/// Envelope: starts a compacted segment, which replaces another one with the same ordinal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compacted {
-    /// Position through which bodies of STATE may be missing. A base lists the items of the slices
-    /// there.
-    pub through: SequenceNumber,
-    /// Offset, in bytes, after the last frame of this segment.
-    pub end: u64,
-    /// Offset, in bytes, after the last frame of the replaced segment, which the next segment's
-    /// header names.
-    pub replaced_end: u64,
-    /// Checksum of the last frame of the replaced segment, which the next segment's header names.
-    pub replaced_crc: u32,
-}
-
-impl Compacted {
-    /// Length in bytes of every encoded body. It is constant because the offset after the last
-    /// frame has to be known before the first is written.
-    pub const LEN: usize = 1 + (5 + 9) + (4 + 9) + (4 + 9) + (4 + 9);
-
-    /// Encodes the body of a `compacted` frame as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let packed = |value: u64| value.to_be_bytes();
-        let mut out = Vec::with_capacity(Compacted::LEN);
-        out.push(0x84);
-        let fields = [
-            ("upto", self.through.get()),
-            ("end", self.end),
-            ("was", self.replaced_end),
-            ("crc", u64::from(self.replaced_crc)),
-        ];
-        for (name, value) in fields {
-            out.push(0xa0 | name.len() as u8);
-            out.extend_from_slice(name.as_bytes());
-            // Always nine bytes.
-            out.push(0xcf);
-            out.extend_from_slice(&packed(value));
-        }
-        out
-    }
-
-    /// Decodes the body of a `compacted` frame.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
-        const KIND: &str = "compacted";
-        let (mut through, mut end, mut was, mut crc) = (None, None, None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "upto" => through = Some(value.unsigned()?.into()),
-                "end" => end = Some(value.unsigned()?),
-                "was" => was = Some(value.unsigned()?),
-                "crc" => crc = Some(value.unsigned32()?),
-                _ => {}
-            }
-            Ok(())
-        })?;
-        Ok(Compacted {
-            through: require_field(KIND, "upto", through)?,
-            end: require_field(KIND, "end", end)?,
-            replaced_end: require_field(KIND, "was", was)?,
-            replaced_crc: require_field(KIND, "crc", crc)?,
-        })
-    }
-}
-
-/// Envelope: names the items of the STATE and CACHE slices at a position. The items themselves stay
-/// in their records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Base {
-    /// Position: the sequence number of the last record whose effects are included.
-    pub position: SequenceNumber,
-    /// Whether another frame at the same position continues this one.
-    pub goes_on: bool,
-    /// Items of the slices, in ascending order of the slices' ids. A slice that is not listed was
-    /// empty.
-    pub slices: Vec<BaseSlice>,
-}
-
-/// Names the items of one slice in a [`Base`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BaseSlice {
-    /// Id of the slice.
-    pub slice: u32,
-    /// Items, in the slice's order.
-    pub items: Vec<ItemRun>,
-}
-
-/// Names items of consecutive records, each with the same ordinal in its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ItemRun {
-    /// First of the items.
-    pub first: ItemId,
-    /// Version at which they were recorded.
-    pub version: u32,
-    /// Number of items.
-    pub count: u32,
-}
-
-impl ItemRun {
-    /// Returns the ids of the items.
-    pub fn ids(self) -> impl Iterator<Item = ItemId> {
-        let ItemId { sequence, ordinal } = self.first;
-        (0..u64::from(self.count)).map(move |at| ItemId { sequence: sequence + at, ordinal })
-    }
-}
-
-impl Base {
-    /// Encodes the body of a `base` frame as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(2 + usize::from(self.goes_on)).str("at").unsigned(self.position.get());
-        if self.goes_on {
-            writer.str("more").bool(true);
-        }
-        writer.str("slices").array(self.slices.len());
-        for BaseSlice { slice, items } in &self.slices {
-            let mut packed = Vec::with_capacity(items.len() * RUN_LEN);
-            for ItemRun { first, version, count } in items {
-                packed.extend_from_slice(&first.sequence.to_le_bytes());
-                packed.extend_from_slice(&first.ordinal.to_le_bytes());
-                packed.extend_from_slice(&version.to_le_bytes());
-                packed.extend_from_slice(&count.to_le_bytes());
-            }
-            writer.map(2).str("s").unsigned(u64::from(*slice)).str("items").bin(&packed);
-        }
-        writer.finish()
-    }
-
-    /// Decodes the body of a `base` frame.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, if a field is missing or malformed, or if an item belongs to
-    /// a record after the position.
-    pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
-        const KIND: &str = "base";
-        let (mut position, mut goes_on, mut slices) = (None, false, Vec::new());
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "at" => position = Some(SequenceNumber::from(value.unsigned()?)),
-                "more" => goes_on = value.bool()?,
-                "slices" => {
-                    slices = list(value, |element| {
-                        let (mut slice, mut items) = (None, Vec::new());
-                        walk_map(element, |name, value| {
-                            match name {
-                                "s" => slice = Some(value.unsigned32()?),
-                                "items" => items = runs(value.bin()?)?,
-                                _ => {}
-                            }
-                            Ok(())
-                        })?;
-                        Ok(BaseSlice { slice: require_field(KIND, "s", slice)?, items })
-                    })?;
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        let position = require_field(KIND, "at", position)?;
-        if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
-            return Err(bad(KIND, "it has too many slices, or they are out of order"));
-        }
-        let known = |run: &ItemRun| {
-            run.first.sequence <= position && u64::from(run.count) <= position.since(run.first.sequence) + 1
-        };
-        if !slices.iter().flat_map(|slice| &slice.items).all(known) {
-            return Err(bad(KIND, "it names an item that is newer than the base"));
-        }
-        Ok(Base { position, goes_on, slices })
-    }
-}
 
 /// States at which positions of a compacted log, from some record on, the slices are known. It
 /// serves a replica that has that record and the records after it without the dropped bodies.
@@ -344,7 +84,7 @@ impl DroppedBodies {
     /// may be in an object.
     pub fn observed_in<'a>(record: &Record<'a>) -> Option<Payload<'a>> {
         let observed =
-            (record.kind == RecordKind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
+            (record.kind == RecordKind::Observed).then(|| Observed::decode(record.body).ok()).flatten()?;
         (observed.name == DROPPED_BODIES).then_some(observed.data)
     }
 
@@ -511,27 +251,12 @@ fn packed_runs(mut packed: &[u8]) -> Option<Vec<(SequenceNumber, u64)>> {
     Some(runs)
 }
 
-fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
-    let (runs, rest) = packed.as_chunks::<RUN_LEN>();
-    if !rest.is_empty() {
-        return Err(bad("base", "the names of its items end early"));
-    }
-    let run = |run: &[u8; RUN_LEN]| -> Option<ItemRun> {
-        let number = |at: usize| Some(u32::from_le_bytes(*run.get(at..)?.first_chunk()?));
-        let sequence = u64::from_le_bytes(*run.first_chunk()?).into();
-        let first = ItemId { sequence, ordinal: number(8)? };
-        Some(ItemRun { first, version: number(12)?, count: number(16)? })
-    };
-    runs.iter()
-        .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::body::{BaseSlice, Dropped, ItemId, ItemRun, ObjectId};
 
     fn base(position: u64, goes_on: bool) -> Base {
         let first = ItemId { sequence: 1.into(), ordinal: 0 };
@@ -541,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
-        let dropped = Dropped::from_body(RecordKind::DISPATCH, b"a body");
+        let dropped = Dropped::from_body(RecordKind::Dispatch, b"a body");
         let object = ObjectId::from_content(b"known positions");
         let held = dropped.encode_held(object);
         assert_eq!((Dropped::decode(&held), Dropped::decode_known(&held)), (Ok(dropped), Ok(Some(object))));

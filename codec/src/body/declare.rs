@@ -1,9 +1,13 @@
 //! Encodes and decodes declarations of events and slices.
 
-use super::Policy;
+use std::collections::BTreeMap;
+use std::iter;
+
 use super::fields::{bad, list, require_field, walk, walk_map};
+use super::json::{NameBudget, Object, Part, array};
+use super::{Body, Payload, Policy};
 use crate::Error;
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 
 const KIND: &str = "declare";
 
@@ -252,5 +256,46 @@ impl SliceDeclaration {
             name: slice_name,
             policy,
         })
+    }
+}
+
+impl<'a> Body<'a> for Declare {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        // A declaration names its own slices; those of its bindings may have been declared earlier.
+        let own: BTreeMap<u32, &str> =
+            self.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
+        let events = array(self.events.into_iter(), |event| {
+            let mut object = Object::with_capacity(5);
+            object.set("id", Value::from(u64::from(event.id)));
+            object.set("name", Value::from(event.name));
+            object.set("version", Value::from(u64::from(event.version)));
+            let bindings = array(event.bindings.iter(), |binding| {
+                let mut object = Object::with_capacity(2);
+                let name = own
+                    .get(&binding.slice)
+                    .map_or_else(|| names.known().slice(binding.slice), |name| (*name).into());
+                object.set("slice", names.name(&name, 2)?);
+                object.set("effect", Value::from(binding.built_in.name()));
+                Ok(object.into_part())
+            });
+            object.set("bindings", bindings?);
+            object.set("implicit", Value::from(event.implicit));
+            Ok(object.into_part())
+        })?;
+        let slices = self.slices.into_iter().map(|slice| {
+            let mut object = Object::default();
+            object.set("id", Value::from(u64::from(slice.id)));
+            object.set("name", Value::from(slice.name));
+            object.set("policy", Value::from(slice.policy.name()));
+            object.set("item", Value::from(slice.item));
+            object.into_part()
+        });
+        object.set("events", events);
+        object.set("slices", Part::Array(slices.collect()));
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! Encodes and decodes dispatches: an event, or an action of the engine, and its effects on slices.
 
+use std::borrow::Cow;
+
 use super::fields::{bad, list, require_field, walk, walk_map};
-use super::{Lane, Payload, SLICES_MAX};
-use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
+use super::json::{NameBudget, Object, Part, array, id_value, payload};
+use super::{Body, Lane, Payload, SLICES_MAX};
+use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, Value, ValueLimits, scan};
 use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
@@ -378,4 +381,71 @@ impl<'a> Dispatch<'a> {
         }
         Ok(Dispatch { action, effects })
     }
+}
+
+impl<'a> Body<'a> for Dispatch<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        let data = match self.action {
+            Action::Event { data, .. } => Some(data),
+            _ => None,
+        };
+        let added = self.effects.iter().flatten().flat_map(|effect| match &effect.added {
+            AddedItems::Event => &[],
+            AddedItems::Items { items, .. } => items.as_slice(),
+        });
+        data.into_iter().chain(added.copied())
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        match self.action {
+            Action::Event { event, data } => {
+                let (name, version) = match names.known().events.get(&event) {
+                    Some((name, version)) => (Cow::from(name), *version),
+                    None => (Cow::from(format!("event-{event}")), 0),
+                };
+                object.set("event", names.name(&name, 0)?);
+                object.set("version", Value::from(u64::from(version)));
+                object.set("data", payload(data)?);
+            }
+            Action::Seed => object.set("operation", Value::from("seed")),
+            Action::Clear => object.set("operation", Value::from("clear")),
+            Action::Reset => object.set("operation", Value::from("reset")),
+            Action::Tag { key, value } => {
+                object.set("operation", Value::from("tag"));
+                object.set("key", Value::from(key));
+                object.set("value", value.map_or(Value::Nil, Value::from));
+            }
+        }
+        if let Some(effects) = self.effects {
+            object.set("effects", array(effects.into_iter(), |effect| effect_part(effect, names))?);
+        }
+        Ok(())
+    }
+}
+
+fn effect_part<'a>(effect: Effect<'a>, names: &mut NameBudget<'_>) -> Result<Part<'a>, Error> {
+    let fields = 2
+        + usize::from(effect.removed != RemovedItems::None)
+        + usize::from(effect.added != AddedItems::Event)
+        + usize::from(effect.before.is_some());
+    let mut object = Object::with_capacity(fields);
+    object.set("slice", names.slice(effect.slice, fields)?);
+    match effect.removed {
+        RemovedItems::None => {}
+        RemovedItems::All => object.set("removed", Value::from("all")),
+        RemovedItems::Items(ids) => {
+            object.set("removed", Part::Ids(ids));
+        }
+    }
+    match effect.added {
+        AddedItems::Event => object.set("added", Value::from("event")),
+        AddedItems::Items { items, version } => {
+            object.set("added", array(items.into_iter(), payload)?);
+            object.set("version", Value::from(u64::from(version)));
+        }
+    }
+    if let Some(before) = effect.before {
+        object.set("before", id_value(before));
+    }
+    Ok(object.into_part())
 }

@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 
 use super::fields::{FieldWriter, walk};
+use super::lane_fields;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
 
@@ -25,11 +26,11 @@ use crate::{Error, RecordKind, SequenceNumber};
 ///
 /// let rollback = Rollback { to: 7.into(), preserve_logs: true };
 /// let mut body = rollback.encode();
-/// assert!(Lane::decode(RecordKind::ROLLBACK, &body)?.is_main());
+/// assert!(Lane::decode(RecordKind::Rollback, &body)?.is_main());
 ///
 /// let lane = Lane { within: None, name: Some("mailbox".into()) };
 /// lane.add_to(&mut body, 0);
-/// assert_eq!(Lane::decode(RecordKind::ROLLBACK, &body)?, lane);
+/// assert_eq!(Lane::decode(RecordKind::Rollback, &body)?, lane);
 /// assert_eq!(Rollback::decode(&body)?, rollback);
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```
@@ -41,6 +42,19 @@ pub struct Lane<'a> {
     pub within: Option<SequenceNumber>,
     /// The host's name for the lane; `None` for the handle without one.
     pub name: Option<Cow<'a, str>>,
+}
+
+/// Names the fields of a kind of record that state its lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneFields {
+    /// None: no host's call writes the record, or it belongs to the lane of another record.
+    None,
+    /// `lane`.
+    NameOnly,
+    /// `in` and `lane`, which the body's type does not contain.
+    Separate,
+    /// `in` and `lane`, which the body's type contains with its scope.
+    InScope,
 }
 
 impl<'a> Lane<'a> {
@@ -59,28 +73,14 @@ impl<'a> Lane<'a> {
     /// its version is unsupported, or if a field of the lane is malformed. A body that decodes as
     /// one of its kind has no malformed lane.
     pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
-        let has_lane = match kind {
-            // An event has two fields of its own, and nearly all events have no others.
-            RecordKind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
-            RecordKind::SNAPSHOT
-            | RecordKind::ROLLBACK
-            | RecordKind::TOOL_BEGIN
-            | RecordKind::OBSERVED
-            | RecordKind::SETTLE => true,
-            RecordKind::INPUT
-            | RecordKind::REQUEST
-            | RecordKind::ANSWER
-            | RecordKind::TURN
-            | RecordKind::SHORTENED
-            | RecordKind::PROMPT_ACCEPTED
-            | RecordKind::ADAPTER_STATE => true,
-            _ => false,
-        };
         let mut lane = Lane::default();
-        if has_lane {
+        let fields = lane_fields(kind);
+        // An event has two fields of its own, and nearly all events have no others.
+        let is_plain_event = kind == RecordKind::Dispatch && body.starts_with(b"\x82\xa1e");
+        if fields != LaneFields::None && !is_plain_event {
             walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
         }
-        if kind == RecordKind::TOOL_BEGIN {
+        if fields == LaneFields::NameOnly {
             lane.within = None;
         }
         Ok(lane)

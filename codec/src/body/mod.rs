@@ -59,34 +59,42 @@
 //! | integer `2 * slice + 1` | the event replaced all items |
 //! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item before which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
+mod base;
+mod compacted;
 mod compaction;
 mod conversation;
 mod declare;
 mod dispatch;
-mod envelope;
+mod dropped;
 pub(crate) mod fields;
+mod import;
+pub(crate) mod json;
 mod lane;
 mod observed;
 pub(crate) mod opened;
 mod operation;
-mod position;
 mod replicated;
+mod resumed;
+mod rollback;
+mod seal;
 mod settle;
+mod snapshot;
 mod suspension;
 mod tool_begin;
 mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
-pub use compaction::{
-    Base, BaseSlice, Compacted, DROPPED_BODIES, Dropped, DroppedBodies, ItemRun, KnownPositions,
-};
+pub use base::{Base, BaseSlice, ItemRun};
+pub use compacted::Compacted;
+pub use compaction::{DROPPED_BODIES, DroppedBodies, KnownPositions};
 pub use conversation::{
     AdapterState, AnswerBody, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
     PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, TokenUsage, Turn,
 };
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, AddedItems, Dispatch, Effect, ItemId, RemovedItems};
-pub use envelope::{Resumed, Seal};
+pub use dropped::Dropped;
+pub use import::{Import, ImportedSlice};
 pub use lane::Lane;
 pub use observed::Observed;
 pub use opened::{Parent, SessionOpening};
@@ -94,17 +102,26 @@ pub use operation::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, ReplacedParts,
     ResourceSnapshot, SuspensionForm,
 };
-pub use position::{Import, ImportedSlice, Rollback, SnapshotBody};
 pub use replicated::Replicated;
+pub use resumed::Resumed;
+pub use rollback::Rollback;
+pub use seal::Seal;
 pub use settle::Settle;
+pub use snapshot::SnapshotBody;
 pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
 
+use std::collections::BTreeSet;
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
-use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
+use crate::kind::record_kinds;
+use crate::msgpack::{JsonStream, MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits};
 use crate::{Error, RecordKind};
+use json::{NameBudget, Object, Part, set_lane};
+use lane::LaneFields;
 
 /// Names the effect of a rollback on a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -250,50 +267,101 @@ impl<'a> Payload<'a> {
 /// its bytes. Returns 0 for a body that lists none, and for one that does not decode.
 pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     let listed = match kind {
-        RecordKind::DISPATCH => Dispatch::listed_items(body),
-        RecordKind::IMPORT => Import::listed_items(body),
+        RecordKind::Dispatch => Dispatch::listed_items(body),
+        RecordKind::Import => Import::listed_items(body),
         _ => Ok(0),
     };
     listed.unwrap_or_default()
 }
 
-/// Checks that a body decodes as a body of its kind. If this version does not decode the kind, the
-/// body only has to be one MessagePack value. The bodies of `SYNCED` and `CLOSED` are not checked.
-///
-/// # Errors
-///
-/// [`Error::Body`] if the body does not decode as one of its kind. If this version does not decode
-/// the kind:
-///
-/// - [`Error::Truncated`] if the value ends early.
-/// - [`Error::Malformed`] if the body is not exactly one MessagePack value.
-/// - [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
-pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
-    match kind {
-        RecordKind::OPENED => SessionOpening::decode(body).map(drop),
-        RecordKind::DECLARE | RecordKind::DECLARED => Declare::decode(body).map(drop),
-        RecordKind::DISPATCH => Dispatch::decode(body).map(drop),
-        RecordKind::SNAPSHOT => SnapshotBody::decode(body).map(drop),
-        RecordKind::ROLLBACK => Rollback::decode(body).map(drop),
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(body).map(drop),
-        RecordKind::TOOL_END => ToolEnd::decode(body).map(drop),
-        RecordKind::SETTLE => Settle::decode(body).map(drop),
-        RecordKind::OBSERVED => Observed::decode(body).map(drop),
-        RecordKind::IMPORT => Import::decode(body).map(drop),
-        RecordKind::REPLICATED => Replicated::decode(body).map(drop),
-        RecordKind::INPUT => Input::decode(body).map(drop),
-        RecordKind::REQUEST => Request::decode(body).map(drop),
-        RecordKind::ANSWER => AnswerBody::decode(body).map(drop),
-        RecordKind::TURN => Turn::decode(body).map(drop),
-        RecordKind::SHORTENED => Shortened::decode(body).map(drop),
-        RecordKind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(drop),
-        RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
-        RecordKind::RESUMED => Resumed::decode(body).map(drop),
-        RecordKind::SEAL => Seal::decode(body).map(drop),
-        RecordKind::DROPPED => Dropped::decode(body).map(drop),
-        RecordKind::COMPACTED => Compacted::decode(body).map(drop),
-        RecordKind::BASE => Base::decode(body).map(drop),
-        RecordKind::SYNCED | RecordKind::CLOSED => Ok(()),
-        _ => crate::msgpack::check(body),
+/// What each kind of record declares about its body.
+trait Body<'a>: Sized {
+    /// Returns the payloads of the record.
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>>;
+
+    /// Sets the fields of the JSON form, except those of a [separate](LaneFields::Separate) lane.
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error>;
+}
+
+/// The body of `synced` and `closed` frames, which is not read.
+struct Empty;
+
+impl Empty {
+    fn decode(_: &[u8]) -> Result<Empty, Error> {
+        Ok(Empty)
     }
+}
+
+impl<'a> Body<'a> for Empty {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, _: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+macro_rules! match_kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $body:ident, $lane:ident;)*) => {
+        /// Checks that a body decodes as a body of its kind. If this version does not know the kind,
+        /// the body only has to be one MessagePack value. The bodies of `synced` and `closed` frames
+        /// are not checked.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::Body`] if the body does not decode as one of its kind. If this version does not
+        /// know the kind:
+        ///
+        /// - [`Error::Truncated`] if the value ends early.
+        /// - [`Error::Malformed`] if the body is not exactly one MessagePack value.
+        /// - [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
+        pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body).map(drop),)*
+                RecordKind::Unknown(_) => crate::msgpack::check(body),
+            }
+        }
+
+        fn lane_fields(kind: RecordKind) -> LaneFields {
+            match kind {
+                $(RecordKind::$name => LaneFields::$lane,)*
+                RecordKind::Unknown(_) => LaneFields::None,
+            }
+        }
+
+        /// Returns the ids of the objects that a body refers to; none if it does not decode.
+        pub(crate) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body).map(objects_of).unwrap_or_default(),)*
+                RecordKind::Unknown(_) => BTreeSet::new(),
+            }
+        }
+
+        /// Sets the fields of the JSON form of a body.
+        pub(crate) fn set_json<'a>(
+            kind: RecordKind,
+            body: &'a [u8],
+            object: &mut Object<'a>,
+            names: &mut NameBudget<'_>,
+        ) -> Result<(), Error> {
+            match kind {
+                $(RecordKind::$name => $body::decode(body)?.set_json(object, names)?,)*
+                RecordKind::Unknown(_) => {
+                    let stream = JsonStream::new(body, ValueLimits::of_payload());
+                    object.set("body", stream.map_or(Part::Hex(body), Part::Payload));
+                }
+            }
+            if matches!(lane_fields(kind), LaneFields::NameOnly | LaneFields::Separate) {
+                set_lane(object, Lane::decode(kind, body)?);
+            }
+            Ok(())
+        }
+    };
+}
+
+record_kinds!(match_kinds);
+
+fn objects_of<'a>(mut body: impl Body<'a>) -> BTreeSet<ObjectId> {
+    body.payloads().filter_map(|payload| payload.object()).collect()
 }

@@ -1,9 +1,12 @@
 //! Encodes and decodes an observation.
 
+use std::iter;
+
 use super::fields::{require_field, walk};
-use super::{Lane, Payload};
+use super::json::{NameBudget, Object, payload};
+use super::{Body, Lane, Payload};
 use crate::Error;
-use crate::msgpack::MsgpackWriter;
+use crate::msgpack::{MsgpackWriter, Value};
 
 const OBSERVED: &str = "observed";
 
@@ -45,5 +48,17 @@ impl<'a> Observed<'a> {
             name: require_field(OBSERVED, "n", observed)?,
             data: require_field(OBSERVED, "d", data)?,
         })
+    }
+}
+
+impl<'a> Body<'a> for Observed<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::once(self.data)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("name", Value::from(self.name));
+        object.set("data", payload(self.data)?);
+        Ok(())
     }
 }

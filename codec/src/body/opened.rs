@@ -1,11 +1,14 @@
 //! Encodes and decodes the first record of a session.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use uuid::Uuid;
 
 use super::fields::{bad, fixed, require_field, walk, walk_map};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use super::json::{NameBudget, Object, Part, tags};
+use super::{Body, Payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
 const KIND: &str = "opened";
@@ -154,4 +157,38 @@ pub(crate) fn read_tags(reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<Strin
         Ok(())
     })?;
     Ok(tags)
+}
+
+impl<'a> Body<'a> for SessionOpening {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("session", Value::from(self.session.to_string()));
+        // Any number of 64 bits. As a JSON number, most would be misread by readers that represent
+        // numbers as doubles.
+        object.set("seed", Value::from(self.seed.to_string()));
+        object.set("tags", tags(self.tags));
+        let parent = self.parent.map_or(Part::Value(Value::Nil), |parent| {
+            let mut object = Object::default();
+            object.set("session", Value::from(parent.session().to_string()));
+            match parent {
+                Parent::Fork { position, chain, .. } => {
+                    object.set("how", Value::from("fork"));
+                    object.set("position", Value::from(position));
+                    object.set("chain", Value::from(u64::from(chain)));
+                }
+                Parent::Child { operation, .. } => {
+                    object.set("how", Value::from("child"));
+                    if let Some(operation) = operation {
+                        object.set("operation", Value::from(operation));
+                    }
+                }
+            }
+            object.into_part()
+        });
+        object.set("parent", parent);
+        Ok(())
+    }
 }

@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Payload;
 use super::fields::{bad, list, require_field, walk_map};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
-use crate::{Error, SequenceNumber};
+use super::json::{Object, Part, array, optional};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::{Error, OperationId, SequenceNumber};
 
 pub(super) const BEGIN: &str = "tool_begin";
 pub(super) const END: &str = "tool_end";
@@ -466,4 +467,39 @@ impl CallOrigin {
             }),
         }
     }
+}
+
+pub(super) fn resources_json(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
+    array(resources.into_iter(), |resource| {
+        let mut object = Object::with_capacity(2);
+        object.set("resource", Value::from(resource.resource.into_owned()));
+        object.set("snapshot", optional(resource.snapshot)?);
+        Ok(object.into_part())
+    })
+}
+
+pub(super) fn set_call(
+    object: &mut Object<'_>,
+    tool: Cow<'_, str>,
+    call_id: Option<Cow<'_, str>>,
+    origin: Option<CallOrigin>,
+    parent: Option<OperationId>,
+    undoes: Option<OperationId>,
+    verifies: Option<OperationId>,
+) {
+    object.set("tool", Value::from(tool.into_owned()));
+    object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
+    object.set("asked_by", asked_by(origin));
+    object.set("parent", parent.map_or(Value::Nil, Value::from));
+    object.set("undoes", undoes.map_or(Value::Nil, Value::from));
+    if let Some(verifies) = verifies {
+        object.set("verifies", Value::from(verifies));
+    }
+}
+
+/// Builds the value of the answer and ordinal with which a model requested a call.
+pub(crate) fn asked_by(origin: Option<CallOrigin>) -> Value {
+    origin.map_or(Value::Nil, |origin| {
+        Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))])
+    })
 }

@@ -1,7 +1,12 @@
 //! Encodes and decodes the record that a session is replicated.
 
+use std::iter;
+
 use super::fields::{FieldWriter, require_field, walk};
+use super::json::{NameBudget, Object};
+use super::{Body, Payload};
 use crate::Error;
+use crate::msgpack::Value;
 
 const REPLICATED: &str = "replicated";
 
@@ -50,5 +55,18 @@ impl Replicated {
             by: require_field(REPLICATED, "by", by)?,
             epoch: require_field(REPLICATED, "epoch", epoch)?,
         })
+    }
+}
+
+impl<'a> Body<'a> for Replicated {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("at", Value::from(self.at));
+        object.set("by", Value::from(self.by));
+        object.set("epoch", Value::from(self.epoch));
+        Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! Encodes and decodes a decision about an interrupted or suspended operation.
 
 use super::fields::{FieldWriter, fixed, require_field, walk};
+use super::json::{NameBudget, Object, hex, optional};
 use super::operation::{Decision, read_named};
-use super::{Lane, Payload};
+use super::{Body, Lane, Payload};
+use crate::msgpack::Value;
 use crate::{Error, OperationId};
 
 const SETTLE: &str = "settle";
@@ -94,5 +96,29 @@ impl<'a> Settle<'a> {
         })?;
         let operation = require_field(SETTLE, "op", operation)?;
         Ok(Settle { operation, decision: require_field(SETTLE, "is", decision)?, ..settle })
+    }
+}
+
+impl<'a> Body<'a> for Settle<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("operation", Value::from(self.operation));
+        object.set("decision", Value::from(self.decision_name()));
+        object.set("by", Value::from(self.by));
+        object.set("reason", Value::from(self.reason));
+        object.set("result", optional(self.result)?);
+        if let Some(shown) = self.shown {
+            object.set("shown", optional(Some(shown))?);
+        }
+        if let Some(arguments) = self.arguments {
+            object.set("arguments", Value::from(hex(&arguments)));
+        }
+        if let Some(until_us) = self.until_us {
+            object.set("until_us", Value::from(until_us));
+        }
+        Ok(())
     }
 }

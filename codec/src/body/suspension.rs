@@ -11,8 +11,9 @@
 use uuid::Uuid;
 
 use super::fields::{FieldWriter, bad, fixed, require_field, walk_map};
+use super::json::hex;
 use super::operation::{END, SuspensionForm, read_named};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId};
 
 /// Describes the condition for which a suspended call waits.
@@ -87,5 +88,19 @@ impl InnerCall {
         let operation = reader.unsigned()?.into();
         let session = if len == 2 { Some(Uuid::from_bytes(fixed(reader)?)) } else { None };
         Ok(InnerCall { session, operation })
+    }
+}
+
+impl Suspension {
+    pub(super) fn into_json(self) -> Value {
+        let Suspension { form, arguments, expires_us, inner } = self;
+        let mut fields =
+            vec![("form", Value::from(form.name())), ("arguments", Value::from(hex(&arguments)))];
+        fields.extend(expires_us.map(|expires_us| ("expires_us", Value::from(expires_us))));
+        if let Some(inner) = inner {
+            fields.extend(inner.session.map(|session| ("session", Value::from(session.to_string()))));
+            fields.push(("operation", Value::from(inner.operation)));
+        }
+        Value::Map(fields.into_iter().map(|(name, value)| (Value::from(name), value)).collect())
     }
 }

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use super::fields::{bad, list, require_field, walk};
+use super::json::{NameBudget, Object, payload};
 use super::operation::{
     BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
-    resources_len, text_len, write_resources,
+    resources_json, resources_len, set_call, text_len, write_resources,
 };
-use super::{Lane, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use super::{Body, Lane, Payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId};
 
 /// Records that a tool is about to run, or that a call is closed without running.
@@ -206,5 +207,28 @@ impl<'a> ToolBegin<'a> {
             resources,
             closed,
         })
+    }
+}
+
+impl<'a> Body<'a> for ToolBegin<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        set_call(object, self.tool, self.call_id, self.origin, self.parent, self.undoes, self.verifies);
+        object.set("arguments", payload(self.arguments)?);
+        object.set("idempotency", Value::from(self.idempotency.name()));
+        object.set("reads_only", Value::from(self.reads_only));
+        if self.outside_only {
+            object.set("outside_only", Value::from(true));
+        }
+        object.set("runs_again", self.again.map_or(Value::Nil, Value::from));
+        object.set("resources", resources_json(self.resources)?);
+        if let Some(closed) = self.closed {
+            object.set("closed", Value::from(closed.cause.name()));
+            object.set("shown", payload(closed.shown)?);
+        }
+        Ok(())
     }
 }

@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::Payload;
 use super::fields::{bad, list, require_field, walk};
+use super::json::{NameBudget, Object, Part, array, optional};
 use super::operation::{
     CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts,
-    ResourceSnapshot, payload_len, read_named, resources_len, text_len, write_resources,
+    ResourceSnapshot, payload_len, read_named, resources_json, resources_len, set_call, text_len,
+    write_resources,
 };
 use super::suspension::Suspension;
+use super::{Body, Payload};
 use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -322,4 +324,63 @@ fn says_unknown(bytes: &[u8]) -> bool {
     let field = writer.finish();
     bytes.windows(field.len()).any(|at| at == field)
         && Value::decode(bytes).is_ok_and(|value| value.get(ENDED).and_then(Value::as_str) == Some(UNKNOWN))
+}
+
+impl<'a> Body<'a> for ToolEnd<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("begin", Value::from(self.begin));
+        object.set("operation", Value::from(self.operation()));
+        set_call(object, self.tool, self.call_id, self.origin, self.parent, self.undoes, self.verifies);
+        object.set("outcome", Value::from(self.outcome.name()));
+        object.set("cause", self.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
+        if let Some(exit_code) = self.exit_code {
+            object.set("exit_code", Value::from(i64::from(exit_code)));
+        }
+        object.set("rolls_back", Value::from(self.rolls_back));
+        object.set("outside_effects", Value::from(self.outside.name()));
+        object.set("elapsed_us", Value::from(self.elapsed_us));
+        object.set("result", optional(self.result)?);
+        object.set("shown", optional(self.shown)?);
+        object.set("overrides", optional(self.overrides)?);
+        if let Some(waits) = self.suspension {
+            object.set("suspension", waits.into_json());
+        }
+        object.set("resources", resources_json(self.resources)?);
+        if !self.not_undone.is_empty() {
+            object.set("not_undone", not_undone(self.not_undone)?);
+        }
+        if !self.replaced.is_empty() {
+            object.set("replaced", replaced_resources(self.replaced)?);
+        }
+        object.set("slice", names.slice(self.slice, 0)?);
+        Ok(())
+    }
+}
+
+fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
+    array(not_undone.into_iter(), |one| {
+        let mut object = Object::with_capacity(3);
+        object.set("resource", Value::from(one.resource.into_owned()));
+        object.set("path", Value::from(one.path.into_owned()));
+        object.set("reason", Value::from(one.reason.into_owned()));
+        Ok(object.into_part())
+    })
+}
+
+fn replaced_resources(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
+    let paths = |paths: Vec<Cow<'_, str>>| {
+        Value::Array(paths.into_iter().map(|path| Value::from(path.into_owned())).collect())
+    };
+    array(replaced.into_iter(), |one| {
+        let mut object = Object::with_capacity(4);
+        object.set("resource", Value::from(one.resource.into_owned()));
+        object.set("changed", paths(one.changed));
+        object.set("removed", paths(one.removed));
+        object.set("more", Value::from(one.more));
+        Ok(object.into_part())
+    })
 }

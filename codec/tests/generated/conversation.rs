@@ -201,12 +201,12 @@ pub(crate) fn adapter_state() -> impl Strategy<Value = AdapterState<'static>> {
 /// Draws one of these kinds, and the bytes of a body of that kind.
 pub(super) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     prop_oneof![
-        input().prop_map(|body| (RecordKind::INPUT, body.encode())),
-        request().prop_map(|body| (RecordKind::REQUEST, body.encode())),
-        answer().prop_map(|body| (RecordKind::ANSWER, body.encode())),
-        turn().prop_map(|body| (RecordKind::TURN, body.encode())),
-        shortened().prop_map(|body| (RecordKind::SHORTENED, body.encode())),
-        prompt_accepted().prop_map(|body| (RecordKind::PROMPT_ACCEPTED, body.encode())),
-        adapter_state().prop_map(|body| (RecordKind::ADAPTER_STATE, body.encode())),
+        input().prop_map(|body| (RecordKind::Input, body.encode())),
+        request().prop_map(|body| (RecordKind::Request, body.encode())),
+        answer().prop_map(|body| (RecordKind::Answer, body.encode())),
+        turn().prop_map(|body| (RecordKind::Turn, body.encode())),
+        shortened().prop_map(|body| (RecordKind::Shortened, body.encode())),
+        prompt_accepted().prop_map(|body| (RecordKind::PromptAccepted, body.encode())),
+        adapter_state().prop_map(|body| (RecordKind::AdapterState, body.encode())),
     ]
 }

@@ -447,16 +447,16 @@ fn lane() -> impl Strategy<Value = Lane<'static>> {
 /// lane.
 pub(crate) fn body_and_lane() -> impl Strategy<Value = (RecordKind, Vec<u8>, Lane<'static>)> {
     let body = prop_oneof![
-        3 => dispatch().prop_map(|body| (RecordKind::DISPATCH, body.encode())),
-        1 => snapshot().prop_map(|body| (RecordKind::SNAPSHOT, body.encode())),
-        1 => rollback().prop_map(|body| (RecordKind::ROLLBACK, body.encode())),
-        1 => tool_begin().prop_map(|body| (RecordKind::TOOL_BEGIN, body.encode())),
-        1 => observed().prop_map(|body| (RecordKind::OBSERVED, body.encode())),
-        1 => settle().prop_map(|body| (RecordKind::SETTLE, body.encode())),
+        3 => dispatch().prop_map(|body| (RecordKind::Dispatch, body.encode())),
+        1 => snapshot().prop_map(|body| (RecordKind::Snapshot, body.encode())),
+        1 => rollback().prop_map(|body| (RecordKind::Rollback, body.encode())),
+        1 => tool_begin().prop_map(|body| (RecordKind::ToolBegin, body.encode())),
+        1 => observed().prop_map(|body| (RecordKind::Observed, body.encode())),
+        1 => settle().prop_map(|body| (RecordKind::Settle, body.encode())),
     ];
     (body, lane()).prop_map(|((kind, body), lane)| {
         // The start record of a tool names its parent in a field of its own.
-        let within = lane.within.filter(|_| kind != RecordKind::TOOL_BEGIN);
+        let within = lane.within.filter(|_| kind != RecordKind::ToolBegin);
         (kind, body, Lane { within, ..lane })
     })
 }
@@ -464,20 +464,20 @@ pub(crate) fn body_and_lane() -> impl Strategy<Value = (RecordKind, Vec<u8>, Lan
 /// Draws a kind and the bytes of a body of that kind.
 pub(crate) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     prop_oneof![
-        1 => opened().prop_map(|body| (RecordKind::OPENED, body.encode())),
-        1 => declare().prop_map(|body| (RecordKind::DECLARE, body.encode())),
-        1 => declare().prop_map(|body| (RecordKind::DECLARED, body.encode())),
+        1 => opened().prop_map(|body| (RecordKind::Opened, body.encode())),
+        1 => declare().prop_map(|body| (RecordKind::Declare, body.encode())),
+        1 => declare().prop_map(|body| (RecordKind::Declared, body.encode())),
         6 => body_and_lane().prop_map(|(kind, mut body, lane)| {
             lane.add_to(&mut body, 0);
             (kind, body)
         }),
-        1 => import().prop_map(|body| (RecordKind::IMPORT, body.encode())),
-        1 => replicated().prop_map(|body| (RecordKind::REPLICATED, body.encode())),
-        1 => tool_end().prop_map(|body| (RecordKind::TOOL_END, body.encode())),
-        1 => resumed().prop_map(|body| (RecordKind::RESUMED, body.encode())),
-        1 => seal().prop_map(|body| (RecordKind::SEAL, body.encode())),
-        1 => Just((RecordKind::SYNCED, Vec::new())),
-        1 => Just((RecordKind::CLOSED, Vec::new())),
+        1 => import().prop_map(|body| (RecordKind::Import, body.encode())),
+        1 => replicated().prop_map(|body| (RecordKind::Replicated, body.encode())),
+        1 => tool_end().prop_map(|body| (RecordKind::ToolEnd, body.encode())),
+        1 => resumed().prop_map(|body| (RecordKind::Resumed, body.encode())),
+        1 => seal().prop_map(|body| (RecordKind::Seal, body.encode())),
+        1 => Just((RecordKind::Synced, Vec::new())),
+        1 => Just((RecordKind::Closed, Vec::new())),
         7 => conversation::body(),
         1 => value().prop_map(|body| (later(), body.encode())),
     ]

@@ -40,11 +40,11 @@ fn inputs() -> Vec<Golden> {
     let system = Input { role: Role::System, prompt: Some(prompt(0x11)), ..least.clone() };
     let silent = Input { role: Role::Assistant, content: None, ..least.clone() };
     vec![
-        golden("input", RecordKind::INPUT, Body::Input(least)),
-        golden("input-system", RecordKind::INPUT, Body::Input(system)),
-        golden("input-without-text", RecordKind::INPUT, Body::Input(silent)),
-        golden("input-full", RecordKind::INPUT, Body::Input(whole)),
-        golden("input-failed", RecordKind::INPUT, Body::Input(failed)),
+        golden("input", RecordKind::Input, Body::Input(least)),
+        golden("input-system", RecordKind::Input, Body::Input(system)),
+        golden("input-without-text", RecordKind::Input, Body::Input(silent)),
+        golden("input-full", RecordKind::Input, Body::Input(whole)),
+        golden("input-failed", RecordKind::Input, Body::Input(failed)),
     ]
 }
 
@@ -68,12 +68,12 @@ fn requests() -> Vec<Golden> {
     let failed = |failure| Request { failure: Some(failure), ..Request::new(plain(), 1) };
     let least = failed(RequestFailure::new(1_011.into(), "cut", "the connection was closed"));
     vec![
-        golden("request", RecordKind::REQUEST, Body::Request(Request::new(plain(), 1))),
-        golden("request-full", RecordKind::REQUEST, Body::Request(whole.clone())),
-        golden("request-failed", RecordKind::REQUEST, Body::Request(least)),
+        golden("request", RecordKind::Request, Body::Request(Request::new(plain(), 1))),
+        golden("request-full", RecordKind::Request, Body::Request(whole.clone())),
+        golden("request-failed", RecordKind::Request, Body::Request(least)),
         golden(
             "request-failed-full",
-            RecordKind::REQUEST,
+            RecordKind::Request,
             Body::Request(Request { failure: Some(failure), ..whole }),
         ),
     ]
@@ -107,12 +107,12 @@ fn answers() -> Vec<Golden> {
     vec![
         golden(
             "answer",
-            RecordKind::ANSWER,
+            RecordKind::Answer,
             Body::Answer(AnswerBody::new(plain(), Some(Payload::new(TEXT)))),
         ),
-        golden("answer-of-nothing", RecordKind::ANSWER, Body::Answer(AnswerBody::new(plain(), None))),
-        golden("answer-full", RecordKind::ANSWER, Body::Answer(whole)),
-        golden("answer-imported", RecordKind::ANSWER, Body::Answer(AnswerBody::new(imported(), None))),
+        golden("answer-of-nothing", RecordKind::Answer, Body::Answer(AnswerBody::new(plain(), None))),
+        golden("answer-full", RecordKind::Answer, Body::Answer(whole)),
+        golden("answer-imported", RecordKind::Answer, Body::Answer(AnswerBody::new(imported(), None))),
     ]
 }
 
@@ -134,8 +134,8 @@ fn turns() -> Vec<Golden> {
         complete: true,
     };
     vec![
-        golden("turn", RecordKind::TURN, Body::Turn(least)),
-        golden("turn-full", RecordKind::TURN, Body::Turn(whole)),
+        golden("turn", RecordKind::Turn, Body::Turn(least)),
+        golden("turn-full", RecordKind::Turn, Body::Turn(whole)),
     ]
 }
 
@@ -165,16 +165,16 @@ fn decisions() -> Vec<Golden> {
         reason: reason.into(),
     };
     vec![
-        golden("shortened", RecordKind::SHORTENED, Body::Shortened(least)),
-        golden("shortened-full", RecordKind::SHORTENED, Body::Shortened(whole)),
+        golden("shortened", RecordKind::Shortened, Body::Shortened(least)),
+        golden("shortened-full", RecordKind::Shortened, Body::Shortened(whole)),
         golden(
             "prompt-accepted",
-            RecordKind::PROMPT_ACCEPTED,
+            RecordKind::PromptAccepted,
             Body::PromptAccepted(accepted(plain(), "", "")),
         ),
         golden(
             "prompt-accepted-full",
-            RecordKind::PROMPT_ACCEPTED,
+            RecordKind::PromptAccepted,
             Body::PromptAccepted(accepted(scope(), "a person", "only a tool's description changed")),
         ),
     ]
@@ -200,11 +200,11 @@ pub(super) fn adapter_states() -> Vec<Golden> {
         occasion: "complete".into(),
     };
     vec![
-        golden("adapter-state", RecordKind::ADAPTER_STATE, Body::AdapterState(least.clone())),
-        golden("adapter-state-full", RecordKind::ADAPTER_STATE, Body::AdapterState(whole)),
+        golden("adapter-state", RecordKind::AdapterState, Body::AdapterState(least.clone())),
+        golden("adapter-state-full", RecordKind::AdapterState, Body::AdapterState(whole)),
         golden(
             "adapter-state-object",
-            RecordKind::ADAPTER_STATE,
+            RecordKind::AdapterState,
             Body::AdapterState(AdapterState { state: Payload::new(object_reference()), ..least }),
         ),
     ]

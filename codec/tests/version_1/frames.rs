@@ -53,19 +53,19 @@ fn in_lanes() -> Vec<Golden> {
     let observed = Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) };
     let (within, named) = (Lane { name: None, ..lane() }, Lane { within: None, ..lane() });
     vec![
-        laned("dispatch-within", RecordKind::DISPATCH, dispatch(event.clone()), within.clone()),
-        laned("dispatch-lane", RecordKind::DISPATCH, dispatch(event), lane()),
-        laned("dispatch-tag-lane", RecordKind::DISPATCH, dispatch(tag), named.clone()),
-        laned("snapshot-lane", RecordKind::SNAPSHOT, Body::Snapshot(snapshot), lane()),
+        laned("dispatch-within", RecordKind::Dispatch, dispatch(event.clone()), within.clone()),
+        laned("dispatch-lane", RecordKind::Dispatch, dispatch(event), lane()),
+        laned("dispatch-tag-lane", RecordKind::Dispatch, dispatch(tag), named.clone()),
+        laned("snapshot-lane", RecordKind::Snapshot, Body::Snapshot(snapshot), lane()),
         laned(
             "rollback-within",
-            RecordKind::ROLLBACK,
+            RecordKind::Rollback,
             Body::Rollback(Rollback { to: 1_006.into(), preserve_logs: true }),
             within,
         ),
-        laned("tool-begin-lane", RecordKind::TOOL_BEGIN, Body::ToolBegin(begin()), named.clone()),
-        laned("settle-lane", RecordKind::SETTLE, Body::Settle(settle), named),
-        laned("observed-lane", RecordKind::OBSERVED, Body::Observed(observed), lane()),
+        laned("tool-begin-lane", RecordKind::ToolBegin, Body::ToolBegin(begin()), named.clone()),
+        laned("settle-lane", RecordKind::Settle, Body::Settle(settle), named),
+        laned("observed-lane", RecordKind::Observed, Body::Observed(observed), lane()),
     ]
 }
 
@@ -73,7 +73,7 @@ fn opened_and_declared() -> Vec<Golden> {
     let opened = |name, tags, parent| {
         golden(
             name,
-            RecordKind::OPENED,
+            RecordKind::Opened,
             Body::Opened(SessionOpening { session: SESSION, seed: 0xfeed_f00d_dead_beef, tags, parent }),
         )
     };
@@ -95,10 +95,10 @@ fn opened_and_declared() -> Vec<Golden> {
             tags([]),
             Some(Parent::Child { session: OTHER, operation: Some(88_888.into()) }),
         ),
-        golden("declare", RecordKind::DECLARE, Body::Declare(declaration())),
+        golden("declare", RecordKind::Declare, Body::Declare(declaration())),
         golden(
             "declare-one-slice",
-            RecordKind::DECLARE,
+            RecordKind::Declare,
             Body::Declare(Declare { events: vec![], slices: declaration().slices.split_off(3) }),
         ),
     ]
@@ -107,7 +107,7 @@ fn opened_and_declared() -> Vec<Golden> {
 /// Returns dispatches: effects as declared and written out, and actions of the engine.
 fn dispatches() -> Vec<Golden> {
     let dispatch = |name, action, effects| {
-        golden(name, RecordKind::DISPATCH, Body::Dispatch(Dispatch { action, effects }))
+        golden(name, RecordKind::Dispatch, Body::Dispatch(Dispatch { action, effects }))
     };
     let event = |data| Action::Event { event: 0, data: Payload::new(data) };
     let id = |sequence, ordinal| ItemId { sequence, ordinal };
@@ -189,12 +189,12 @@ fn positions() -> Vec<Golden> {
     vec![
         golden(
             "snapshot-plain",
-            RecordKind::SNAPSHOT,
+            RecordKind::Snapshot,
             Body::Snapshot(SnapshotBody { tag: None, policies: vec![Policy::State], resources: Vec::new() }),
         ),
         golden(
             "snapshot-tagged",
-            RecordKind::SNAPSHOT,
+            RecordKind::Snapshot,
             Body::Snapshot(SnapshotBody {
                 tag: Some("before the refactoring".to_owned()),
                 policies: vec![Policy::State, Policy::Log],
@@ -203,7 +203,7 @@ fn positions() -> Vec<Golden> {
         ),
         golden(
             "snapshot-captured",
-            RecordKind::SNAPSHOT,
+            RecordKind::Snapshot,
             Body::Snapshot(SnapshotBody {
                 tag: Some("with the workspace".to_owned()),
                 policies: vec![Policy::State],
@@ -215,12 +215,12 @@ fn positions() -> Vec<Golden> {
         ),
         golden(
             "rollback-keeping-logs",
-            RecordKind::ROLLBACK,
+            RecordKind::Rollback,
             Body::Rollback(Rollback { to: 1_001.into(), preserve_logs: true }),
         ),
         golden(
             "rollback-of-everything",
-            RecordKind::ROLLBACK,
+            RecordKind::Rollback,
             Body::Rollback(Rollback { to: 0.into(), preserve_logs: false }),
         ),
     ]
@@ -228,10 +228,10 @@ fn positions() -> Vec<Golden> {
 
 fn calls() -> Vec<Golden> {
     vec![
-        golden("tool-begin", RecordKind::TOOL_BEGIN, Body::ToolBegin(begin())),
+        golden("tool-begin", RecordKind::ToolBegin, Body::ToolBegin(begin())),
         golden(
             "tool-begin-nested-and-again",
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             Body::ToolBegin(ToolBegin {
                 call_id: Some("call_7".into()),
                 origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
@@ -246,7 +246,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-begin-closed",
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             Body::ToolBegin(ToolBegin {
                 origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 3 }),
                 idempotency: Idempotency::Natural,
@@ -257,12 +257,12 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-begin-outside",
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             Body::ToolBegin(ToolBegin { reads_only: true, outside_only: true, ..begin() }),
         ),
         golden(
             "tool-begin-verifying",
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             Body::ToolBegin(ToolBegin {
                 idempotency: Idempotency::Verify,
                 verifies: Some(1_004.into()),
@@ -271,13 +271,13 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-verifying",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd { verifies: Some(1_004.into()), ..end() }),
         ),
-        golden("tool-end-committed", RecordKind::TOOL_END, Body::ToolEnd(end())),
+        golden("tool-end-committed", RecordKind::ToolEnd, Body::ToolEnd(end())),
         golden(
             "tool-end-failed",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Expansion),
@@ -291,7 +291,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-not-undone",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Error),
@@ -308,7 +308,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-replaced",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Error),
@@ -325,7 +325,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-interrupted",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 again: Some(1_001.into()),
                 call_id: Some("call_7".into()),
@@ -342,7 +342,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-asks",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 rolls_back: true,
@@ -354,12 +354,12 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-exit-code",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd { exit_code: Some(3), ..end() }),
         ),
         golden(
             "tool-end-awaits",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 result: None,
@@ -372,7 +372,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-suspended-within",
-            RecordKind::TOOL_END,
+            RecordKind::ToolEnd,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 rolls_back: true,
@@ -392,7 +392,7 @@ fn decisions_and_observations() -> Vec<Golden> {
     vec![
         golden(
             "settle-committed",
-            RecordKind::SETTLE,
+            RecordKind::Settle,
             Body::Settle(Settle {
                 result: Some(Payload::new(EVENT)),
                 ..Settle::new(1_005.into(), Decision::Committed, "a person", "the mail was sent")
@@ -400,12 +400,12 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "settle-run-again",
-            RecordKind::SETTLE,
+            RecordKind::Settle,
             Body::Settle(Settle::new(1_005.into(), Decision::RunAgain, "the host", "")),
         ),
         golden(
             "settle-approved",
-            RecordKind::SETTLE,
+            RecordKind::Settle,
             Body::Settle(Settle {
                 arguments: Some([0xa5; 32]),
                 until_us: Some(1_767_323_045_006_007),
@@ -414,7 +414,7 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "settle-shown",
-            RecordKind::SETTLE,
+            RecordKind::Settle,
             Body::Settle(Settle {
                 shown: Some(Payload::new(TEXT)),
                 ..Settle::new(1_005.into(), Decision::Failed, "a person", "not now")
@@ -422,10 +422,10 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "observed",
-            RecordKind::OBSERVED,
+            RecordKind::Observed,
             Body::Observed(Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) }),
         ),
-        golden("replicated", RecordKind::REPLICATED, Body::Replicated(super::replicated())),
+        golden("replicated", RecordKind::Replicated, Body::Replicated(super::replicated())),
     ]
 }
 
@@ -433,7 +433,7 @@ fn imports() -> Vec<Golden> {
     vec![
         golden(
             "import",
-            RecordKind::IMPORT,
+            RecordKind::Import,
             Body::Import(Import {
                 from: Some(OTHER),
                 exported_at_us: Some(-1_234_567),
@@ -450,7 +450,7 @@ fn imports() -> Vec<Golden> {
         ),
         golden(
             "import-bare",
-            RecordKind::IMPORT,
+            RecordKind::Import,
             Body::Import(Import { from: None, exported_at_us: None, tags: tags([]), slices: vec![] }),
         ),
     ]
@@ -459,25 +459,25 @@ fn imports() -> Vec<Golden> {
 /// Returns envelope frames, and frames of kinds of a later version.
 fn envelopes() -> Vec<Golden> {
     vec![
-        golden("synced", RecordKind::SYNCED, Body::Bytes(b"")),
-        golden("closed", RecordKind::CLOSED, Body::Bytes(b"")),
+        golden("synced", RecordKind::Synced, Body::Bytes(b"")),
+        golden("closed", RecordKind::Closed, Body::Bytes(b"")),
         golden(
             "seal",
-            RecordKind::SEAL,
+            RecordKind::Seal,
             Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::from_content(b"records").hash }),
         ),
         golden(
             "dropped",
-            RecordKind::DROPPED,
+            RecordKind::Dropped,
             Body::Dropped(Dropped {
-                kind: RecordKind::DISPATCH,
+                kind: RecordKind::Dispatch,
                 len: 300,
                 hash: ObjectId::from_content(b"dropped").hash,
             }),
         ),
         golden(
             "compacted",
-            RecordKind::COMPACTED,
+            RecordKind::Compacted,
             Body::Compacted(Compacted {
                 through: 987.into(),
                 end: 1_234,
@@ -487,7 +487,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "base",
-            RecordKind::BASE,
+            RecordKind::Base,
             Body::Base(Base {
                 position: 987.into(),
                 goes_on: false,
@@ -499,12 +499,12 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "base-that-goes-on",
-            RecordKind::BASE,
+            RecordKind::Base,
             Body::Base(Base { position: 987.into(), goes_on: true, slices: Vec::new() }),
         ),
         golden(
             "resumed",
-            RecordKind::RESUMED,
+            RecordKind::Resumed,
             Body::Resumed(Resumed {
                 epoch: 5,
                 boot_id: Some(OTHER),
@@ -515,7 +515,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-by-a-recovery",
-            RecordKind::RESUMED,
+            RecordKind::Resumed,
             Body::Resumed(Resumed {
                 epoch: 6,
                 boot_id: Some(OTHER),
@@ -526,7 +526,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-behind-others",
-            RecordKind::RESUMED,
+            RecordKind::Resumed,
             Body::Resumed(Resumed {
                 epoch: 7,
                 boot_id: Some(OTHER),
@@ -537,7 +537,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-on-an-unknown-machine",
-            RecordKind::RESUMED,
+            RecordKind::Resumed,
             Body::Resumed(Resumed {
                 epoch: 0,
                 boot_id: None,
@@ -546,7 +546,7 @@ fn envelopes() -> Vec<Golden> {
                 began: Vec::new(),
             }),
         ),
-        golden("declared", RecordKind::DECLARED, Body::Declare(declaration())),
+        golden("declared", RecordKind::Declared, Body::Declare(declaration())),
         // Kinds of a later version: a value, and bytes that are no value.
         golden("unknown-content", later(77), Body::Bytes(b"\x82\xa1n\x2a\xa4list\x92\xc0\xc4\x02\x00\xff")),
         golden("unknown-envelope", later(200), Body::Bytes(b"\xc1 no MessagePack")),

@@ -6,7 +6,6 @@ mod frames;
 mod images;
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use foldlog_codec::body::{
     AdapterState, AnswerBody, Base, Compacted, Declare, Dispatch, Dropped, Import, Input, Lane, Observed,
@@ -47,97 +46,60 @@ pub(crate) struct Golden {
     pub(crate) lane: Lane<'static>,
 }
 
-/// A body of any kind.
-pub(crate) enum Body {
-    Opened(SessionOpening),
-    Declare(Declare),
-    Dispatch(Dispatch<'static>),
-    Snapshot(SnapshotBody<'static>),
-    Rollback(Rollback),
-    Import(Import<'static>),
-    ToolBegin(ToolBegin<'static>),
-    ToolEnd(ToolEnd<'static>),
-    Settle(Settle<'static>),
-    Observed(Observed<'static>),
-    Replicated(Replicated),
-    Input(Input<'static>),
-    Request(Request<'static>),
-    Answer(AnswerBody<'static>),
-    Turn(Turn<'static>),
-    Shortened(Shortened<'static>),
-    PromptAccepted(PromptAccepted<'static>),
-    AdapterState(AdapterState<'static>),
-    Resumed(Resumed),
-    Seal(Seal),
-    Dropped(Dropped),
-    Compacted(Compacted),
-    Base(Base),
-    /// The bytes of a body for which this crate has no type.
-    Bytes(&'static [u8]),
+macro_rules! bodies {
+    ($($name:ident $body:ident $(<$life:lifetime>)?,)*) => {
+        /// A body of any kind.
+        pub(crate) enum Body {
+            $($name($body $(<$life>)?),)*
+            /// The bytes of a body for which this crate has no type.
+            Bytes(&'static [u8]),
+        }
+
+        impl Body {
+            pub(crate) fn encode(&self) -> Vec<u8> {
+                match self {
+                    $(Body::$name(body) => body.encode(),)*
+                    Body::Bytes(bytes) => bytes.to_vec(),
+                }
+            }
+
+            pub(crate) fn assert_says(&self, name: &str, bytes: &[u8]) {
+                match self {
+                    $(Body::$name(body) => {
+                        let found = $body::decode(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+                        assert_eq!(&found, body, "{name} decodes to something else");
+                    })*
+                    Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
+                }
+            }
+        }
+    };
 }
 
-impl Body {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        match self {
-            Body::Opened(body) => body.encode(),
-            Body::Declare(body) => body.encode(),
-            Body::Dispatch(body) => body.encode(),
-            Body::Snapshot(body) => body.encode(),
-            Body::Rollback(body) => body.encode(),
-            Body::Import(body) => body.encode(),
-            Body::ToolBegin(body) => body.encode(),
-            Body::ToolEnd(body) => body.encode(),
-            Body::Settle(body) => body.encode(),
-            Body::Observed(body) => body.encode(),
-            Body::Replicated(body) => body.encode(),
-            Body::Input(body) => body.encode(),
-            Body::Request(body) => body.encode(),
-            Body::Answer(body) => body.encode(),
-            Body::Turn(body) => body.encode(),
-            Body::Shortened(body) => body.encode(),
-            Body::PromptAccepted(body) => body.encode(),
-            Body::AdapterState(body) => body.encode(),
-            Body::Resumed(body) => body.encode(),
-            Body::Seal(body) => body.encode(),
-            Body::Dropped(body) => body.encode(),
-            Body::Compacted(body) => body.encode(),
-            Body::Base(body) => body.encode(),
-            Body::Bytes(bytes) => bytes.to_vec(),
-        }
-    }
-
-    pub(crate) fn assert_says(&self, name: &str, bytes: &[u8]) {
-        fn same<T: PartialEq + Debug>(name: &str, found: Result<T, foldlog_codec::Error>, expected: &T) {
-            let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(&found, expected, "{name} decodes to something else");
-        }
-        match self {
-            Body::Opened(body) => same(name, SessionOpening::decode(bytes), body),
-            Body::Declare(body) => same(name, Declare::decode(bytes), body),
-            Body::Dispatch(body) => same(name, Dispatch::decode(bytes), body),
-            Body::Snapshot(body) => same(name, SnapshotBody::decode(bytes), body),
-            Body::Rollback(body) => same(name, Rollback::decode(bytes), body),
-            Body::Import(body) => same(name, Import::decode(bytes), body),
-            Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
-            Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
-            Body::Settle(body) => same(name, Settle::decode(bytes), body),
-            Body::Replicated(body) => same(name, Replicated::decode(bytes), body),
-            Body::Observed(body) => same(name, Observed::decode(bytes), body),
-            Body::Input(body) => same(name, Input::decode(bytes), body),
-            Body::Request(body) => same(name, Request::decode(bytes), body),
-            Body::Answer(body) => same(name, AnswerBody::decode(bytes), body),
-            Body::Turn(body) => same(name, Turn::decode(bytes), body),
-            Body::Shortened(body) => same(name, Shortened::decode(bytes), body),
-            Body::PromptAccepted(body) => same(name, PromptAccepted::decode(bytes), body),
-            Body::AdapterState(body) => same(name, AdapterState::decode(bytes), body),
-            Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
-            Body::Seal(body) => same(name, Seal::decode(bytes), body),
-            Body::Dropped(body) => same(name, Dropped::decode(bytes), body),
-            Body::Compacted(body) => same(name, Compacted::decode(bytes), body),
-            Body::Base(body) => same(name, Base::decode(bytes), body),
-            Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
-        }
-    }
+bodies! {
+    Opened SessionOpening,
+    Declare Declare,
+    Dispatch Dispatch<'static>,
+    Snapshot SnapshotBody<'static>,
+    Rollback Rollback,
+    Import Import<'static>,
+    ToolBegin ToolBegin<'static>,
+    ToolEnd ToolEnd<'static>,
+    Settle Settle<'static>,
+    Observed Observed<'static>,
+    Replicated Replicated,
+    Input Input<'static>,
+    Request Request<'static>,
+    Answer AnswerBody<'static>,
+    Turn Turn<'static>,
+    Shortened Shortened<'static>,
+    PromptAccepted PromptAccepted<'static>,
+    AdapterState AdapterState<'static>,
+    Resumed Resumed,
+    Seal Seal,
+    Dropped Dropped,
+    Compacted Compacted,
+    Base Base,
 }
 
 /// Returns the note of a replicated session.
@@ -162,7 +124,7 @@ pub(crate) fn header(golden: &Golden) -> Header {
         predecessor_crc: PREDECESSOR_CRC,
         body_len: 0,
         sequence: SEQUENCE,
-        watermark: if golden.kind == RecordKind::OPENED { 0.into() } else { WATERMARK },
+        watermark: if golden.kind == RecordKind::Opened { 0.into() } else { WATERMARK },
         kind: golden.kind,
         time_us: TIME_US,
     }

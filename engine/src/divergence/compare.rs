@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Action, AddedItems, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Observed, Outcome, Payload,
-    RemovedItems, ToolEnd,
+    Action, AddedItems, BuiltIn, Dispatch, Effect, ItemId, Lane, ObjectId, Payload, RemovedItems,
 };
 use foldlog_codec::msgpack::{Value, ValueLimits};
 use foldlog_codec::{Record, RecordKind, SequenceNumber, record};
 
 use super::Difference;
-use super::left_out::{LeaveOut, always, drawn_anew, json_texts};
+use super::left_out::LeaveOut;
 use super::walk::{Contents, DifferenceFlow, ValueComparer};
+use crate::fold::record_kinds::{Comparison, RecordRules};
 use crate::names::DeclaredNames;
-use crate::operation::PROGRAMS;
 
 /// Fields of a record's JSON form that are not part of its body.
 const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
@@ -51,9 +50,10 @@ pub(crate) fn compare_values(
 ) -> (Option<Difference>, bool) {
     let mut walk = ValueComparer::new();
     walk.contents = contents;
-    (walk.json_texts, walk.addresses) = (json_texts(kind), false);
-    walk.left_out.extend(always(kind));
-    let found = if kind == RecordKind::DISPATCH {
+    let rules = &RecordRules::of(kind).comparison;
+    (walk.json_texts, walk.addresses) = (rules.json_texts, false);
+    walk.left_out.extend(rules.not_compared);
+    let found = if kind == RecordKind::Dispatch {
         dispatches(&mut walk, recorded, produced, names, leave_out)
     } else {
         others(&mut walk, kind, recorded, produced, names)
@@ -71,15 +71,15 @@ pub(crate) fn between_logs(
     two_names: &DeclaredNames,
 ) -> Option<Difference> {
     let mut walk = ValueComparer::new();
-    (walk.json_texts, walk.addresses) = (json_texts(kind), false);
-    walk.left_out.extend(always(kind));
-    walk.left_out.extend(drawn_anew(kind));
-    walk.left_out.extend(error_text(kind, one, two));
-    walk.left_out.extend(process_ids(kind, one, two));
+    let rules = &RecordRules::of(kind).comparison;
+    (walk.json_texts, walk.addresses) = (rules.json_texts, false);
+    walk.left_out.extend(rules.not_compared);
+    walk.left_out.extend(rules.generated);
+    walk.left_out.extend(excluded(rules, one, two));
     let form = |body: &[u8], names: &DeclaredNames| {
         let mut form = named_form(kind, body, names);
         if let Value::Map(pairs) = &mut form
-            && kind == RecordKind::DISPATCH
+            && kind == RecordKind::Dispatch
         {
             // Renames the fields to those of a divergence's paths.
             let renamed = |from: &str, to: &str, pairs: &mut Vec<(Value, Value)>| {
@@ -114,11 +114,6 @@ fn form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Option<Value> {
     Some(value)
 }
 
-/// Returns the name of an event, or a substitute if the log has not declared it.
-pub(super) fn event_name(event: u32, names: &DeclaredNames) -> String {
-    names.event(event).map_or_else(|| format!("event-{event}"), |event| event.name.clone())
-}
-
 fn others(
     walk: &mut ValueComparer<'_>,
     kind: RecordKind,
@@ -126,35 +121,16 @@ fn others(
     new: &[u8],
     names: &DeclaredNames,
 ) -> DifferenceFlow {
-    walk.left_out.extend(error_text(kind, old, new));
-    walk.left_out.extend(process_ids(kind, old, new));
+    walk.left_out.extend(excluded(&RecordRules::of(kind).comparison, old, new));
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),
         _ => DifferenceFlow::Continue(()),
     }
 }
 
-/// Returns the path of the text of two records, if it is an error's text in both.
-fn error_text(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
-    let both = holds_error(kind, one) && holds_error(kind, two);
-    both.then_some(if kind == RecordKind::INPUT { "$.content" } else { "$.shown" })
-}
-
-/// Returns the path of the programs of a call, if both records list them: the system assigns their
-/// ids.
-fn process_ids(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
-    let are_programs = |body: &[u8]| Observed::decode(body).is_ok_and(|observed| observed.name == PROGRAMS);
-    (kind == RecordKind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
-}
-
-/// Returns whether the text of a record is an error's text.
-fn holds_error(kind: RecordKind, body: &[u8]) -> bool {
-    match kind {
-        RecordKind::TOOL_END => ToolEnd::decode(body)
-            .is_ok_and(|end| !matches!(end.outcome, Outcome::Committed | Outcome::Suspended)),
-        RecordKind::INPUT => Input::decode(body).is_ok_and(|input| input.is_error),
-        _ => false,
-    }
+/// Returns the path of the value that is not compared, since both records have one there.
+fn excluded(rules: &Comparison, one: &[u8], two: &[u8]) -> Option<&'static str> {
+    (rules.excluded_in_both)(one).filter(|_| (rules.excluded_in_both)(two).is_some())
 }
 
 fn dispatches<'a>(
@@ -168,7 +144,7 @@ fn dispatches<'a>(
         return DifferenceFlow::Continue(());
     };
     if let Action::Event { event, .. } = old.action {
-        let left_out = leave_out.paths_of(&event_name(event, names));
+        let left_out = leave_out.paths_of(&names.event_name(event));
         walk.left_out.extend(left_out.iter().map(String::as_str));
     }
     actions(walk, &old.action, &new.action, names)?;
@@ -185,7 +161,7 @@ fn actions(
 ) -> DifferenceFlow {
     match (old, new) {
         (Action::Event { event: old, data: old_data }, Action::Event { event: new, data: new_data }) => {
-            let (old_name, new_name) = (event_name(*old, names), event_name(*new, names));
+            let (old_name, new_name) = (names.event_name(*old), names.event_name(*new));
             walk.at(".name", |walk| walk.values(&Value::from(old_name), &Value::from(new_name)))?;
             let version =
                 |event: u32| Value::from(names.event(event).map_or(0, |event| u64::from(event.version)));
@@ -199,7 +175,7 @@ fn actions(
         }
         (old, new) => {
             let name = |action: &Action<'_>| match action {
-                Action::Event { event, .. } => event_name(*event, names),
+                Action::Event { event, .. } => names.event_name(*event),
                 Action::Seed => "seed".to_owned(),
                 Action::Clear => "clear".to_owned(),
                 Action::Reset => "reset".to_owned(),
@@ -214,7 +190,7 @@ fn actions(
 
 fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
     let (Ok(old), Ok(new)) =
-        (Lane::decode(RecordKind::DISPATCH, old), Lane::decode(RecordKind::DISPATCH, new))
+        (Lane::decode(RecordKind::Dispatch, old), Lane::decode(RecordKind::Dispatch, new))
     else {
         return DifferenceFlow::Continue(());
     };

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::RecordKind;
-
 /// Lists paths of values that a replay does not compare, for each event.
 ///
 /// A path is one that a [`Divergence`](crate::Divergence) names. It excludes the value there with
@@ -47,44 +45,6 @@ impl LeaveOut {
 
     pub(super) fn paths_of(&self, event: &str) -> &[String] {
         self.paths.get(event).map(Vec::as_slice).unwrap_or_default()
-    }
-}
-
-/// Returns the paths that are never compared in records of a kind. `compare` adds the paths that
-/// contain an error's text under some conditions only.
-pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
-    match kind {
-        RecordKind::SNAPSHOT => &["$.resources"],
-        RecordKind::TOOL_BEGIN => &["$.resources", "$.shown"],
-        RecordKind::TOOL_END => &["$.elapsed_us", "$.not_undone[*].reason"],
-        RecordKind::REQUEST => &["$.failure.message"],
-        _ => &[],
-    }
-}
-
-/// Returns the paths of values that each run generates, and of digests that cover them: a
-/// provider's ids, its remaining limits, and captures, which contain times of files. Two runs that
-/// differ only in these count as equal.
-pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
-    match kind {
-        RecordKind::TOOL_BEGIN | RecordKind::TOOL_END => &["$.call_id", "$.resources"],
-        RecordKind::INPUT => &["$.id", "$.call_id"],
-        RecordKind::REQUEST => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
-        RecordKind::ANSWER => {
-            &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"]
-        }
-        _ => &[],
-    }
-}
-
-/// Returns the paths of texts that contain JSON.
-pub(super) fn json_texts(kind: RecordKind) -> &'static [&'static str] {
-    match kind {
-        RecordKind::TOOL_BEGIN => &["$.arguments"],
-        RecordKind::INPUT => &["$.blocks.json", "$.provider_payload"],
-        RecordKind::REQUEST => &["$.parameters"],
-        RecordKind::ANSWER => &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
-        _ => &[],
     }
 }
 

@@ -66,11 +66,12 @@ mod walk;
 
 use std::fmt;
 
-use foldlog_codec::body::{Action, Dispatch, Input, Lane, Observed, Payload, Request, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Lane, Payload};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{RecordKind, SequenceNumber, escape};
 use serde::Serialize;
 
+use crate::fold::record_kinds::RecordRules;
 use crate::names::DeclaredNames;
 
 pub use left_out::LeaveOut;
@@ -271,16 +272,10 @@ impl Divergence {
 
 /// Returns the kind and name of a record in the form of [`Divergence::record`].
 pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
-    let about = match kind {
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
-        RecordKind::TOOL_END => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
-        RecordKind::INPUT => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
-        RecordKind::REQUEST => {
-            Request::decode(body).ok().map(|request| request.scope.evaluation.into_owned())
-        }
-        _ => return record_name(kind, body, names),
-    };
-    about.map_or_else(|| kind.to_string(), |about| format!("{kind} {about}"))
+    match (RecordRules::of(kind).subject)(body, names) {
+        Some(subject) => format!("{kind} {subject}"),
+        None => kind.to_string(),
+    }
 }
 
 struct RecordLabel<'a>(&'a str);
@@ -296,21 +291,9 @@ impl fmt::Display for RecordLabel<'_> {
 
 /// Returns the kind of a record. For a dispatch or observation, a space and its name follow.
 pub(crate) fn record_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
-    if kind == RecordKind::OBSERVED
-        && let Ok(observed) = Observed::decode(body)
-    {
-        return format!("{kind} {}", observed.name);
-    }
-    if kind != RecordKind::DISPATCH {
-        return kind.to_string();
-    }
-    let Ok(dispatch) = Dispatch::decode(body) else { return kind.to_string() };
-    match dispatch.action {
-        Action::Event { event, .. } => format!("{kind} {}", compare::event_name(event, names)),
-        Action::Seed => format!("{kind} seed"),
-        Action::Clear => format!("{kind} clear"),
-        Action::Reset => format!("{kind} reset"),
-        Action::Tag { .. } => format!("{kind} tag"),
+    match kind {
+        RecordKind::Dispatch | RecordKind::Observed => shown_name(kind, body, names),
+        _ => kind.to_string(),
     }
 }
 

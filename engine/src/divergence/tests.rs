@@ -127,22 +127,22 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
         }
         let (old, new) = (encode_dispatch(&data, None), encode_dispatch(&flipped, None));
         assert_eq!(
-            path(RecordKind::DISPATCH, &old, &new),
+            path(RecordKind::Dispatch, &old, &new),
             format!("$.event{to}"),
             "{data:?} and {flipped:?}"
         );
-        assert_eq!(find_difference(RecordKind::DISPATCH, &old, &old), None);
+        assert_eq!(find_difference(RecordKind::Dispatch, &old, &old), None);
 
         // The same value as an observation, and as the second item that a reducer added.
         let (old, new) = (data.encode(), flipped.encode());
         let observed = |data| Observed { name: "flag".to_owned(), data: Payload::new(data) }.encode();
-        assert_eq!(path(RecordKind::OBSERVED, &observed(&old), &observed(&new)), format!("$.data{to}"));
+        assert_eq!(path(RecordKind::Observed, &observed(&old), &observed(&new)), format!("$.data{to}"));
         let effect = |item| {
             let items = vec![Payload::new(b"\x01"), Payload::new(item)];
             let added = AddedItems::Items { items, version: 1 };
             encode_dispatch(&Value::Nil, Some(vec![Effect::append(0), Effect { added, ..Effect::append(1) }]))
         };
-        let difference = find_difference(RecordKind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
+        let difference = find_difference(RecordKind::Dispatch, &effect(&old), &effect(&new)).unwrap();
         assert_eq!((difference.slice.as_deref(), difference.path), (Some("plan"), format!("$.added[1]{to}")));
     }
 }
@@ -151,7 +151,7 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
 fn a_difference_that_json_does_not_show_is_named() {
     let note = |old: Value, new: Value| {
         let (old, new) = (encode_dispatch(&old, None), encode_dispatch(&new, None));
-        find_difference(RecordKind::DISPATCH, &old, &new).and_then(|found| found.note)
+        find_difference(RecordKind::Dispatch, &old, &new).and_then(|found| found.note)
     };
     let keys = note(json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
     assert_eq!(keys.as_deref(), Some("order of keys"));
@@ -176,7 +176,7 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
     };
     let at = |old: Vec<Effect<'_>>, new: Vec<Effect<'_>>| {
         let (old, new) = (encode_dispatch(&Value::Nil, Some(old)), encode_dispatch(&Value::Nil, Some(new)));
-        let Some(found) = find_difference(RecordKind::DISPATCH, &old, &new) else { return "none".to_owned() };
+        let Some(found) = find_difference(RecordKind::Dispatch, &old, &new) else { return "none".to_owned() };
         format!("{} {}", found.slice.unwrap_or_default(), found.path)
     };
     let removed = |ids: Vec<ItemId>| Effect { removed: RemovedItems::Items(ids), ..items(b"\x01") };
@@ -203,7 +203,7 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
     // Without explicit effects, the event was appended to `chat`.
     let (declared, replaced) =
         (encode_dispatch(&Value::Nil, None), encode_dispatch(&Value::Nil, Some(vec![Effect::replace(0)])));
-    assert_eq!(path(RecordKind::DISPATCH, &declared, &replaced), "$.removed");
+    assert_eq!(path(RecordKind::Dispatch, &declared, &replaced), "$.removed");
     // An object and its bytes are the same item.
     let (large, other) = (ObjectId::from_content(&one).reference(), ObjectId::from_content(&two).reference());
     let of = |bytes| Effect {
@@ -224,15 +224,15 @@ fn error_text_durations_and_addresses_are_not_compared() {
         end.encode()
     };
     let failed = end(Outcome::Failed, 7, "no such file", "x");
-    assert_eq!(find_difference(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
-    assert_eq!(path(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
+    assert_eq!(find_difference(RecordKind::ToolEnd, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
+    assert_eq!(path(RecordKind::ToolEnd, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
     let done = end(Outcome::Committed, 7, "at 0x7ffd5e8a1b2c", "x");
     assert_eq!(
-        find_difference(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")),
+        find_difference(RecordKind::ToolEnd, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")),
         None
     );
-    assert_eq!(path(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
-    assert_eq!(path(RecordKind::TOOL_END, &done, &failed), "$.outcome");
+    assert_eq!(path(RecordKind::ToolEnd, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
+    assert_eq!(path(RecordKind::ToolEnd, &done, &failed), "$.outcome");
 
     let result = |content: &str, is_error| {
         let content = to_vec(content).unwrap();
@@ -241,9 +241,9 @@ fn error_text_durations_and_addresses_are_not_compared() {
         input.is_error = is_error;
         input.encode()
     };
-    assert_eq!(find_difference(RecordKind::INPUT, &result("a", true), &result("b", true)), None);
-    assert_eq!(path(RecordKind::INPUT, &result("a", true), &result("a", false)), "$.is_error");
-    assert_eq!(path(RecordKind::INPUT, &result("a", false), &result("b", false)), "$.content");
+    assert_eq!(find_difference(RecordKind::Input, &result("a", true), &result("b", true)), None);
+    assert_eq!(path(RecordKind::Input, &result("a", true), &result("a", false)), "$.is_error");
+    assert_eq!(path(RecordKind::Input, &result("a", false), &result("b", false)), "$.content");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn paths_of_an_event_that_are_left_out_are_not_compared() {
     let leave_out = LeaveOut::new().path("chat.said", "$.event.took");
     let at = |old: &Value, new: &Value, leave_out: &LeaveOut| {
         let found = compare(
-            RecordKind::DISPATCH,
+            RecordKind::Dispatch,
             &encode_dispatch(old, None),
             &encode_dispatch(new, None),
             &names(),
@@ -278,11 +278,11 @@ fn text_that_is_json_is_compared_as_json() {
     };
     let old = begin(r#"{"path":"a","lines":[1,2]}"#);
     assert_eq!(
-        path(RecordKind::TOOL_BEGIN, &old, &begin(r#"{"path":"a","lines":[1,3]}"#)),
+        path(RecordKind::ToolBegin, &old, &begin(r#"{"path":"a","lines":[1,3]}"#)),
         "$.arguments.lines[1]"
     );
-    assert_eq!(path(RecordKind::TOOL_BEGIN, &old, &begin(r#"{"path": "a","lines":[1,2]}"#)), "$.arguments");
-    assert_eq!(path(RecordKind::TOOL_BEGIN, &old, &begin("{")), "$.arguments");
+    assert_eq!(path(RecordKind::ToolBegin, &old, &begin(r#"{"path": "a","lines":[1,2]}"#)), "$.arguments");
+    assert_eq!(path(RecordKind::ToolBegin, &old, &begin("{")), "$.arguments");
     let answer = |arguments: &str| {
         let arguments = to_vec(arguments).unwrap();
         let call = |id: &'static str| AnsweredCall {
@@ -296,24 +296,24 @@ fn text_that_is_json_is_compared_as_json() {
         answer.encode()
     };
     let (old, new) = (answer(r#"{"a":1}"#), answer(r#"{"a":2}"#));
-    assert_eq!(path(RecordKind::ANSWER, &old, &new), "$.tool_calls[0].arguments.a");
+    assert_eq!(path(RecordKind::Answer, &old, &new), "$.tool_calls[0].arguments.a");
 }
 
 #[test]
 fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
     let rollback = Rollback { to: 5.into(), preserve_logs: true }.encode();
     let longer = [b"\x81\xa2to".as_slice(), b"\xcc\x05"].concat();
-    assert_eq!(path(RecordKind::ROLLBACK, &rollback, &longer), "$[byte 4]");
+    assert_eq!(path(RecordKind::Rollback, &rollback, &longer), "$[byte 4]");
     let unknown = [b"\x82\xa2to\x05".as_slice(), b"\xa1?\x01"].concat();
-    let difference = find_difference(RecordKind::ROLLBACK, &rollback, &unknown).unwrap();
+    let difference = find_difference(RecordKind::Rollback, &rollback, &unknown).unwrap();
     assert_eq!((difference.path.as_str(), difference.note.is_some()), ("$[\"?\"]", true));
     for kind in [
-        RecordKind::DISPATCH,
-        RecordKind::TOOL_BEGIN,
-        RecordKind::TOOL_END,
-        RecordKind::ANSWER,
-        RecordKind::OBSERVED,
-        RecordKind::ROLLBACK,
+        RecordKind::Dispatch,
+        RecordKind::ToolBegin,
+        RecordKind::ToolEnd,
+        RecordKind::Answer,
+        RecordKind::Observed,
+        RecordKind::Rollback,
     ] {
         let mut generator = Generator::from_seed(7);
         let bodies = [
@@ -347,8 +347,8 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         encode_dispatch(&json(r#"{"text":"b"}"#), None),
     );
     let lane = LaneName { within: None, name: Some("mail\u{7}box".to_owned()) };
-    let record = record_name(RecordKind::DISPATCH, &old, &names());
-    let difference = find_difference(RecordKind::DISPATCH, &old, &new).unwrap();
+    let record = record_name(RecordKind::Dispatch, &old, &names());
+    let difference = find_difference(RecordKind::Dispatch, &old, &new).unwrap();
     let changed = Divergence::changed(17.into(), lane, record, difference);
     assert_eq!(
         changed.to_string(),
@@ -362,16 +362,16 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         )
     );
     let main = LaneName::default();
-    let missing = Divergence::missing(3.into(), main.clone(), RecordKind::DISPATCH, &old, &names());
+    let missing = Divergence::missing(3.into(), main.clone(), RecordKind::Dispatch, &old, &names());
     assert_eq!(missing.to_string(), "record 3 (dispatch `chat.said`) was not produced");
     assert!(missing.recorded.is_some() && missing.produced.is_none());
-    let extra = Divergence::extra(4.into(), main.clone(), RecordKind::ROLLBACK, b"\x81\xa2to\x05", &names());
+    let extra = Divergence::extra(4.into(), main.clone(), RecordKind::Rollback, b"\x81\xa2to\x05", &names());
     assert_eq!(extra.to_string(), "record 4 (rollback) was produced and is not recorded");
     assert!(extra.recorded.is_none() && extra.produced.is_some());
 
     // Two long texts are shown at their difference.
     let long = |last: &str| encode_dispatch(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
-    let difference = find_difference(RecordKind::DISPATCH, &long("x"), &long("y")).unwrap();
+    let difference = find_difference(RecordKind::Dispatch, &long("x"), &long("y")).unwrap();
     let line = Divergence::changed(5.into(), main, "dispatch chat.said".to_owned(), difference).to_string();
     let (recorded, produced) = line.split_once(", produced ").unwrap();
     assert!(

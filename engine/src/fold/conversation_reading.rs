@@ -284,29 +284,29 @@ impl ConversationReader<'_> {
         let text = |payload: Payload<'_>| self.text(sequence, payload);
         let time = time(record.time_us);
         let content = match record.kind {
-            RecordKind::INPUT => self.input(record, &Input::decode(body).map_err(bad)?)?,
-            RecordKind::REQUEST => self.request(sequence, Request::decode(body).map_err(bad)?)?,
-            RecordKind::ANSWER => self.answer(record, &AnswerBody::decode(body).map_err(bad)?)?,
-            RecordKind::TOOL_END => match origin {
+            RecordKind::Input => self.input(record, &Input::decode(body).map_err(bad)?)?,
+            RecordKind::Request => self.request(sequence, Request::decode(body).map_err(bad)?)?,
+            RecordKind::Answer => self.answer(record, &AnswerBody::decode(body).map_err(bad)?)?,
+            RecordKind::ToolEnd => match origin {
                 Some(origin) => self.end(sequence, origin, &ToolEnd::decode(body).map_err(bad)?)?,
                 None => return Ok(None),
             },
-            RecordKind::SETTLE => match origin {
+            RecordKind::Settle => match origin {
                 Some(origin) => self.settlement(sequence, origin, &Settle::decode(body).map_err(bad)?)?,
                 None => return Ok(None),
             },
-            RecordKind::TURN => {
+            RecordKind::Turn => {
                 let Turn { number, inputs, answer, ends, complete, .. } = Turn::decode(body).map_err(bad)?;
                 EntryContent::Turn { number, inputs, answer, ends, complete }
             }
-            RecordKind::SHORTENED => {
+            RecordKind::Shortened => {
                 let Shortened { from, to, messages, reason, .. } = Shortened::decode(body).map_err(bad)?;
                 let message =
                     |one: &foldlog_codec::body::ShortenedMessage<'_>| Ok((one.role, text(one.content)?));
                 let messages = messages.iter().map(message).collect::<Result<_>>()?;
                 EntryContent::Shortened { from, to, messages, reason: reason.into_owned() }
             }
-            RecordKind::PROMPT_ACCEPTED => {
+            RecordKind::PromptAccepted => {
                 let PromptAccepted { was, now, by, reason, .. } =
                     PromptAccepted::decode(body).map_err(bad)?;
                 let (was, now) = (identity(&was), identity(&now));

@@ -24,88 +24,30 @@ use std::sync::{Arc, LazyLock};
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
-    AdapterState, AnswerBody, CallOrigin, ConversationScope, Decision, Input, Outcome, PromptAccepted,
-    Request, Role, Settle, Shortened, SuspensionForm, ToolEnd, Turn,
+    CallOrigin, ConversationScope, Decision, Outcome, Settle, SuspensionForm, ToolEnd,
 };
 use foldlog_codec::image::{ConversationEntry, ConversationsImage, EntryKind, RunFate};
 use smol_str::SmolStr;
 
 use super::operations::Operations;
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::items::tree::{CowTree, Weigh};
 
 /// The part of a conversation's record that the fold retains.
 #[derive(Debug)]
 pub(crate) struct ConversationNote {
-    evaluation: SmolStr,
-    within: Option<SequenceNumber>,
-    kind: EntryKind,
-    origin: Option<CallOrigin>,
-    number: u64,
-    flag: bool,
+    pub(super) evaluation: SmolStr,
+    pub(super) within: Option<SequenceNumber>,
+    pub(super) kind: EntryKind,
+    pub(super) origin: Option<CallOrigin>,
+    pub(super) number: u64,
+    pub(super) flag: bool,
 }
 
 impl ConversationNote {
-    fn new(scope: &ConversationScope<'_>, kind: EntryKind) -> ConversationNote {
+    pub(super) fn new(scope: &ConversationScope<'_>, kind: EntryKind) -> ConversationNote {
         let evaluation = SmolStr::new(&scope.evaluation);
         ConversationNote { evaluation, within: scope.lane.within, kind, origin: None, number: 0, flag: false }
-    }
-}
-
-impl From<&Input<'_>> for ConversationNote {
-    fn from(input: &Input<'_>) -> ConversationNote {
-        let kind = if input.origin.is_some() && input.role == Role::Tool {
-            EntryKind::Result
-        } else {
-            EntryKind::Input
-        };
-        let number = input.id.as_deref().map_or(0, input_key);
-        ConversationNote { origin: input.origin, number, ..ConversationNote::new(&input.scope, kind) }
-    }
-}
-
-impl From<&Request<'_>> for ConversationNote {
-    fn from(request: &Request<'_>) -> ConversationNote {
-        let kind = if request.failure.is_some() { EntryKind::RequestFailed } else { EntryKind::Request };
-        ConversationNote { number: request.attempt, ..ConversationNote::new(&request.scope, kind) }
-    }
-}
-
-impl From<&AnswerBody<'_>> for ConversationNote {
-    fn from(answer: &AnswerBody<'_>) -> ConversationNote {
-        let (number, flag) = (answer.calls.len() as u64, answer.continues);
-        ConversationNote { number, flag, ..ConversationNote::new(&answer.scope, EntryKind::Answer) }
-    }
-}
-
-impl From<&Turn<'_>> for ConversationNote {
-    fn from(turn: &Turn<'_>) -> ConversationNote {
-        let origin = Some(CallOrigin { answer: turn.answer, ordinal: 0 });
-        let (number, flag) = (turn.number, turn.complete);
-        ConversationNote { origin, number, flag, ..ConversationNote::new(&turn.scope, EntryKind::Turn) }
-    }
-}
-
-impl From<&Shortened<'_>> for ConversationNote {
-    fn from(shortened: &Shortened<'_>) -> ConversationNote {
-        ConversationNote::new(&shortened.scope, EntryKind::Shortened)
-    }
-}
-
-impl From<&PromptAccepted<'_>> for ConversationNote {
-    fn from(accepted: &PromptAccepted<'_>) -> ConversationNote {
-        ConversationNote::new(&accepted.scope, EntryKind::PromptAccepted)
-    }
-}
-
-impl From<&AdapterState<'_>> for ConversationNote {
-    fn from(state: &AdapterState<'_>) -> ConversationNote {
-        let number = state.supersedes.map_or(0, |sequence| sequence.get().saturating_add(1));
-        ConversationNote {
-            number,
-            flag: state.resumable,
-            ..ConversationNote::new(&state.scope, EntryKind::AdapterState)
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::live::{FoldSources, LiveState};
 use super::live_path::LivePath;
 use super::memory::Watch;
 use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::RecordLocator;
@@ -144,7 +144,7 @@ impl History<'_> {
             if !on_path {
                 return projection.pass_over(&record);
             }
-            if record.kind == RecordKind::ROLLBACK {
+            if record.kind == RecordKind::Rollback {
                 return projection.pass_on_path(&record);
             }
             if let Some(watch) = watch {

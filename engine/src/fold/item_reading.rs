@@ -147,7 +147,7 @@ fn each_payload(
             if rest.first().is_none_or(|(id, _)| id.sequence != record.sequence) {
                 return Ok(ControlFlow::Continue(()));
             }
-            if record.kind == RecordKind::DROPPED {
+            if record.kind == RecordKind::Dropped {
                 let (position, earliest) = (record.sequence, source.places.next_sequence.saturating_sub(1));
                 return Err(Error::Compacted { position, earliest });
             }

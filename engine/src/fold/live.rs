@@ -22,7 +22,7 @@ use super::live_path::LivePath;
 use super::memory::{KeptFor, Watch};
 use super::positions::Positions;
 use super::projection::{AppliedEvent, DecodedValues, FoldContext, LogSlices, Projection};
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
 use crate::items::rows::NewValue;
@@ -60,7 +60,7 @@ impl LiveState {
     /// The errors of [`apply`](LiveState::apply); [`Error::OverBudget`](crate::Error::OverBudget)
     /// if the fold exceeds its memory limit.
     pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: FoldSources<'_>) -> Result<()> {
-        if record.kind == RecordKind::DISPATCH
+        if record.kind == RecordKind::Dispatch
             && let Some((event, data)) = Dispatch::plain_event(record.body)
         {
             return match self.projection.log_slices() {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Action, AddedItems, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
-use foldlog_codec::{Record, RecordKind, SequenceNumber};
+use foldlog_codec::body::{ItemId, Payload};
+use foldlog_codec::{Record, SequenceNumber};
 
-use super::projection::{INVOKED_VERSION, Projection};
+use super::projection::Projection;
+use super::record_kinds::RecordRules;
 use crate::error::{Error, Result};
 use crate::items::SliceItems;
 use crate::items::log_items::{ItemMark, LogItems};
@@ -178,74 +179,9 @@ impl LogSource {
 
     /// Returns the items that a record added to a slice.
     pub(super) fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
-        let sequence = record.sequence;
-        let bad = |reason: String| Error::Inconsistent { sequence, reason };
-        let body = |error: foldlog_codec::Error| bad(error.to_string());
-        match record.kind {
-            RecordKind::DISPATCH => {
-                let dispatch = Dispatch::decode(record.body).map_err(body)?;
-                let event = match dispatch.action {
-                    Action::Event { event, data } => {
-                        let declared = self.names.event(event);
-                        Some((
-                            declared.ok_or_else(|| bad(format!("event {event} was never declared")))?,
-                            data,
-                        ))
-                    }
-                    _ => None,
-                };
-                Ok(match (dispatch.effects, event) {
-                    (None, Some((declared, data))) => {
-                        let appended = declared
-                            .bindings
-                            .iter()
-                            .any(|binding| binding.slice == slice && binding.built_in != BuiltIn::Explicit);
-                        if appended {
-                            vec![(0, Cow::from(data.bytes()), declared.version)]
-                        } else {
-                            Vec::new()
-                        }
-                    }
-                    (None, None) => Vec::new(),
-                    (Some(effects), event) => effects
-                        .into_iter()
-                        .filter(|effect| effect.slice == slice)
-                        .flat_map(|effect| {
-                            added_items(effect.added, event.map(|(e, data)| (data, e.version)))
-                        })
-                        .collect(),
-                })
-            }
-            RecordKind::IMPORT => {
-                let import = Import::decode(record.body).map_err(body)?;
-                let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
-                let items = slices.flat_map(|imported| imported.items);
-                Ok((0..)
-                    .zip(items)
-                    .map(|(ordinal, (item, version))| (ordinal, Cow::from(item.bytes()), version))
-                    .collect())
-            }
-            RecordKind::TOOL_END => {
-                let end = ToolEnd::decode(record.body).map_err(body)?;
-                let invoked =
-                    (end.slice == slice).then(|| (0, Cow::from(end.encode_invocation()), INVOKED_VERSION));
-                Ok(invoked.into_iter().collect())
-            }
-            _ => Ok(Vec::new()),
-        }
+        (RecordRules::of(record.kind).added_items)(record, slice, &self.names)
     }
 }
 
 /// An item that a record adds: its ordinal, its payload's bytes, its version.
 pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
-
-/// Returns the items that an effect adds. `event` is the record's event, if it has one.
-fn added_items<'a>(added: AddedItems<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
-    let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
-    match added {
-        AddedItems::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),
-        AddedItems::Items { items, version } => {
-            (0..).zip(items).map(|(ordinal, payload)| item(ordinal, payload, version)).collect()
-        }
-    }
-}

@@ -9,7 +9,7 @@
 //! | `conversation_resume` | the point at which an interrupted conversation continues |
 //! | `declarations` | checks of a declaration against earlier ones |
 //! | `operations` | open, unsettled and suspended operations |
-//! | `record_body` | decoded record bodies |
+//! | `record_kinds` | what the engine knows about each kind of record; decoded bodies |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection, and rollbacks |
 //! | `history` | folds of a part of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread if it is long |
@@ -44,6 +44,6 @@ pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod questions;
-pub(crate) mod record_body;
+pub(crate) mod record_kinds;
 pub(crate) mod suspensions;
 pub(crate) mod unread;

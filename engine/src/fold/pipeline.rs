@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::live::{FoldSources, LiveState};
 use super::projection::AppliedEvent;
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
 use crate::names::DeclaredNames;
@@ -252,12 +252,12 @@ struct BatchReader<'a> {
 impl BatchReader<'_> {
     fn record(&mut self, record: &Record<'_>) {
         let Record { sequence, kind, time_us, body } = *record;
-        if kind == RecordKind::DECLARE
+        if kind == RecordKind::Declare
             && let Some(decoding) = &mut self.decoding
         {
             decoding.learn(record);
         }
-        let event = if kind == RecordKind::DISPATCH { Dispatch::plain_event(body) } else { None };
+        let event = if kind == RecordKind::Dispatch { Dispatch::plain_event(body) } else { None };
         // Each entry is created in place: moving it there would wait for its stores.
         match event {
             Some((event, data)) => {
@@ -398,21 +398,21 @@ mod tests {
 
     fn records() -> Vec<(RecordKind, Vec<u8>)> {
         let mut records: Vec<(RecordKind, Vec<u8>)> =
-            (0..3).map(|id| (RecordKind::DECLARE, declare(id))).collect();
+            (0..3).map(|id| (RecordKind::Declare, declare(id))).collect();
         for number in 0..30_000_u32 {
             let text = format!("word {number}");
-            records.push((RecordKind::DISPATCH, dispatch(number % 3, &text, None)));
+            records.push((RecordKind::Dispatch, dispatch(number % 3, &text, None)));
             if number % 8_000 == 7_999 {
                 let to = u64::from(number) / 2 + 3;
                 records
-                    .push((RecordKind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
+                    .push((RecordKind::Rollback, Rollback { to: to.into(), preserve_logs: true }.encode()));
             }
         }
         records
     }
 
     fn targets(records: &[(RecordKind, Vec<u8>)]) -> LiveState {
-        let rollbacks = records.iter().filter(|(kind, _)| *kind == RecordKind::ROLLBACK);
+        let rollbacks = records.iter().filter(|(kind, _)| *kind == RecordKind::Rollback);
         let mut live = LiveState::new(LogSlices::Held);
         rollbacks.for_each(|(_, body)| live.positions.expect_target(Rollback::decode(body).unwrap().to));
         live
@@ -474,7 +474,7 @@ mod tests {
     fn a_record_that_contradicts_those_before_it_ends_the_fold_and_not_the_reading() {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let mut records = records();
-        records.insert(25_000, (RecordKind::DISPATCH, dispatch(77, "never declared", None)));
+        records.insert(25_000, (RecordKind::Dispatch, dispatch(77, "never declared", None)));
         let start = targets(&records);
         let folding =
             Fold { folded: start, sources: FoldSources { objects: &objects, types: None }, failed: false };

@@ -32,7 +32,7 @@ use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;
 use super::operations::Operations;
-use super::record_body::RecordBody;
+use super::record_kinds::RecordBody;
 use super::unread;
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
@@ -253,7 +253,7 @@ impl Projection {
                 let form = end.suspension.map(|suspension| suspension.form);
                 if matches!(end.outcome, Outcome::Other(_)) || matches!(form, Some(SuspensionForm::Other(_)))
                 {
-                    self.unsupported.get_or_insert((sequence, RecordKind::TOOL_END));
+                    self.unsupported.get_or_insert((sequence, RecordKind::ToolEnd));
                 }
             }
             RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
@@ -378,7 +378,7 @@ impl Projection {
     ///
     /// [`Error::Inconsistent`] if a declaration contradicts earlier ones.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.kind == RecordKind::DECLARE
+        if record.kind == RecordKind::Declare
             && let RecordBody::Declare(declare) = RecordBody::decode(record)?
         {
             self.declare(record.sequence, declare, None)?;

@@ -65,11 +65,11 @@ pub(crate) fn read(
         read_records(source, &[one.begin, one.end], &mut |record| {
             let bad = Error::unread(record.sequence);
             match record.kind {
-                RecordKind::TOOL_BEGIN => {
+                RecordKind::ToolBegin => {
                     let begin = ToolBegin::decode(record.body).map_err(bad)?;
                     arguments = held(record.sequence, begin.arguments)?;
                 }
-                RecordKind::TOOL_END => {
+                RecordKind::ToolEnd => {
                     let end = ToolEnd::decode(record.body).map_err(bad)?;
                     let shown = end.shown.map(|shown| held(record.sequence, shown)).transpose()?;
                     (question, asked_us) = (shown.unwrap_or_default(), record.time_us);

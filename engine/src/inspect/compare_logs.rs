@@ -135,9 +135,9 @@ impl LogReader {
                 return Ok(LogDivergence { alike, here, there, difference: None });
             };
             // The record in which a session names itself is the first of every log.
-            let is_head = sequence == SequenceNumber::MIN && one.kind == RecordKind::OPENED;
+            let is_head = sequence == SequenceNumber::MIN && one.kind == RecordKind::Opened;
             // The record of a session's replication does not concern its contents.
-            let is_head = is_head || one.kind == RecordKind::REPLICATED;
+            let is_head = is_head || one.kind == RecordKind::Replicated;
             let is_equal = is_declared_alike && one.body == two.body;
             if one.kind == two.kind && !is_head && !is_equal {
                 let budget = TextBudget::new(&self.dir, self.memory_bytes());

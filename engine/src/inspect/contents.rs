@@ -347,7 +347,7 @@ impl ContentReading<'_> {
 
     fn decode_left<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
         match record.kind {
-            RecordKind::DROPPED => Ok(DecodedRecord::new(record, RecordedContent::Dropped)),
+            RecordKind::Dropped => Ok(DecodedRecord::new(record, RecordedContent::Dropped)),
             _ => self.decode_record(record),
         }
     }
@@ -360,7 +360,7 @@ impl ContentReading<'_> {
         let sequence = record.sequence;
         let bad = Error::unread(sequence);
         let content = match record.kind {
-            RecordKind::DISPATCH => match Dispatch::decode(record.body).map_err(bad)?.action {
+            RecordKind::Dispatch => match Dispatch::decode(record.body).map_err(bad)?.action {
                 Action::Event { event, data } => {
                     let declared = self.names.events.get(&event).cloned();
                     let (name, version) = declared.unwrap_or_else(|| (format!("#{event}"), 0));
@@ -369,12 +369,12 @@ impl ContentReading<'_> {
                 }
                 _ => RecordedContent::Other(record.kind),
             },
-            RecordKind::OBSERVED => {
+            RecordKind::Observed => {
                 let Observed { name, data, .. } = Observed::decode(record.body).map_err(bad)?;
                 let bytes = self.payload(data)?;
                 RecordedContent::Observed(RecordedObservation { name, sequence, bytes })
             }
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 RecordedContent::CallBegun(RecordedBegin {
                     operation: begin.again.unwrap_or(OperationId::from(sequence)),
@@ -386,7 +386,7 @@ impl ContentReading<'_> {
                     before: self.captures(sequence, begin.resources)?,
                 })
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
                 let shown = end.shown.map(|shown| self.text(sequence, shown)).transpose()?;
                 RecordedContent::CallEnded(RecordedEnd {
@@ -403,7 +403,7 @@ impl ContentReading<'_> {
                     after: self.captures(sequence, end.resources)?,
                 })
             }
-            RecordKind::DROPPED => {
+            RecordKind::Dropped => {
                 let nothing = Error::Compacted { position: sequence, earliest: sequence };
                 return Err(self.compaction.map_or(nothing, |compaction| compaction.unknown(sequence)));
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use foldlog_codec::body::{Rollback, ToolEnd};
+use foldlog_codec::body::Rollback;
 use foldlog_codec::record::RecordNames;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
@@ -307,11 +307,11 @@ impl EventFeed {
                 return Err(enough());
             }
             match met {
-                LogUpdate::Record { record, .. } if record.kind == RecordKind::DROPPED => {
+                LogUpdate::Record { record, .. } if record.kind == RecordKind::Dropped => {
                     return Err(dropped_event_error(storage.as_ref(), dir, record.sequence)?);
                 }
-                LogUpdate::Record { record, names } => match rolled_back_to(&record)? {
-                    Some(to) => {
+                LogUpdate::Record { record, names } => match rollback_of(&record)? {
+                    Some(Rollback { to, .. }) => {
                         let known = match path.take() {
                             Some(path) => path,
                             None => path_before(storage, dir, record.sequence)?,
@@ -354,8 +354,8 @@ fn path_before(storage: &Arc<dyn Storage>, dir: &Path, end: SequenceNumber) -> R
         if is_over {
             return Err(enough());
         }
-        if let Some(to) = rolled_back_to(&record)? {
-            path.add(record.sequence, to);
+        if let Some(rollback) = rollback_of(&record)? {
+            path.add(record.sequence, rollback.to);
         }
         Ok(())
     });
@@ -371,20 +371,13 @@ fn rolled_back(path: &LivePath, at: SequenceNumber, to: SequenceNumber) -> Fed {
     Fed::RolledBack { at, to, abandoned: path.abandoned_by(at, to), restored }
 }
 
-/// Returns the position to which a record rolled STATE back.
-fn rolled_back_to(record: &Record<'_>) -> Result<Option<SequenceNumber>> {
-    let bad = Error::unread(record.sequence);
-    Ok(match record.kind {
-        RecordKind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
-        // The end record of a call that was not committed is the rollback to its start record.
-        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
-        _ => None,
-    })
+fn rollback_of(record: &Record<'_>) -> Result<Option<Rollback>> {
+    record.rollback().map_err(Error::unread(record.sequence))
 }
 
 /// Returns the event of a record, if it contains one.
 fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<Option<FedEvent>> {
-    if record.kind != RecordKind::DISPATCH {
+    if record.kind != RecordKind::Dispatch {
         return Ok(None);
     }
     let recorded = ContentReading { names, objects, compaction: None }.decode_record(record)?;

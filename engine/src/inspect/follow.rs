@@ -202,7 +202,7 @@ impl DeliveryState {
         let mark = RecordFingerprint::from_record(&record);
         if sequence < self.next {
             // A record whose body was dropped since was delivered with its original body.
-            if kind == RecordKind::DROPPED {
+            if kind == RecordKind::Dropped {
                 return Ok(false);
             }
             // A record without a fingerprint was durable when it was delivered, and no recovery
@@ -224,7 +224,7 @@ impl DeliveryState {
 
     /// Learns the names that a record declares, or that a segment's head repeats.
     fn learn(&mut self, record: &Record<'_>) -> Result<()> {
-        if !matches!(record.kind, RecordKind::DECLARE | RecordKind::DECLARED) {
+        if !matches!(record.kind, RecordKind::Declare | RecordKind::Declared) {
             return Ok(());
         }
         match Declare::decode(record.body) {
@@ -234,7 +234,7 @@ impl DeliveryState {
                 self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
             }
             // Declarations repeated in a segment's head are not content, and no fold reads them.
-            Err(_) if record.kind == RecordKind::DECLARED => {}
+            Err(_) if record.kind == RecordKind::Declared => {}
             Err(error) => return Err(Error::unread(record.sequence)(error)),
         }
         Ok(())

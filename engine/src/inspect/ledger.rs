@@ -254,10 +254,10 @@ impl Ledger {
         let sequence = record.sequence;
         let bad = Error::unread(sequence);
         match record.kind {
-            RecordKind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
-            RecordKind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
-            RecordKind::OBSERVED => self.add_child(sequence, &Observed::decode(record.body).map_err(bad)?),
-            RecordKind::SETTLE => {
+            RecordKind::ToolBegin => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
+            RecordKind::ToolEnd => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
+            RecordKind::Observed => self.add_child(sequence, &Observed::decode(record.body).map_err(bad)?),
+            RecordKind::Settle => {
                 let Settle { operation, decision, by, reason, arguments, until_us, .. } =
                     Settle::decode(record.body).map_err(bad)?;
                 let until = until_us.map(conversation_reading::time);

@@ -56,6 +56,7 @@ use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
+pub use crate::fold::record_kinds::{record_title, shown_payloads};
 pub use crate::log::fence::SessionFence;
 pub use crate::log::layout::{captures_dir, is_store, is_within_directory, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;

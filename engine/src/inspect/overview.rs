@@ -194,7 +194,7 @@ fn read(
     let (scan, outline) = read_outline_by(source, dir, begun, |visit| {
         walk(&mut |at| {
             let Record { kind, time_us, .. } = at.record();
-            if kind == RecordKind::OPENED {
+            if kind == RecordKind::Opened {
                 created_at_us = Some(time_us);
             }
             visit(at)
@@ -315,7 +315,7 @@ fn standing_operations<'a>(
         places.read(storage, begin, begin, &mut |record| {
             begun_at_us = record.time_us;
             // A start record that does not decode is damage, which other parts report.
-            if let (RecordKind::TOOL_BEGIN, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
+            if let (RecordKind::ToolBegin, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
                 workspaces = begin.resources.iter().filter_map(workspace).collect();
             }
             Ok(())

@@ -160,7 +160,7 @@ impl VersionCounter<'_> {
     fn record(&mut self, reader: &LogReader, names: &DeclaredNames, record: &Record<'_>) -> Result<()> {
         let unread = Error::unread(record.sequence);
         match record.kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 let dispatch = Dispatch::decode(record.body).map_err(unread)?;
                 if let Action::Event { event, data } = dispatch.action {
                     self.event(reader, names, record, event, data);
@@ -172,7 +172,7 @@ impl VersionCounter<'_> {
                     }
                 }
             }
-            RecordKind::IMPORT => {
+            RecordKind::Import => {
                 for slice in Import::decode(record.body).map_err(unread)?.slices {
                     self.items(reader, names, record, slice.slice, slice.items.into_iter());
                 }

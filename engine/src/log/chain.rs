@@ -122,7 +122,7 @@ impl Segment {
         let read = self.open(storage)?.read_at(&mut bytes, end).map_err(io)?;
         let decoded = frame::decode(self.context(), bytes.get(..read).unwrap_or_default());
         let Ok(frame) = decoded else { return Ok(None) };
-        let seal = (frame.header.kind == RecordKind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
+        let seal = (frame.header.kind == RecordKind::Seal).then(|| Seal::decode(frame.body).ok()).flatten();
         Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
     }
 
@@ -313,7 +313,7 @@ impl SegmentFile {
         let compacted = header.and_then(|header| {
             let context = Context::new(header.salt, header.first_sequence);
             let frame = frame::decode(context, bytes.get(HEADER_LEN..)?).ok()?;
-            (frame.header.kind == RecordKind::COMPACTED).then(|| Compacted::decode(frame.body).ok()).flatten()
+            (frame.header.kind == RecordKind::Compacted).then(|| Compacted::decode(frame.body).ok()).flatten()
         });
         Ok(Some(SegmentFile { path, named, header, salts, compacted }))
     }

@@ -102,8 +102,8 @@ impl Compaction {
         let (mut going_on, mut head): (Option<(SequenceNumber, Vec<BaseSlice>)>, u64) = (None, 0);
         while let Ok(frame) = window.frame(context, offset).map_err(io)? {
             match frame.header.kind {
-                RecordKind::COMPACTED | RecordKind::DECLARED => {}
-                RecordKind::BASE => {
+                RecordKind::Compacted | RecordKind::Declared => {}
+                RecordKind::Base => {
                     let Ok(Base { position, goes_on, slices }) = Base::decode(frame.body) else { break };
                     let mut all = match going_on.take() {
                         Some((at, all)) if at == position => all,
@@ -119,7 +119,7 @@ impl Compaction {
                 _ => break,
             }
             offset += frame.len() as u64;
-            if frame.header.kind != RecordKind::DECLARED {
+            if frame.header.kind != RecordKind::Declared {
                 head += frame.len() as u64;
             }
         }

@@ -233,11 +233,11 @@ impl Cursor {
             let mut boot_id = self.boot_id;
             match header.kind {
                 // A seal is outside the chain, after the end that a later segment names.
-                RecordKind::SEAL if self.segment.end.is_none() => {
+                RecordKind::Seal if self.segment.end.is_none() => {
                     let seal = Seal::decode(frame.body).map_err(body)?;
                     return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
                 }
-                RecordKind::RESUMED => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
+                RecordKind::Resumed => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
                 _ => {}
             }
             visit(&FrameAt { frame, segment: &self.segment, offset: self.offset })?;
@@ -426,7 +426,7 @@ impl Cursor {
         let mut found = None;
         scan::scan(self.storage.as_ref(), &self.dir, &mut |at| {
             let header = at.frame.header;
-            if header.kind == RecordKind::RESUMED && header.sequence <= self.next_sequence {
+            if header.kind == RecordKind::Resumed && header.sequence <= self.next_sequence {
                 found = Resumed::decode(at.frame.body).ok().and_then(|resumed| resumed.boot_id);
             }
             Ok(())

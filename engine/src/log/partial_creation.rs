@@ -116,12 +116,12 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
         }
         _ => return Ok(false),
     };
-    let mut next = RecordKind::RESUMED;
+    let mut next = RecordKind::Resumed;
     loop {
         match window.frame(context, offset).map_err(io)? {
-            Ok(frame) if next == RecordKind::RESUMED && is_first(&frame.header, next) => {
+            Ok(frame) if next == RecordKind::Resumed && is_first(&frame.header, next) => {
                 offset += frame.len() as u64;
-                next = RecordKind::OPENED;
+                next = RecordKind::Opened;
             }
             Ok(_) => return Ok(false),
             Err(_) => break,

@@ -159,12 +159,12 @@ impl RemadeLog {
         let mut begins = self.dropped.pass(sequence);
         let dropped;
         let mut body = record.body;
-        if record.kind == RecordKind::OPENED && sequence > SequenceNumber::MIN {
+        if record.kind == RecordKind::Opened && sequence > SequenceNumber::MIN {
             if let Err(refusal) = self.begin_fork(record)? {
                 return Ok(Err(refusal));
             }
             begins = false;
-        } else if record.kind == RecordKind::DROPPED {
+        } else if record.kind == RecordKind::Dropped {
             if let Some(known) = known {
                 self.dropped.learn(sequence, known);
             }

@@ -39,7 +39,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Parent, Resumed, Rollback, Seal, SessionOpening, ToolEnd};
+use foldlog_codec::body::{Parent, Resumed, Rollback, Seal, SessionOpening};
 use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Record, RecordKind, SequenceNumber};
@@ -432,7 +432,7 @@ impl<'a> ChainWalk<'a> {
         (self.last_crc, self.last_offset) = (header.crc, Some(at.offset));
         self.last_kind = Some(header.kind);
         self.recovery = self.recovery.filter(|recovery| !recovery.attested).map(|recovery| Recovery {
-            attested: header.kind == RecordKind::SYNCED && header.sequence == recovery.through,
+            attested: header.kind == RecordKind::Synced && header.sequence == recovery.through,
             ..recovery
         });
         let body = |error: CodecError| {
@@ -445,33 +445,25 @@ impl<'a> ChainWalk<'a> {
             )
         };
         match header.kind {
-            RecordKind::RESUMED => {
+            RecordKind::Resumed => {
                 let resumed = Resumed::decode(at.frame.body).map_err(body)?;
                 self.epoch = self.epoch.max(Some(resumed.epoch));
                 self.boot_id = resumed.boot_id;
                 let below = at.segment.header.watermark;
                 self.recovery = resumed.recovered.map(|through| Recovery { through, below, attested: false });
             }
-            RecordKind::SEAL => {
+            RecordKind::Seal => {
                 let seal = Seal::decode(at.frame.body).map_err(body)?;
                 self.last_seal = Some((at.segment.header.ordinal, seal));
             }
-            RecordKind::OPENED => {
+            RecordKind::Opened => {
                 let opened = SessionOpening::decode(at.frame.body).map_err(body)?;
                 self.openings.push((header.sequence, opened));
             }
-            RecordKind::ROLLBACK => {
-                let rollback = Rollback::decode(at.frame.body).map_err(body)?;
-                self.rollbacks.insert(header.sequence, rollback);
-            }
-            RecordKind::TOOL_END => {
-                // A tool's end record that rolls back the tool's changes is a rollback to the
-                // call's start record.
-                let end = ToolEnd::decode(at.frame.body).map_err(body)?;
-                let rollback = end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true });
+            _ => {
+                let rollback = at.record().rollback().map_err(body)?;
                 self.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
             }
-            _ => {}
         }
         if !header.kind.is_envelope() {
             self.next_sequence += 1;
@@ -553,7 +545,7 @@ impl<'a> ChainWalk<'a> {
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
             && !self.last_compressed
-            && matches!(self.last_kind, Some(RecordKind::SYNCED | RecordKind::CLOSED))
+            && matches!(self.last_kind, Some(RecordKind::Synced | RecordKind::Closed))
             && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
@@ -581,7 +573,7 @@ impl<'a> ChainWalk<'a> {
             leftovers,
             sealed_next,
             clean,
-            closed: clean && self.last_kind == Some(RecordKind::CLOSED),
+            closed: clean && self.last_kind == Some(RecordKind::Closed),
             used_bytes: self.used_bytes,
             same_boot,
             boot_id: self.boot_id,

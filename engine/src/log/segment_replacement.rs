@@ -92,7 +92,7 @@ impl SegmentRewrite<'_> {
             end += (FRAME_HEADER_LEN + body.len()) as u64;
             Ok(())
         })?;
-        last.kind = RecordKind::SEAL;
+        last.kind = RecordKind::Seal;
         let (replaced_end, replaced_crc) =
             match (old.compacted.filter(|_| old.replaced_crc.is_some()), self.next.previous) {
                 (Some(before), _) => (before.replaced_end, before.replaced_crc),
@@ -116,7 +116,7 @@ impl SegmentRewrite<'_> {
             gathered: header.encode().to_vec(),
         };
         let first = Header { sequence: header.first_sequence, watermark: header.first_sequence, ..last };
-        writing.frame(Header { kind: RecordKind::COMPACTED, ..first }, &compacted.encode())?;
+        writing.frame(Header { kind: RecordKind::Compacted, ..first }, &compacted.encode())?;
         for (kind, body) in &head {
             writing.frame(Header { kind: *kind, ..first }, body)?;
         }
@@ -183,18 +183,18 @@ impl SegmentRewrite<'_> {
             let header = Header { watermark: frame.header.sequence, ..frame.header };
             last = Some(header);
             match header.kind {
-                RecordKind::COMPACTED | RecordKind::BASE | RecordKind::SEAL => Ok(()),
+                RecordKind::Compacted | RecordKind::Base | RecordKind::Seal => Ok(()),
                 // A frame with which a recovery attests its own segment belongs to that segment.
-                RecordKind::SYNCED if attests.take_if(|through| *through == header.sequence).is_none() => {
+                RecordKind::Synced if attests.take_if(|through| *through == header.sequence).is_none() => {
                     Ok(())
                 }
-                RecordKind::RESUMED => {
+                RecordKind::Resumed => {
                     attests = Resumed::decode(frame.body).ok().and_then(|resumed| resumed.recovered);
                     visit(header, frame.body)
                 }
                 kind if !kind.is_envelope() && (self.drops)(header.sequence) => {
                     let body = Dropped::from_body(kind, frame.body).encode();
-                    visit(Header { kind: RecordKind::DROPPED, ..header }, &body)
+                    visit(Header { kind: RecordKind::Dropped, ..header }, &body)
                 }
                 _ => visit(header, frame.body),
             }
@@ -233,7 +233,7 @@ pub(super) fn replace<T>(
 /// Returns the base frames, which precede all others.
 fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(RecordKind, Vec<u8>)> {
     let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
-    split_bases(bases).iter().map(|base| (RecordKind::BASE, base.encode())).collect()
+    split_bases(bases).iter().map(|base| (RecordKind::Base, base.encode())).collect()
 }
 
 fn len_of(head: &[(RecordKind, Vec<u8>)]) -> u64 {

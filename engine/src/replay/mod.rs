@@ -124,6 +124,7 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
+use crate::fold::record_kinds::{Author, RecordRules};
 use crate::inspect::{LogReader, RecordedLog};
 use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
@@ -509,10 +510,10 @@ impl<'a> Replay<'a> {
                 return Ok(());
             }
             // The close of a process that wrote no record does not concern the record before it.
-            if frame.record.kind == RecordKind::CLOSED && frame.record.sequence == end {
+            if frame.record.kind == RecordKind::Closed && frame.record.sequence == end {
                 closed |= last_began < Some(end);
             }
-            if frame.record.kind == RecordKind::RESUMED {
+            if frame.record.kind == RecordKind::Resumed {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites records of earlier processes, and states where those began.
@@ -535,19 +536,16 @@ impl<'a> Replay<'a> {
         let mut is_hosts = false;
         let mut begun = false;
         self.log.records(from, end.saturating_sub(1), |record| {
-            is_hosts |= match record.kind {
-                RecordKind::SETTLE
-                | RecordKind::DECLARE
-                | RecordKind::OPENED
-                | RecordKind::IMPORT
-                | RecordKind::REPLICATED => false,
-                RecordKind::TOOL_END => {
+            let author = RecordRules::of(record.kind).author;
+            is_hosts |= match author {
+                Author::Engine | Author::Settler => false,
+                Author::RunEnd => {
                     let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
                     begun || end.outcome != Outcome::Interrupted
                 }
-                _ => true,
+                Author::Host | Author::RunStart => true,
             };
-            begun |= record.kind == RecordKind::TOOL_BEGIN;
+            begun |= author == Author::RunStart;
             Ok(())
         })?;
         Ok(is_hosts)

@@ -27,7 +27,7 @@ use super::replica_feed::replica_error;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::replication::Replicator;
 
 /// Follows the records of dropped bodies among replicated records.
@@ -38,7 +38,7 @@ pub(super) struct SaidDropped {
 
 impl SaidDropped {
     pub(super) fn see(&mut self, record: &Record<'_>) {
-        if record.kind == RecordKind::OPENED {
+        if record.kind == RecordKind::Opened {
             self.newest = None;
         } else if let Some(data) = DroppedBodies::observed_in(record) {
             self.newest = Some((record.sequence, data.bytes().to_vec()));
@@ -89,7 +89,7 @@ impl SessionInner {
         let mut dropped =
             DroppedBodies { known: compaction.known_from(SequenceNumber::MIN), runs: Vec::new() };
         places.read(&self.store.options.storage, SequenceNumber::MIN, last, &mut |record| {
-            if record.kind == RecordKind::DROPPED {
+            if record.kind == RecordKind::Dropped {
                 dropped.push(record.sequence);
             }
             Ok(())
@@ -106,7 +106,7 @@ impl SessionInner {
         let reference = self.store_if_large(&state, &data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(&data));
         let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
-        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         replica.note_said(Arc::new(dropped));
         self.finish_write(state, sequence, false).map(drop)

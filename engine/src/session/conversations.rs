@@ -28,7 +28,7 @@ use crate::fold::conversation_reading::{self, TextBudget};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::types::encode;
 
 fn json_text(value: &serde_json::Value) -> Vec<u8> {
@@ -106,7 +106,7 @@ impl Session {
             is_error: input.is_error,
             payload: payload.as_deref().map(Payload::new),
         };
-        write_body!(self, state, RecordKind::INPUT, body)
+        write_body!(self, state, RecordKind::Input, body)
     }
 
     /// Records a request to a provider, before it is sent.
@@ -124,7 +124,7 @@ impl Session {
             sent: request.sent,
             ..Request::new(self.scope(&request.evaluation_id), request.attempt.max(1))
         };
-        write_body!(self, state, RecordKind::REQUEST, body)
+        write_body!(self, state, RecordKind::Request, body)
     }
 
     /// Records the failure of a request, and its known usage.
@@ -146,7 +146,7 @@ impl Session {
             }),
             ..Request::new(self.scope(&failure.evaluation_id), failure.attempt.max(1))
         };
-        write_body!(self, state, RecordKind::REQUEST, body)
+        write_body!(self, state, RecordKind::Request, body)
     }
 
     /// Records a complete answer. Its calls must not run before this returns.
@@ -187,7 +187,7 @@ impl Session {
                 content.as_deref().map(Payload::new),
             )
         };
-        write_body!(self, state, RecordKind::ANSWER, body)
+        write_body!(self, state, RecordKind::Answer, body)
     }
 
     /// Records the end of a turn, once the last answer and all its calls have ended, with the
@@ -220,7 +220,7 @@ impl Session {
             Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
         let time_us = self.inner.now_us();
         let note = ConversationNote::from(&body);
-        self.write_note(state, time_us, RecordKind::TURN, &body.encode(), note)
+        self.write_note(state, time_us, RecordKind::Turn, &body.encode(), note)
     }
 
     /// Records that a provider is sent `messages` in place of the records from `from` through `to`.
@@ -258,7 +258,7 @@ impl Session {
                 .collect(),
             reason: Cow::from(reason),
         };
-        write_body!(self, state, RecordKind::SHORTENED, body)
+        write_body!(self, state, RecordKind::Shortened, body)
     }
 
     /// Records that a conversation continues with a changed prompt.
@@ -284,7 +284,7 @@ impl Session {
         };
         let note = ConversationNote::from(&body);
         let time_us = self.inner.now_us();
-        self.write_note(state, time_us, RecordKind::PROMPT_ACCEPTED, &body.encode(), note)
+        self.write_note(state, time_us, RecordKind::PromptAccepted, &body.encode(), note)
     }
 
     /// Records the state of an adapter. Rollbacks do not affect the record.
@@ -304,7 +304,7 @@ impl Session {
             entry: captured.entry.as_deref().map(Cow::from),
             occasion: Cow::from(&captured.occasion),
         };
-        write_body!(self, state, RecordKind::ADAPTER_STATE, body)
+        write_body!(self, state, RecordKind::AdapterState, body)
     }
 
     /// Returns the recorded states of adapters in the order of their records, including abandoned

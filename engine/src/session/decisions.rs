@@ -269,7 +269,7 @@ impl Session {
         let records = self.listen(move |record| {
             if matches!(
                 record.kind(),
-                RecordKind::SETTLE | RecordKind::ROLLBACK | RecordKind::TOOL_BEGIN | RecordKind::TOOL_END
+                RecordKind::Settle | RecordKind::Rollback | RecordKind::ToolBegin | RecordKind::ToolEnd
             ) {
                 heard.ring();
             }
@@ -358,7 +358,7 @@ impl Session {
         let source = self.log_source();
         let mut found = None;
         source.places.read(&source.storage, settle.operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == RecordKind::SETTLE {
+            if record.kind == RecordKind::Settle {
                 let recorded = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 let key = |one: &Settle<'_>| (one.operation, one.decision, one.arguments, one.until_us);
                 let said = |one: &Settle<'_>| (one.by.clone(), one.reason.clone());
@@ -400,7 +400,7 @@ impl Session {
             Ok((!is_engines).then_some(()))
         })?;
         let Some((head, whose)) = state.replay_log_mut()?.head()? else { return Ok(None) };
-        if head.kind != RecordKind::SETTLE || whose != own {
+        if head.kind != RecordKind::Settle || whose != own {
             return Ok(None);
         }
         let settle = Settle::decode(&head.body).map_err(Error::unread(head.sequence))?;

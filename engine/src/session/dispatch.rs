@@ -20,7 +20,7 @@ use super::write::{PendingEvent, PendingRecord, promises_sync};
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::{AppliedEvent, DecodedValues};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, SliceItems, runs};
 use crate::types::{
@@ -266,7 +266,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+            [PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch))],
         )
     }
 
@@ -297,7 +297,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+            [PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch))],
         )
     }
 
@@ -328,7 +328,7 @@ impl Session {
         let attempt = Attempt {
             brings: &|recorded, _| {
                 let dispatch = Dispatch::decode(&recorded.body);
-                recorded.kind == RecordKind::DISPATCH
+                recorded.kind == RecordKind::Dispatch
                     && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
             },
             refused: &mut |state| inner.changeable(state, slice, operation).map(drop),
@@ -347,7 +347,7 @@ impl Session {
         ready(inner, &state, declared.id, &mut effect, &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
         let body = self.in_lane(dispatch.encode());
-        let pending = PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
+        let pending = PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
         inner.write_declared(state, time_us, declare, pending)
     }
@@ -489,7 +489,7 @@ impl SessionInner {
         mut buffer: Box<EncodeBuffer>,
         lane: Option<&Lane<'_>>,
     ) -> Result<SequenceNumber> {
-        let kind = RecordKind::DISPATCH;
+        let kind = RecordKind::Dispatch;
         let PlainEvent { name, value, announced } = event;
         let FastPath { event, version, .. } = fast_path;
         let body = buffer.body(&fast_path, lane);
@@ -565,7 +565,7 @@ impl SessionInner {
             (false, _) => DecodedValues::Nothing,
         };
         let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: announced });
-        let (kind, content) = (RecordKind::DISPATCH, RecordBody::Dispatch(dispatch));
+        let (kind, content) = (RecordKind::Dispatch, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         self.write_declared(state, time_us, declare, pending)
     }

@@ -339,7 +339,7 @@ impl<'a> Fetch<'a> {
                 if self.can_append() { self.captures.sync() } else { Ok(()) }
             }
             HeldPart::Record(record) if record.sequence >= self.next() => {
-                self.append_last(record.kind == RecordKind::OPENED)?;
+                self.append_last(record.kind == RecordKind::Opened)?;
                 self.last = Some((record.sequence, record.kind, record.time_us));
                 self.body.clear();
                 self.body.extend_from_slice(record.body);
@@ -437,7 +437,7 @@ impl<'a> Fetch<'a> {
     fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
             self.live = Some(self.begin_log(record)?);
-        } else if self.can_append() && matches!(record.kind, RecordKind::OPENED | RecordKind::DROPPED) {
+        } else if self.can_append() && matches!(record.kind, RecordKind::Opened | RecordKind::Dropped) {
             return Err(self.fetch_error(BEHIND));
         }
         let known = self.known_beside(record)?;
@@ -458,7 +458,7 @@ impl<'a> Fetch<'a> {
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         // A fork's first record starts a segment of the fork: one more before it would be empty.
-        if begins_segment && record.kind != RecordKind::OPENED {
+        if begins_segment && record.kind != RecordKind::Opened {
             log.begin_segment(record.body.len(), record.time_us, &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;
@@ -474,7 +474,7 @@ impl<'a> Fetch<'a> {
 
     /// Returns the known positions of slices that a dropped record names.
     fn known_beside(&mut self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
-        if record.kind != RecordKind::DROPPED {
+        if record.kind != RecordKind::Dropped {
             return Ok(None);
         }
         let Some(object) = Dropped::decode_known(record.body)? else { return Ok(None) };
@@ -491,7 +491,7 @@ impl<'a> Fetch<'a> {
     }
 
     fn begin_log(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
-        if record.kind != RecordKind::OPENED {
+        if record.kind != RecordKind::Opened {
             return Err(self.fetch_error("its first record does not start a session"));
         }
         let opened = SessionOpening::decode(record.body)?;

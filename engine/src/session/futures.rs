@@ -78,7 +78,7 @@ impl Session {
                 return offload(move || session.dispatch(event)).await;
             }
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
-            session.when_allowed(access, RecordKind::DISPATCH, event, Session::try_dispatch).await
+            session.when_allowed(access, RecordKind::Dispatch, event, Session::try_dispatch).await
         }
     }
 
@@ -102,7 +102,7 @@ impl Session {
             let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
             let (dispatched, buffer) = session.event_of_value(&event, value)?;
             let asked = (event, dispatched, buffer);
-            session.when_allowed(access, RecordKind::DISPATCH, asked, Session::try_dispatch_named).await
+            session.when_allowed(access, RecordKind::Dispatch, asked, Session::try_dispatch_named).await
         }
     }
 
@@ -152,7 +152,7 @@ impl Session {
                 return offload(move || session.snapshot(options)).await;
             }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, RecordKind::SNAPSHOT, options, Session::try_snapshot).await
+            session.when_allowed(access, RecordKind::Snapshot, options, Session::try_snapshot).await
         }
     }
 
@@ -221,7 +221,7 @@ impl Session {
                 return offload(move || session.rollback_to(to)).await;
             }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, RecordKind::ROLLBACK, to, Session::try_roll_back).await
+            session.when_allowed(access, RecordKind::Rollback, to, Session::try_roll_back).await
         }
     }
 
@@ -267,7 +267,7 @@ impl Session {
         attempt: fn(&Session, Access, A) -> WriteAttempt<A, T>,
     ) -> Result<T> {
         let patience = self.patience_of_future();
-        let blocks = promises_sync(self.durability(), kind) || kind == RecordKind::ROLLBACK;
+        let blocks = promises_sync(self.durability(), kind) || kind == RecordKind::Rollback;
         loop {
             self.until_allowed(access, &patience).await?;
             let attempted = if blocks {

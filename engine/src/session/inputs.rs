@@ -21,7 +21,7 @@ use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::generator::Generator;
 use crate::types::encode;
 
@@ -143,7 +143,7 @@ impl Session {
     ) -> Result<()> {
         let source = self.inner.log_source(&self.inner.state.lock());
         source.places.read(&source.storage, from, through, &mut |record| {
-            if record.kind == RecordKind::OBSERVED {
+            if record.kind == RecordKind::Observed {
                 let bad = Error::unread(record.sequence);
                 let observed = Observed::decode(record.body).map_err(bad)?;
                 if observed.name == name {
@@ -189,7 +189,7 @@ impl Session {
         self.inner.roll_over(&mut state)?;
         let data = encode(name, &before)?;
         let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
         let time_us = self.inner.now_us();
         self.inner.write(state, time_us, [pending]).map(drop)
     }
@@ -216,7 +216,7 @@ impl Session {
 
     /// Returns the recorded value of the next observation in a replay.
     fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let recorded = match self.next_recorded(&[RecordKind::OBSERVED])? {
+        let recorded = match self.next_recorded(&[RecordKind::Observed])? {
             Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
             None => None,
         };
@@ -230,7 +230,7 @@ impl Session {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, sequence, sequence, &mut |record| {
-            if record.kind == RecordKind::OBSERVED {
+            if record.kind == RecordKind::Observed {
                 found = self.observed_as(name, record.body)?;
             }
             Ok(())
@@ -304,6 +304,6 @@ impl SessionInner {
         let data = Payload::new(reference.as_deref().unwrap_or(data));
         let mut body = Observed { name: name.to_owned(), data }.encode();
         lane.add_to(&mut body, 0);
-        self.write(state, time_us, [PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed)])
+        self.write(state, time_us, [PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed)])
     }
 }

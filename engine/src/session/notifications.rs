@@ -39,7 +39,7 @@ impl SessionInner {
         names: &DeclaredNames,
         objects: &Objects,
     ) -> Option<PendingEvent> {
-        if record.kind != RecordKind::DISPATCH {
+        if record.kind != RecordKind::Dispatch {
             return None;
         }
         let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };

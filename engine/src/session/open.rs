@@ -36,7 +36,7 @@ use crate::fold::memory::Watch;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::TornTail;
 use crate::log::exposure;
 use crate::log::image_files;
@@ -616,10 +616,10 @@ pub(crate) fn begin(
     };
     lock_directory(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
-    let note = replica.as_ref().map(|replica| (RecordKind::REPLICATED, replica.note().encode()));
+    let note = replica.as_ref().map(|replica| (RecordKind::Replicated, replica.note().encode()));
     let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state, replica)?;
     let time_us = session.inner.now_us();
-    let opened = (RecordKind::OPENED, body);
+    let opened = (RecordKind::Opened, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .chain(&note)

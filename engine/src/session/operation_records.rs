@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    self, CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle,
-    Suspension, ToolBegin, ToolEnd,
+    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
@@ -19,6 +19,7 @@ use super::settle::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
+use crate::fold::record_kinds::RecordRules;
 use crate::log::objects::Objects;
 use crate::operation::{
     CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, ReplacedContent, RollbackBegun,
@@ -75,18 +76,15 @@ fn decode_result(
 /// a snapshot.
 pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
     let bad = Error::unread(record.sequence);
-    let resources = match record.kind {
-        RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
-        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
-        RecordKind::SNAPSHOT => body::SnapshotBody::decode(record.body).map_err(bad)?.resources,
-        RecordKind::OBSERVED => {
-            let observed = Observed::decode(record.body).map_err(bad)?;
-            let begun = RollbackBegun::read(&observed, objects);
-            return Ok(begun.map(RollbackBegun::into_recorded).unwrap_or_default());
-        }
-        _ => return Ok(RecordedCaptures::new()),
-    };
-    captures_of(resources, objects)
+    if record.kind == RecordKind::Observed {
+        let observed = Observed::decode(record.body).map_err(bad)?;
+        let begun = RollbackBegun::read(&observed, objects);
+        return Ok(begun.map(RollbackBegun::into_recorded).unwrap_or_default());
+    }
+    match RecordRules::of(record.kind).captures {
+        Some(captures) => captures_of(captures(record.body).map_err(bad)?, objects),
+        None => Ok(RecordedCaptures::new()),
+    }
 }
 
 /// Returns captures in their recorded form, by the names of the resources.
@@ -445,10 +443,10 @@ impl Session {
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
             // The record at which its last run started may itself start a repeated run.
-            if record.kind == RecordKind::TOOL_BEGIN && record.sequence != from && !ran_again {
+            if record.kind == RecordKind::ToolBegin && record.sequence != from && !ran_again {
                 ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
             }
-            if record.kind != RecordKind::SETTLE || ran_again {
+            if record.kind != RecordKind::Settle || ran_again {
                 return Ok(());
             }
             let settle = Settle::decode(record.body).map_err(bad)?;
@@ -479,7 +477,7 @@ impl Session {
         let from = operation.sequence().max(opened);
         let mut found = None;
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            if record.kind != RecordKind::SETTLE {
+            if record.kind != RecordKind::Settle {
                 return Ok(());
             }
             let sequence = record.sequence;

@@ -31,7 +31,7 @@ use super::{Session, SessionInner, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
-use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 #[cfg(feature = "async")]
 use crate::offload::offload;
@@ -331,12 +331,12 @@ impl Admission<'_> {
             state.live.positions.keep_snapshot(before, frozen);
         }
         let pending = PendingRecord::new(
-            RecordKind::TOOL_BEGIN,
+            RecordKind::ToolBegin,
             &body,
             RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)),
         );
         // The start record of a call that only reads is synced only if every record is.
-        let promised = promises_sync(inner.durability, RecordKind::TOOL_BEGIN)
+        let promised = promises_sync(inner.durability, RecordKind::ToolBegin)
             && (!only_reads || inner.durability == Durability::Every);
         let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
@@ -610,8 +610,8 @@ impl SessionInner {
         end.slice = declared.ok_or_else(missing)?.id;
         let body = end.encode_into(std::mem::take(&mut state.body));
         let pending =
-            PendingRecord::new(RecordKind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
-        let promised = promises_sync(self.durability, RecordKind::TOOL_END);
+            PendingRecord::new(RecordKind::ToolEnd, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
+        let promised = promises_sync(self.durability, RecordKind::ToolEnd);
         let sequence = self.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if keep {

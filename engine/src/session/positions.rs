@@ -17,7 +17,7 @@ use super::write::PendingRecord;
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::FrozenProjection;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::reader::RecordLocator;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
@@ -103,7 +103,7 @@ pub(crate) fn list(
 ) -> Result<Vec<Snapshot>> {
     let mut found = Vec::new();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
-        if record.kind == RecordKind::SNAPSHOT {
+        if record.kind == RecordKind::Snapshot {
             let (position, time_us) = (record.sequence, record.time_us);
             let body::SnapshotBody { tag, policies, .. } =
                 body::SnapshotBody::decode(record.body).map_err(Error::unread(position))?;
@@ -177,7 +177,7 @@ impl Session {
         let references = inner.references(&state, body.payloads_mut())?;
         inner.refer(body.payloads_mut(), &references);
         let body = self.in_lane(body.encode());
-        let pending = PendingRecord::new(RecordKind::SNAPSHOT, &body, RecordBody::Snapshot);
+        let pending = PendingRecord::new(RecordKind::Snapshot, &body, RecordBody::Snapshot);
         let position = inner.write(state, time_us, [pending])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
@@ -313,7 +313,7 @@ impl Session {
     ) -> Result<RollbackReport> {
         let inner = &self.inner;
         let attempt = Attempt {
-            brings: &|recorded, _| recorded.kind == RecordKind::ROLLBACK,
+            brings: &|recorded, _| recorded.kind == RecordKind::Rollback,
             refused: &mut |state| inner.target(state, to, past).map(drop),
         };
         let state = match self.replays() {
@@ -339,7 +339,7 @@ impl Session {
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = self.in_lane(rollback.encode());
-        let pending = PendingRecord::new(RecordKind::ROLLBACK, &body, RecordBody::Rollback(rollback));
+        let pending = PendingRecord::new(RecordKind::Rollback, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [pending]);
         let mut state = inner.state.lock();

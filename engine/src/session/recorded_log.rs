@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::replay_comparison::RecordComparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
+use crate::fold::record_kinds::{Author, RecordRules};
 use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::operation::ROLLBACK;
@@ -86,22 +87,27 @@ enum Role {
 impl Role {
     fn decode(kind: RecordKind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
         let bad = Error::unread(sequence);
-        Ok(match kind {
-            RecordKind::OPENED | RecordKind::DECLARE | RecordKind::IMPORT | RecordKind::REPLICATED => {
-                Role::Engines
-            }
-            RecordKind::OBSERVED if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
-            RecordKind::TOOL_BEGIN => {
+        Ok(match RecordRules::of(kind).author {
+            Author::Engine => Role::Engines,
+            Author::RunStart => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());
                 let lane = Lane::decode(kind, body).map_err(bad)?.into();
                 Role::Begin { operation, parent: begin.parent, lane }
             }
-            RecordKind::TOOL_END => {
+            Author::RunEnd => {
                 let end = ToolEnd::decode(body).map_err(bad)?;
                 Role::End { begin: end.begin, operation: end.operation() }
             }
-            kind => Role::Other(Lane::decode(kind, body).map_err(bad)?.into()),
+            Author::Host | Author::Settler => {
+                let is_engines =
+                    kind == RecordKind::Observed && Observed::decode(body).map_err(&bad)?.name == ROLLBACK;
+                if is_engines {
+                    Role::Engines
+                } else {
+                    Role::Other(Lane::decode(kind, body).map_err(bad)?.into())
+                }
+            }
         })
     }
 }
@@ -120,7 +126,7 @@ impl ReplayRecord {
     /// only the name of an observation, and no data.
     pub(super) fn is_observed_as(&self, kind: RecordKind, body: &[u8]) -> bool {
         let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
-        self.kind == kind && kind == RecordKind::OBSERVED && name(&self.body) == name(body)
+        self.kind == kind && kind == RecordKind::Observed && name(&self.body) == name(body)
     }
 }
 
@@ -266,7 +272,7 @@ impl ReplayLog {
 
     /// Returns the time of the next record if it is a settlement or the process starts there.
     pub(super) fn judging_us(&self) -> Option<i64> {
-        let head = self.ahead.front().filter(|head| !self.begun || head.kind == RecordKind::SETTLE);
+        let head = self.ahead.front().filter(|head| !self.begun || head.kind == RecordKind::Settle);
         head.map(|head| head.time_us)
     }
 
@@ -347,13 +353,13 @@ impl ReplayLog {
         let lanes = RecordProducer::Lane(lane.clone());
         for record in self.ahead.iter().filter(|record| self.find_producer(record) == lanes) {
             match record.kind {
-                RecordKind::SETTLE => {
+                RecordKind::Settle => {
                     let settle = Settle::decode(&record.body).ok()?;
                     if settle.operation == operation && settle.decision == Decision::Failed {
                         return Some(record.time_us);
                     }
                 }
-                RecordKind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
+                RecordKind::ToolBegin if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
                 _ => return None,
             }
         }
@@ -431,7 +437,7 @@ mod tests {
     fn remember(recording: &mut ReplayLog, sequence: u64, within: Option<u64>, name: Option<String>) {
         let lane = LaneName { within: within.map(Into::into), name };
         let role = Role::Other(lane.clone());
-        let (kind, body) = (RecordKind::DISPATCH, vec![0; 16]);
+        let (kind, body) = (RecordKind::Dispatch, vec![0; 16]);
         let record = ReplayRecord { sequence: sequence.into(), kind, time_us: 0, body, role };
         recording.remember(RecordProducer::Lane(lane), record);
     }

@@ -38,14 +38,14 @@ impl Session {
     /// - [`Error::Object`] if an object is missing or damaged
     /// - [`Error::NoSuchPosition`] if the session does not replay
     pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
-        let Some((sequence, kind, body)) = self.next_recorded(&[RecordKind::ANSWER, RecordKind::REQUEST])?
+        let Some((sequence, kind, body)) = self.next_recorded(&[RecordKind::Answer, RecordKind::Request])?
         else {
             return Ok(None);
         };
         let source = self.inner.log_source(&self.inner.state.lock());
         let reading = ReplyReader { source: &source, sequence };
         let bad = Error::unread(sequence);
-        if kind == RecordKind::ANSWER {
+        if kind == RecordKind::Answer {
             let answer = reading.answer(AnswerBody::decode(&body).map_err(bad)?)?;
             return Ok(Some(RecordedReply::Answered(Box::new(answer))));
         }

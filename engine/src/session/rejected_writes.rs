@@ -54,7 +54,7 @@ impl ReplayRecord {
     /// is stored as an object.
     pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &DeclaredNames) -> bool {
         match Dispatch::decode(&self.body).map(|dispatch| dispatch.action) {
-            Ok(Action::Event { event, data }) if self.kind == RecordKind::DISPATCH => {
+            Ok(Action::Event { event, data }) if self.kind == RecordKind::Dispatch => {
                 names.event(event).is_some_and(|event| event.name == name)
                     && (data.object().is_some() || data.bytes() == payload)
             }

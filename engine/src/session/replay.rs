@@ -322,7 +322,7 @@ impl SessionInner {
         let next = state.log.next_sequence();
         let recording = state.replay_log_mut()?;
         recording.fill()?;
-        if kind == RecordKind::DECLARE {
+        if kind == RecordKind::Declare {
             // A difference shows in the record for which it is declared.
             recording.declared = Declare::decode(produced).ok();
             return Ok(next.saturating_sub(1));
@@ -432,7 +432,7 @@ impl Session {
 
     /// Returns whether the current record in this handle's lane starts a fill of directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
-        let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::TOOL_BEGIN])? else {
+        let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::ToolBegin])? else {
             return Ok(false);
         };
         let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
@@ -446,7 +446,7 @@ impl Session {
         let recording = state.replay_log_mut()?;
         recording.fill()?;
         let behind = recording.behind_next(&RecordProducer::Lane(self.lane_name()));
-        Ok(behind.is_some_and(|record| record.kind == RecordKind::REQUEST))
+        Ok(behind.is_some_and(|record| record.kind == RecordKind::Request))
     }
 
     /// Notes that an observation of this handle's lane has changed, and returns the error that
@@ -457,7 +457,7 @@ impl Session {
         name: &str,
         difference: Difference,
     ) -> Error {
-        let record = format!("{} {name}", RecordKind::OBSERVED);
+        let record = format!("{} {name}", RecordKind::Observed);
         let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
         let mut state = self.inner.state.lock();
         match state.replay_log_mut() {

@@ -68,7 +68,7 @@ impl RecordComparison<'_> {
     /// Returns the body of a recorded dispatch with everything of an older version upgraded to the
     /// host's; `None` if the record needs no upgrade.
     fn up_to_date(&self, recorded: &ReplayRecord) -> Result<Option<Vec<u8>>, Box<Difference>> {
-        let Some(types) = self.types.filter(|_| self.kind == RecordKind::DISPATCH) else { return Ok(None) };
+        let Some(types) = self.types.filter(|_| self.kind == RecordKind::Dispatch) else { return Ok(None) };
         let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {
             return Ok(None);
         };

@@ -14,7 +14,7 @@ use super::replay::Waits;
 use super::schedule::Access;
 use super::write::PendingRecord;
 use crate::error::Result;
-use crate::fold::record_body::{MaybeOwned, RecordBody};
+use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
 
 impl Session {
@@ -43,8 +43,7 @@ impl Session {
         self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
         let mut state = self.in_turn(state)?;
         let next = state.log.next_sequence();
-        let recorded =
-            state.replay_log_mut()?.head()?.filter(|(head, _)| head.kind == RecordKind::TOOL_BEGIN);
+        let recorded = state.replay_log_mut()?.head()?.filter(|(head, _)| head.kind == RecordKind::ToolBegin);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = begin.clone();
         if let Ok(recorded) = ToolBegin::decode(&recorded) {
@@ -60,7 +59,7 @@ impl Session {
         let sequence = inner.write_pending(
             &mut state,
             inner.now_us(),
-            PendingRecord::new(RecordKind::TOOL_BEGIN, &body, content),
+            PendingRecord::new(RecordKind::ToolBegin, &body, content),
             false,
         )?;
         let recording = state.replay_log_mut()?;
@@ -103,7 +102,7 @@ impl Session {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();
         let first = state.replay_log_mut()?.look_ahead(|record| {
-            if record.kind != RecordKind::TOOL_BEGIN {
+            if record.kind != RecordKind::ToolBegin {
                 return Ok(None);
             }
             match ToolBegin::decode(record.body) {
@@ -121,10 +120,10 @@ impl Session {
         let begin = recording.head()?.map(|(head, _)| head.sequence);
         let opened = recording.look_ahead(|record| {
             Ok(match record.kind {
-                RecordKind::OBSERVED => Observed::decode(record.body)
+                RecordKind::Observed => Observed::decode(record.body)
                     .is_ok_and(|observed| observed.name == CHILD_SESSION)
                     .then_some(true),
-                RecordKind::TOOL_END => {
+                RecordKind::ToolEnd => {
                     ToolEnd::decode(record.body).is_ok_and(|end| Some(end.begin) == begin).then_some(false)
                 }
                 _ => None,
@@ -164,7 +163,7 @@ impl Session {
         inner.refer(end.payloads_mut(), &references);
         let body = end.encode();
         let content = RecordBody::ToolEnd(MaybeOwned::Borrowed(&end));
-        let pending = PendingRecord::new(RecordKind::TOOL_END, &body, content);
+        let pending = PendingRecord::new(RecordKind::ToolEnd, &body, content);
         let sequence = inner.write_pending(&mut state, inner.now_us(), pending, false)?;
         Ok(OperationEnd { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
     }

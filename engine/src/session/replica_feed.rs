@@ -27,7 +27,7 @@ use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::fence::{self, SessionFence};
 #[cfg(feature = "host-filesystem")]
@@ -308,7 +308,7 @@ impl Replica {
     /// dropped. `None` if they are already replicated with an earlier one, and for any other
     /// record.
     fn known_beside(&self, record: &Record<'_>, places: &RecordLocator) -> Option<(Vec<u8>, ObjectId)> {
-        if record.kind != RecordKind::DROPPED {
+        if record.kind != RecordKind::Dropped {
             return None;
         }
         let compaction = places.compaction.as_ref()?;
@@ -379,7 +379,7 @@ impl SessionInner {
         }
         let (note, time_us) = (replica.note(), self.now_us());
         let body = note.encode();
-        let pending = PendingRecord::new(RecordKind::REPLICATED, &body, RecordBody::Replicated(note));
+        let pending = PendingRecord::new(RecordKind::Replicated, &body, RecordBody::Replicated(note));
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         self.finish_write(state, sequence, false)?;
         self.sync_through(sequence + 1)
@@ -395,7 +395,7 @@ impl SessionInner {
         let data = data.encode();
         let body = Observed { name: TAKEN_OVER.to_owned(), data: Payload::new(&data) }.encode();
         let mut state = self.settleable()?;
-        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, self.now_us(), pending, true)?;
         self.finish_write(state, sequence, true).map(drop)
     }
@@ -590,7 +590,7 @@ struct ReplicaComparison<'a> {
 
 impl ReplicaComparison<'_> {
     fn take(&mut self, record: &Record<'_>) {
-        self.records.push((content(record), record.kind != RecordKind::DROPPED));
+        self.records.push((content(record), record.kind != RecordKind::Dropped));
         if self.records.len() >= COMPARED_RECORDS {
             self.compare();
         }
@@ -610,7 +610,7 @@ impl ReplicaComparison<'_> {
             if let Some((hash, is_whole)) = records.next()
                 && hash == content(&record)
             {
-                if is_whole && record.kind == RecordKind::DROPPED {
+                if is_whole && record.kind == RecordKind::Dropped {
                     dropped_here.push(record.sequence);
                 }
                 return Ok(ControlFlow::Continue(()));

@@ -14,7 +14,7 @@ use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::types::encode;
@@ -199,7 +199,7 @@ impl Session {
             return Err(Error::Blank { argument: "by" });
         }
         let attempt = Attempt {
-            brings: &|recorded, _| recorded.kind == RecordKind::SETTLE,
+            brings: &|recorded, _| recorded.kind == RecordKind::Settle,
             refused: &mut |state| inner.settles(state, operation, settlement),
         };
         let state = match self.replays() {
@@ -305,7 +305,7 @@ impl Session {
         let source = self.log_source();
         let mut found = None;
         source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == RecordKind::SETTLE {
+            if record.kind == RecordKind::Settle {
                 let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 if settle.operation == operation {
                     let Settle { decision, arguments, by, .. } = settle;
@@ -336,7 +336,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(RecordKind::SETTLE, &body, RecordBody::Settle(settle))],
+            [PendingRecord::new(RecordKind::Settle, &body, RecordBody::Settle(settle))],
         )
     }
 }

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::DecodedValues;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::{RecordBody, RecordRules};
 use crate::items::AnyValue;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind, SyncPlan};
@@ -73,7 +73,7 @@ impl<'a> PendingRecord<'a> {
 
     /// Creates the record of a declaration with the encoded body `body`.
     pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
-        PendingRecord::new(RecordKind::DECLARE, body, RecordBody::Declare(declare))
+        PendingRecord::new(RecordKind::Declare, body, RecordBody::Declare(declare))
     }
 }
 
@@ -82,15 +82,7 @@ impl<'a> PendingRecord<'a> {
 pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
-        Durability::Boundary => !matches!(
-            kind,
-            RecordKind::DISPATCH
-                | RecordKind::DECLARE
-                | RecordKind::OBSERVED
-                | RecordKind::OPENED
-                | RecordKind::REQUEST
-                | RecordKind::REPLICATED
-        ),
+        Durability::Boundary => RecordRules::of(kind).synced_at_boundary,
         Durability::Every => true,
     }
 }

@@ -392,17 +392,17 @@ impl Store {
             }
             let bad = Error::unread(record.sequence);
             match record.kind {
-                RecordKind::SNAPSHOT => {
+                RecordKind::Snapshot => {
                     let tagged = SnapshotBody::decode(record.body).map_err(bad)?.tag.is_some();
                     marks.snapshots.push((record.sequence, tagged));
                 }
-                RecordKind::TOOL_BEGIN => {
+                RecordKind::ToolBegin => {
                     let begin = ToolBegin::decode(record.body).map_err(bad)?;
                     if begin.tool == RESTORE && is_rewind(begin.arguments) {
                         begun.insert(record.sequence);
                     }
                 }
-                RecordKind::TOOL_END => {
+                RecordKind::ToolEnd => {
                     let end = ToolEnd::decode(record.body).map_err(bad)?;
                     marks.runs.push((end.begin, record.sequence));
                     if begun.remove(&end.begin) && end.outcome == Outcome::Committed {
@@ -491,7 +491,7 @@ impl CompactionPlan {
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
             // The last record stays, so that a reader that continues from the position needs
             // nothing of the range before it.
-            let may_go = record.kind == RecordKind::DISPATCH
+            let may_go = record.kind == RecordKind::Dispatch
                 && record.sequence < through
                 && is_droppable(record, &projection.names)?;
             if may_go {

@@ -75,7 +75,7 @@ impl ImportedConversations {
                 occasion: Cow::from(&state.occasion),
             };
             let body = body.encode();
-            let sequence = self.push(RecordKind::ADAPTER_STATE, body);
+            let sequence = self.push(RecordKind::AdapterState, body);
             known.insert(state.sequence, sequence);
             last_of.insert(state.evaluation_id, sequence);
         }
@@ -124,7 +124,7 @@ impl ImportedConversations {
             let complete = is_last && complete.unwrap_or(guessed);
             let body =
                 Turn { scope: scope.clone(), number: turn.turn_number, inputs, answer, ends, complete };
-            self.push(RecordKind::TURN, body.encode());
+            self.push(RecordKind::Turn, body.encode());
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl ImportedConversations {
             ..Input::new(self.scope_of(scope, message), message.role, Payload::new(&[]))
         };
         let body = body.encode();
-        self.push(RecordKind::INPUT, body)
+        self.push(RecordKind::Input, body)
     }
 
     fn answer(
@@ -206,7 +206,7 @@ impl ImportedConversations {
             ..AnswerBody::new(self.scope_of(scope, message), content.as_deref().map(Payload::new))
         };
         let body = body.encode();
-        self.push(RecordKind::ANSWER, body)
+        self.push(RecordKind::Answer, body)
     }
 
     /// Returns the scope of a message. It preserves the id and the time of the message.

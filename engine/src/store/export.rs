@@ -275,12 +275,12 @@ impl Store {
             tags: tags.map(|(key, value)| (key.clone(), value.clone())).collect(),
             slices: Vec::new(),
         };
-        let mut rest = vec![(RecordKind::DECLARE, declare.encode())];
+        let mut rest = vec![(RecordKind::Declare, declare.encode())];
         for slices in parts {
             let later =
                 Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };
             let import = Import { slices, ..std::mem::replace(&mut first, later) };
-            rest.push((RecordKind::IMPORT, import.encode()));
+            rest.push((RecordKind::Import, import.encode()));
         }
         rest.append(&mut conversations.records);
         self.begin(types, options.session, None, rest, &large)

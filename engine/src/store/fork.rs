@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::live_path::LivePath;
 use crate::fold::projection::DecodedValues;
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::{RecordBody, RecordRules};
 use crate::log::copy::copy_plain;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, LogScan};
@@ -173,7 +173,7 @@ impl Store {
         let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(
-            RecordKind::OPENED,
+            RecordKind::Opened,
             self.inner.options.clock.now_us(),
             AppendBody::Alone(&opened.encode()),
             &context,
@@ -260,10 +260,8 @@ impl Store {
         let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
-            captures_behind |= matches!(
-                record.kind,
-                RecordKind::TOOL_BEGIN | RecordKind::TOOL_END | RecordKind::OBSERVED | RecordKind::SNAPSHOT
-            );
+            captures_behind |=
+                record.kind == RecordKind::Observed || RecordRules::of(record.kind).captures.is_some();
             Ok(())
         })?;
         // A segment with a successor may end with frames that are not records, such as the

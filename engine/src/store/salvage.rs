@@ -499,10 +499,10 @@ impl SalvageRun<'_> {
         let mut log = LogWriter::fork(&ground, self.building, identity, places.clone(), located, epoch);
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         let now_us = store.inner.options.clock.now_us();
-        log.append(RecordKind::OPENED, now_us, AppendBody::Alone(&opened.encode()), &context)?;
+        log.append(RecordKind::Opened, now_us, AppendBody::Alone(&opened.encode()), &context)?;
         let data = account(salvaged).encode();
         let observed = Observed { name: SALVAGED.to_owned(), data: Payload::new(&data) }.encode();
-        log.append(RecordKind::OBSERVED, now_us, AppendBody::Alone(&observed), &context)?;
+        log.append(RecordKind::Observed, now_us, AppendBody::Alone(&observed), &context)?;
         log.finish()?;
         log.sync_plan().run(storage.as_ref(), &|| ())?;
         let reader = store.read_log_in(self.building)?;

@@ -113,7 +113,7 @@ struct RecordContent {
 /// record: it contains the checksum of a frame of the parent, which depends on when the parent was
 /// synced.
 fn readable_record(record: &RecordContent) -> (RecordKind, i64, String) {
-    if record.kind == RecordKind::OPENED {
+    if record.kind == RecordKind::Opened {
         return (record.kind, record.time_us, String::new());
     }
     let value = Value::decode(&record.body).ok().and_then(|body| serde_json::to_string(&body).ok());

@@ -94,7 +94,7 @@ impl RawLog {
     /// The errors of [`Session::dispatch`](crate::Session::dispatch) other than those of reducers
     /// and encoding.
     pub fn append(&self, body: &[u8], durability: Durability) -> Result<SequenceNumber> {
-        let (shared, kind) = (&self.shared, RecordKind::DISPATCH);
+        let (shared, kind) = (&self.shared, RecordKind::Dispatch);
         let mut state = shared.sound()?;
         if state.closed {
             return Err(Error::Closed { session: shared.id });

@@ -160,10 +160,10 @@ fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
     let mut writers: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
     walk(dir, &mut |frame| {
         let record = frame.record;
-        if record.kind == RecordKind::RESUMED {
+        if record.kind == RecordKind::Resumed {
             opened_us = Resumed::decode(record.body).unwrap().clock_us;
             openings += 1;
-        } else if let Some(mark) = marks.get(&record.sequence).filter(|_| record.kind == RecordKind::DISPATCH)
+        } else if let Some(mark) = marks.get(&record.sequence).filter(|_| record.kind == RecordKind::Dispatch)
             && record.time_us >= opened_us
         {
             writers.entry(openings).or_default().insert((mark.process, mark.opening));

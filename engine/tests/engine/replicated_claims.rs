@@ -46,7 +46,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
     let data = Payload::new(b"\xc0");
     let undeclared = Dispatch { action: Action::Event { event: 999, data }, effects: None }.encode();
     let ahead = Rollback { to: SequenceNumber::new(77), preserve_logs: true }.encode();
-    for (kind, body) in [(RecordKind::DISPATCH, undeclared), (RecordKind::ROLLBACK, ahead)] {
+    for (kind, body) in [(RecordKind::Dispatch, undeclared), (RecordKind::Rollback, ahead)] {
         let replica = MemoryReplica::new("one");
         let machine = Machine::default();
         let session = store_over(&machine, replica.option()).create(&types()).unwrap();
@@ -74,7 +74,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
         }
         assert_nothing_left(&other, &second);
         // No writer was fenced.
-        append(held.next + 1, RecordKind::SNAPSHOT, &[]).unwrap();
+        append(held.next + 1, RecordKind::Snapshot, &[]).unwrap();
         assert_eq!(replica.read(id, &mut |_| {}).unwrap().epoch, held.epoch);
     }
 }

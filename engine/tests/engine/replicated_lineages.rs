@@ -228,8 +228,8 @@ fn said_and_dropped(machine: &Machine, id: Uuid) -> (Vec<String>, Vec<u64>) {
     let log = machine.audit(id).unwrap();
     log.records(0, log.last_position(), |record| {
         match record.kind {
-            RecordKind::OBSERVED => said.push(Observed::decode(record.body).unwrap().name),
-            RecordKind::DROPPED => dropped.push(record.sequence.get()),
+            RecordKind::Observed => said.push(Observed::decode(record.body).unwrap().name),
+            RecordKind::Dropped => dropped.push(record.sequence.get()),
             _ => {}
         }
         Ok(())

@@ -71,7 +71,7 @@ impl Replicator for TakenOver {
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
         self.replica.append(session, epoch, captures, records)?;
-        let begins = records.last().filter(|record| record.kind == RecordKind::TOOL_BEGIN);
+        let begins = records.last().filter(|record| record.kind == RecordKind::ToolBegin);
         if let Some(begin) = begins
             && self.happens.load(Ordering::SeqCst)
         {

@@ -180,7 +180,7 @@ impl TableCompaction<'_> {
                 }
             }
             if !dry_run && !changes.sequences.is_empty() {
-                let kind = i16::from(RecordKind::DROPPED.byte());
+                let kind = i16::from(RecordKind::Dropped.byte());
                 let parameters = [
                     (&self.session as _, UUID),
                     (&kind as _, Type::INT2),
@@ -202,12 +202,12 @@ impl TableCompaction<'_> {
     /// Returns whether a record after those that were read lists further dropped bodies: another
     /// collection may have removed them already.
     async fn is_behind(&self, lease: &mut PooledConnection) -> Result<bool, DatabaseFailure> {
-        let (next, kind) = (column(self.next.get()), i16::from(RecordKind::OBSERVED.byte()));
+        let (next, kind) = (column(self.next.get()), i16::from(RecordKind::Observed.byte()));
         let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
         let rows = lease.query(&self.tables.statements.said_behind, &parameters).await?;
         let says = |row: &Row| {
             let (sequence, body) = (number(row, 0)?, row.try_get::<_, &[u8]>(1).ok()?);
-            let record = Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body };
+            let record = Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body };
             DroppedBodies::observed_in(&record)?;
             Some(())
         };
@@ -230,16 +230,16 @@ impl TableCompaction<'_> {
         let was_dropped = row.try_get::<_, Option<&[u8]>>(4).ok().flatten().is_some();
         let holds = self.dropped.holds(sequence);
         let dropped = match kind {
-            RecordKind::DROPPED if was_dropped => {
+            RecordKind::Dropped if was_dropped => {
                 counts.before += u64::from(holds);
                 Dropped::decode(body).map_err(|_| damaged("the replacement of its body is not valid"))?
             }
-            RecordKind::DROPPED => {
+            RecordKind::Dropped => {
                 counts.before += u64::from(holds);
                 // It names an object with known positions, and its link covers that.
                 return Ok(self.known_in.binary_search(&sequence).is_err());
             }
-            RecordKind::DISPATCH if holds => Dropped::from_body(kind, body),
+            RecordKind::Dispatch if holds => Dropped::from_body(kind, body),
             _ if holds => return Err(damaged("it is listed as dropped, but its body cannot be dropped")),
             _ => return Ok(true),
         };

@@ -257,7 +257,7 @@ impl RowReader {
         let behind = match row.try_get::<_, Option<&[u8]>>(7).ok().flatten() {
             None => link_before.record(epoch, &record.record()),
             Some(hash) => {
-                let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == RecordKind::DROPPED);
+                let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == RecordKind::Dropped);
                 let behind =
                     dropped.map(|it| link_before.stated_record(epoch, &record.record(), it.kind, it.hash));
                 let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {

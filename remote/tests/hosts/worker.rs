@@ -244,7 +244,7 @@ impl Works {
         texts(self.session()).iter().for_each(|text| say(&format!("note {text}")));
         let log = LogReader::open(self.session().dir())?;
         log.records(0, log.last_position(), |record| {
-            if record.kind == RecordKind::TOOL_BEGIN {
+            if record.kind == RecordKind::ToolBegin {
                 say(&format!("begin {}", record.sequence));
             }
             Ok(())

@@ -28,7 +28,7 @@ fn append(
 ) -> Result<(), foldlog::replication::ReplicaError> {
     let data = ObjectId::from_content(bytes).reference();
     let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
-    let record = Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body: &body };
+    let record = Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body: &body };
     worker.append(session, epoch, None, &[record])
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn append(
 }
 
 pub(crate) fn record(sequence: u64, text: &str) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 7, body: text.as_bytes() }
+    Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 7, body: text.as_bytes() }
 }
 
 /// Returns the end of a session's stored log and the texts of its records.

@@ -91,7 +91,7 @@ pub(crate) fn told(session: &Session) -> Told {
     let mut begins = Vec::new();
     let log = LogReader::open(session.dir()).unwrap();
     log.records(0, log.last_position(), |record| {
-        begins.extend((record.kind == RecordKind::TOOL_BEGIN).then_some(record.sequence.get()));
+        begins.extend((record.kind == RecordKind::ToolBegin).then_some(record.sequence.get()));
         Ok(())
     })
     .unwrap();

@@ -35,7 +35,7 @@ fn record(kind: RecordKind, sequence: u64, body: &[u8]) -> Record<'_> {
 async fn append(writer: &mut ChunkWriter, count: u64) -> Result<(), Error> {
     for _ in 0..count {
         let next = writer.next_sequence().get();
-        writer.append([record(RecordKind::DISPATCH, next, body(next).as_bytes())]).await?;
+        writer.append([record(RecordKind::Dispatch, next, body(next).as_bytes())]).await?;
     }
     // Lets the volumes be written, which happens after the append.
     time::sleep(Duration::from_secs(60)).await;
@@ -55,7 +55,7 @@ async fn say(writer: &mut ChunkWriter, dropped: &DroppedBodies) {
     let data = dropped.encode();
     let observed = Observed { name: DROPPED_BODIES.to_owned(), data: Payload::new(&data) }.encode();
     let next = writer.next_sequence().get();
-    writer.append([record(RecordKind::OBSERVED, next, &observed)]).await.unwrap();
+    writer.append([record(RecordKind::Observed, next, &observed)]).await.unwrap();
 }
 
 /// A log of 21 dispatches, a record that drops some of the first bodies, and some records after it.
@@ -85,12 +85,12 @@ impl Checked {
             assert_eq!((sequence, one.time_us), (self.records, sequence as i64));
             self.records += 1;
             match one.kind {
-                RecordKind::DISPATCH => assert_eq!(one.body, whole.as_bytes()),
-                RecordKind::OBSERVED => {}
-                RecordKind::DROPPED => {
+                RecordKind::Dispatch => assert_eq!(one.body, whole.as_bytes()),
+                RecordKind::Observed => {}
+                RecordKind::Dropped => {
                     assert_eq!(
                         Dropped::decode(one.body),
-                        Ok(Dropped::from_body(RecordKind::DISPATCH, whole.as_bytes()))
+                        Ok(Dropped::from_body(RecordKind::Dispatch, whole.as_bytes()))
                     );
                     assert!(sequence % 3 != 0);
                     self.without += 1;
@@ -336,9 +336,9 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         let mut payloads = Payloads::new(place(&net, 0), SESSION);
         payloads.put(known(&old), old.known.encode()).await.unwrap();
         for number in 8..16 {
-            let stands = Dropped::from_body(RecordKind::DISPATCH, body(number).as_bytes());
+            let stands = Dropped::from_body(RecordKind::Dispatch, body(number).as_bytes());
             let stands = if number % 4 == 0 { stands.encode_held(known(&old)) } else { stands.encode() };
-            writer.append([record(RecordKind::DROPPED, number, &stands)]).await.unwrap();
+            writer.append([record(RecordKind::Dropped, number, &stands)]).await.unwrap();
         }
         append(&mut writer, 8).await.unwrap();
         let mut all = DroppedBodies { known: new.known.clone(), runs: Vec::new() };
@@ -351,7 +351,7 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         let mut said = Vec::new();
         let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         let see = &mut |chunk: &Chunk<'_>| {
-            let dropped = chunk.records().filter(|record| record.kind == RecordKind::DROPPED);
+            let dropped = chunk.records().filter(|record| record.kind == RecordKind::Dropped);
             said.extend(dropped.filter_map(|record| Dropped::decode_known(record.body).unwrap()));
         };
         reader.read_to_end(see).await.unwrap();
@@ -436,7 +436,7 @@ fn a_writer_that_was_paused_until_bodies_were_dropped_is_told_what_it_would_have
         // Its last record is stored, but the answer is lost.
         net.script(&[Fault::AnswerLost]);
         let five = body(5);
-        let put = paused.append([record(RecordKind::DISPATCH, 5, five.as_bytes())]);
+        let put = paused.append([record(RecordKind::Dispatch, 5, five.as_bytes())]);
         assert!(time::timeout(Duration::from_millis(200), put).await.is_err());
         let mut writer = claim(&net, 2).await.unwrap();
         let mut late = ChunkReader::new(place(&net, 3), SESSION);

@@ -236,7 +236,7 @@ fn what_no_log_holds_is_not_appended() {
             ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
         let gap = writer.append([record(4, b"gap")]).await.unwrap_err();
         assert_eq!(gap, Error::OutOfOrder { expected: 3.into(), found: 4.into() });
-        let envelope = Record { kind: RecordKind::SYNCED, ..record(3, b"") };
+        let envelope = Record { kind: RecordKind::Synced, ..record(3, b"") };
         assert_eq!(writer.append([envelope]).await.unwrap_err(), Error::NotContent { sequence: 3.into() });
         let long = vec![0; (16 << 20) + 1];
         let too_long = writer.append([record(3, &long)]).await.unwrap_err();

@@ -58,7 +58,7 @@ impl Worker {
         let observed = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
         let sequence = self.writer.next_sequence();
         let record =
-            foldlog_codec::Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &observed };
+            foldlog_codec::Record { sequence, kind: RecordKind::Observed, time_us: 0, body: &observed };
         self.writer.append([record]).await?;
         self.payloads.make_sure().await?;
         self.payloads.forget();

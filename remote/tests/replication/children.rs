@@ -29,8 +29,8 @@ fn captures(dir: &Path) -> Vec<FilesystemSnapshot> {
     let log = LogReader::open(dir).unwrap();
     log.records(0, u64::MAX, |record| {
         match record.kind {
-            RecordKind::TOOL_BEGIN => take(ToolBegin::decode(record.body).unwrap().resources),
-            RecordKind::TOOL_END => take(ToolEnd::decode(record.body).unwrap().resources),
+            RecordKind::ToolBegin => take(ToolBegin::decode(record.body).unwrap().resources),
+            RecordKind::ToolEnd => take(ToolEnd::decode(record.body).unwrap().resources),
             _ => {}
         }
         Ok(())

@@ -246,7 +246,7 @@ fn a_replicator_that_was_paused_puts_payloads_again_that_were_removed_meanwhile(
     let append = |replicator: &ObjectReplicator, epoch, sequence, bytes: &[u8]| {
         let data = ObjectId::from_content(bytes).reference();
         let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
-        let record = Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
+        let record = Record { sequence, kind: RecordKind::Observed, time_us: 0, body: &body };
         replicator.append(world.id, epoch, None, &[record])
     };
     let put = |replicator: &ObjectReplicator, bytes: &[u8]| {

@@ -164,7 +164,7 @@ fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
     assert!(matches!(superseded, Error::Superseded { sequence, .. } if sequence == held), "{superseded:?}");
 
     // The same applies if the other worker has continued.
-    let theirs = Record { sequence: held.into(), kind: RecordKind::OBSERVED, time_us: 1, body: b"theirs" };
+    let theirs = Record { sequence: held.into(), kind: RecordKind::Observed, time_us: 1, body: b"theirs" };
     other.append([theirs]).unwrap();
     let superseded = workers.open_session(id, &types()).unwrap_err();
     assert!(matches!(superseded, Error::Superseded { sequence, .. } if sequence == held), "{superseded:?}");

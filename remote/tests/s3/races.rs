@@ -68,7 +68,7 @@ async fn race_once(reader: ChunkReader, who: usize) -> Option<(u64, Vec<u8>)> {
         Err(error) => panic!("{error}"),
     };
     let (sequence, body) = (writer.next_sequence(), format!("by {who}").into_bytes());
-    let record = Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
+    let record = Record { sequence, kind: RecordKind::Observed, time_us: 0, body: &body };
     match writer.append([record]).await {
         Ok(_) => Some((sequence.get(), body)),
         Err(Error::Fenced { .. }) => None,

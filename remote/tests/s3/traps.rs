@@ -16,7 +16,7 @@ const SESSION: Uuid = Uuid::from_u128(0x5eed);
 const CHUNK: &str = "/log/00000000000000000001";
 
 fn record(sequence: u64, body: &[u8]) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body }
+    Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body }
 }
 
 /// A remote whose requests pass `rule`.

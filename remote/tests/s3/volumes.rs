@@ -10,7 +10,7 @@ use crate::server;
 const SESSION: Uuid = Uuid::from_u128(0x5eed);
 
 fn record(sequence: u64) -> Record<'static> {
-    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body: b"body" }
+    Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body: b"body" }
 }
 
 #[test]

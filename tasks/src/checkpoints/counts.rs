@@ -104,7 +104,7 @@ impl CheckpointCounter<'_> {
             RecordedContent::CallBegun(begin) => self.captures(&begin.before),
             // After any other end, resources are in their state before the call.
             RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
-            RecordedContent::Dropped | RecordedContent::Other(RecordKind::DISPATCH | RecordKind::IMPORT) => {
+            RecordedContent::Dropped | RecordedContent::Other(RecordKind::Dispatch | RecordKind::Import) => {
                 self.is_by_events = false;
                 Ok(())
             }

@@ -125,7 +125,7 @@ impl SinceLast {
                 self.updates += u64::from(UpdateOperation::of_event(event)?.is_some());
             }
             RecordedContent::CallEnded(_)
-            | RecordedContent::Other(RecordKind::INPUT | RecordKind::ANSWER) => {
+            | RecordedContent::Other(RecordKind::Input | RecordKind::Answer) => {
                 self.updates += 1;
             }
             _ => {}

@@ -7,9 +7,9 @@ use foldlog::RecordKind;
 use foldlog::inspect::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    AdapterState, AnswerBody, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane,
-    Observed, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle,
-    Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd, Turn,
+    AdapterState, AnswerBody, Base, Compacted, Declare, Dispatch, Dropped, EventDeclaration, Import, Input,
+    KnownPositions, Lane, Observed, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal,
+    SessionOpening, Settle, Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
@@ -121,30 +121,33 @@ pub fn record(bytes: &[u8]) {
         let lane = Lane::decode(kind, body).expect("a body that decodes has no malformed lane");
         let mut moved = Rollback { to: 1.into(), preserve_logs: true }.encode();
         lane.add_to(&mut moved, 0);
-        assert_eq!(Lane::decode(RecordKind::ROLLBACK, &moved), Ok(lane));
+        assert_eq!(Lane::decode(RecordKind::Rollback, &moved), Ok(lane));
     }
     match kind {
-        RecordKind::OPENED => comes_back!(SessionOpening),
-        RecordKind::DECLARE | RecordKind::DECLARED => comes_back!(Declare),
-        RecordKind::DISPATCH => comes_back!(Dispatch),
-        RecordKind::SNAPSHOT => comes_back!(SnapshotBody),
-        RecordKind::ROLLBACK => comes_back!(Rollback),
-        RecordKind::IMPORT => comes_back!(Import),
-        RecordKind::TOOL_BEGIN => comes_back!(ToolBegin),
-        RecordKind::TOOL_END => comes_back!(ToolEnd),
-        RecordKind::OBSERVED => comes_back!(Observed),
-        RecordKind::REPLICATED => comes_back!(Replicated),
-        RecordKind::SETTLE => comes_back!(Settle),
-        RecordKind::INPUT => comes_back!(Input),
-        RecordKind::REQUEST => comes_back!(Request),
-        RecordKind::ANSWER => comes_back!(AnswerBody),
-        RecordKind::TURN => comes_back!(Turn),
-        RecordKind::SHORTENED => comes_back!(Shortened),
-        RecordKind::PROMPT_ACCEPTED => comes_back!(PromptAccepted),
-        RecordKind::ADAPTER_STATE => comes_back!(AdapterState),
-        RecordKind::RESUMED => comes_back!(Resumed),
-        RecordKind::SEAL => comes_back!(Seal),
-        _ => {
+        RecordKind::Opened => comes_back!(SessionOpening),
+        RecordKind::Declare | RecordKind::Declared => comes_back!(Declare),
+        RecordKind::Dispatch => comes_back!(Dispatch),
+        RecordKind::Snapshot => comes_back!(SnapshotBody),
+        RecordKind::Rollback => comes_back!(Rollback),
+        RecordKind::Import => comes_back!(Import),
+        RecordKind::ToolBegin => comes_back!(ToolBegin),
+        RecordKind::ToolEnd => comes_back!(ToolEnd),
+        RecordKind::Observed => comes_back!(Observed),
+        RecordKind::Replicated => comes_back!(Replicated),
+        RecordKind::Settle => comes_back!(Settle),
+        RecordKind::Input => comes_back!(Input),
+        RecordKind::Request => comes_back!(Request),
+        RecordKind::Answer => comes_back!(AnswerBody),
+        RecordKind::Turn => comes_back!(Turn),
+        RecordKind::Shortened => comes_back!(Shortened),
+        RecordKind::PromptAccepted => comes_back!(PromptAccepted),
+        RecordKind::AdapterState => comes_back!(AdapterState),
+        RecordKind::Resumed => comes_back!(Resumed),
+        RecordKind::Seal => comes_back!(Seal),
+        RecordKind::Dropped => comes_back!(Dropped),
+        RecordKind::Compacted => comes_back!(Compacted),
+        RecordKind::Base => comes_back!(Base),
+        RecordKind::Synced | RecordKind::Closed | RecordKind::Unknown(_) => {
             if let Ok(found) = Value::decode(body) {
                 assert_eq!(Value::decode(&found.encode()).map(|twice| twice.encode()), Ok(found.encode()));
             }

@@ -191,7 +191,7 @@ pub(super) fn fit(segments: &mut [Vec<u8>]) {
             let Ok(crc) = frame::fill_in(context, &claimed, whole) else { break };
             at += len;
             // A seal is outside the chain.
-            if claimed.kind != RecordKind::SEAL {
+            if claimed.kind != RecordKind::Seal {
                 chain = crc;
             }
             ends.insert((header.ordinal, at as u64), crc);

@@ -67,18 +67,18 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
         occasion: "init".into(),
     };
     vec![
-        (RecordKind::OPENED, opened.encode()),
-        (RecordKind::INPUT, Input::new(scope(), Role::User, string("Read it.")).encode()),
-        (RecordKind::REQUEST, Request::new(scope(), 1).encode()),
-        (RecordKind::REQUEST, failed.encode()),
-        (RecordKind::REQUEST, Request::new(scope(), 2).encode()),
-        (RecordKind::ANSWER, answer.encode()),
-        (RecordKind::INPUT, result.encode()),
-        (RecordKind::TURN, turn.encode()),
-        (RecordKind::SHORTENED, shortened.encode()),
-        (RecordKind::PROMPT_ACCEPTED, accepted.encode()),
-        (RecordKind::ADAPTER_STATE, state(true).encode()),
-        (RecordKind::ADAPTER_STATE, state(false).encode()),
+        (RecordKind::Opened, opened.encode()),
+        (RecordKind::Input, Input::new(scope(), Role::User, string("Read it.")).encode()),
+        (RecordKind::Request, Request::new(scope(), 1).encode()),
+        (RecordKind::Request, failed.encode()),
+        (RecordKind::Request, Request::new(scope(), 2).encode()),
+        (RecordKind::Answer, answer.encode()),
+        (RecordKind::Input, result.encode()),
+        (RecordKind::Turn, turn.encode()),
+        (RecordKind::Shortened, shortened.encode()),
+        (RecordKind::PromptAccepted, accepted.encode()),
+        (RecordKind::AdapterState, state(true).encode()),
+        (RecordKind::AdapterState, state(false).encode()),
     ]
 }
 

@@ -299,11 +299,11 @@ pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
     let said = |text: &str| {
         let data = foldlog::Value::from(text).encode();
         let action = Action::Event { event: 0, data: Payload::new(&data) };
-        (RecordKind::DISPATCH, Dispatch { action, effects: None }.encode())
+        (RecordKind::Dispatch, Dispatch { action, effects: None }.encode())
     };
     let records = [
-        (RecordKind::OPENED, opened),
-        (RecordKind::DECLARE, declare.encode()),
+        (RecordKind::Opened, opened),
+        (RecordKind::Declare, declare.encode()),
         said("a"),
         said("b"),
         (kind, body),
@@ -314,30 +314,30 @@ pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
 
 #[test]
 fn a_log_that_shrinks_diverges_and_says_where() {
-    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode());
+    let fixture = forged(RecordKind::Rollback, Rollback { to: 2.into(), preserve_logs: false }.encode());
     // Every frame and body is intact; only the fold shows that LOG went back.
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
 }
 
 #[test]
 fn records_that_contradict_the_log_are_corrupt() {
-    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
+    let fixture = forged(RecordKind::Rollback, Rollback { to: 7.into(), preserve_logs: true }.encode());
     assert_eq!(fixture.run("verify SESSION").code, 1);
     assert_eq!(fixture.run("replay SESSION").code, 1);
     let removed = RemovedItems::Items(vec![ItemId { sequence: 77.into(), ordinal: 0 }]);
     let added = AddedItems::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
-    let fixture = forged(RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode());
+    let fixture = forged(RecordKind::Dispatch, Dispatch { action: Action::Clear, effects }.encode());
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
     // A body that is no map is found before the fold.
-    let fixture = forged(RecordKind::DISPATCH, vec![0xc1]);
+    let fixture = forged(RecordKind::Dispatch, vec![0xc1]);
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 1);
     let verified = Json::parse(&ran.stdout);
     assert_eq!(verified.get("corrupt").unwrap().elements()[0].get("sequence"), Some(&Json::Scalar(4.into())));
     // The declarations at the head of a segment are not folded, so only a check of every body finds
     // this.
-    let fixture = forged(RecordKind::DECLARED, vec![0xc1]);
+    let fixture = forged(RecordKind::Declared, vec![0xc1]);
     assert_eq!(fixture.run("replay SESSION").code, 0);
     assert_eq!(fixture.run("verify SESSION").code, 1);
 }
@@ -381,10 +381,10 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     forge(
         &session,
         &[
-            (RecordKind::OPENED, opened.encode()),
-            (RecordKind::DECLARE, declare.encode()),
-            (RecordKind::TOOL_BEGIN, begin.encode()),
-            (RecordKind::TOOL_END, end.encode()),
+            (RecordKind::Opened, opened.encode()),
+            (RecordKind::Declare, declare.encode()),
+            (RecordKind::ToolBegin, begin.encode()),
+            (RecordKind::ToolEnd, end.encode()),
         ],
     );
     let run = |verb: &str| {
@@ -408,7 +408,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     let opened = Store::open(directory.path()).unwrap().open_session(Uuid::from_u128(9), &types()).unwrap();
     let refused = opened.set_tag("team", "blue");
     assert!(
-        matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == RecordKind::TOOL_END),
+        matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == RecordKind::ToolEnd),
         "{refused:?}"
     );
 }

@@ -87,7 +87,7 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
     let data = payload("event");
     let event = Action::Event { event: 0, data: Payload::new(&data) };
     let tag = Action::Tag { key: hostile("tag key"), value: Some(hostile("tag value")) };
-    let dispatch = |action| (RecordKind::DISPATCH, Dispatch { action, effects: None }.encode());
+    let dispatch = |action| (RecordKind::Dispatch, Dispatch { action, effects: None }.encode());
     let imported = payload("imported");
     let import = Import {
         from: None,
@@ -109,14 +109,14 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
     let observed = Observed { name: hostile("observed"), data: Payload::new(&observed) };
     let mut records = vec![
         (
-            RecordKind::OPENED,
+            RecordKind::Opened,
             SessionOpening { session, seed: 1, tags: tags("opened"), parent: None }.encode(),
         ),
-        (RecordKind::DECLARE, declare.encode()),
+        (RecordKind::Declare, declare.encode()),
         dispatch(event.clone()),
         dispatch(tag),
         (
-            RecordKind::SNAPSHOT,
+            RecordKind::Snapshot,
             SnapshotBody {
                 tag: Some(hostile("snapshot")),
                 policies: vec![Policy::State],
@@ -124,13 +124,13 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
             }
             .encode(),
         ),
-        (RecordKind::IMPORT, import.encode()),
-        (RecordKind::TOOL_BEGIN, begin("settled", &arguments)),
-        (RecordKind::TOOL_END, end(6, &payload("result"))),
-        (RecordKind::SETTLE, settle.encode()),
-        (RecordKind::OBSERVED, observed.encode()),
-        (RecordKind::TOOL_BEGIN, begin("waiting", &arguments)),
-        (RecordKind::TOOL_END, end(10, &payload("result"))),
+        (RecordKind::Import, import.encode()),
+        (RecordKind::ToolBegin, begin("settled", &arguments)),
+        (RecordKind::ToolEnd, end(6, &payload("result"))),
+        (RecordKind::Settle, settle.encode()),
+        (RecordKind::Observed, observed.encode()),
+        (RecordKind::ToolBegin, begin("waiting", &arguments)),
+        (RecordKind::ToolEnd, end(10, &payload("result"))),
         dispatch(event),
     ];
     records.extend(conversation::records(records.len() as u64));
@@ -140,9 +140,9 @@ fn records() -> Vec<(RecordKind, Vec<u8>)> {
     for body in [&mut open, &mut laned] {
         Lane { within: None, name: Some(hostile("record lane").into()) }.add_to(body, 0);
     }
-    records.push((RecordKind::DISPATCH, laned));
-    records.push((RecordKind::TOOL_BEGIN, open));
-    records.push((RecordKind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()));
+    records.push((RecordKind::Dispatch, laned));
+    records.push((RecordKind::ToolBegin, open));
+    records.push((RecordKind::Rollback, Rollback { to: 4.into(), preserve_logs: false }.encode()));
     records
 }
 
@@ -340,7 +340,7 @@ fn nor_by_what_is_said_of_damage() {
     }]);
     let added = foldlog_codec::body::AddedItems::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![foldlog_codec::body::Effect { slice: 1, removed, added, before: None }]);
-    contradicting.push((RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
+    contradicting.push((RecordKind::Dispatch, Dispatch { action: Action::Clear, effects }.encode()));
     let flipped = world(&records());
     let (offset, bytes) = place(&flipped.session, 3);
     flip(&segment(&flipped.session), offset + bytes - 1);

@@ -130,7 +130,7 @@ fn forge_seal(segment: &Path) {
     let mut at = HEADER_LEN;
     loop {
         let frame = frame::decode(context, &bytes[at..]).unwrap();
-        if frame.header.kind == RecordKind::SEAL {
+        if frame.header.kind == RecordKind::Seal {
             let seal = Seal { hash: [7; 32], ..Seal::decode(frame.body).unwrap() };
             let (header, mut forged) = (frame.header, Vec::new());
             frame::encode(context, &header, &seal.encode(), &mut forged).unwrap();

@@ -189,14 +189,14 @@ fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
 /// All frames are valid, but the last record contradicts the others.
 #[test]
 fn a_record_that_contradicts_the_log_is_left() {
-    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
+    let fixture = forged(RecordKind::Rollback, Rollback { to: 7.into(), preserve_logs: true }.encode());
     let to = fixture.directory.path().join("other");
     let salvaged = salvage_json(&fixture.session, &to);
     assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
     assert_eq!(salvaged.get("left").unwrap().elements().len(), 1);
     assert_eq!(run("verify", &to).code, 0);
     // A body that is no map, in a record and in the declarations at a segment's head.
-    for kind in [RecordKind::DISPATCH, RecordKind::DECLARED] {
+    for kind in [RecordKind::Dispatch, RecordKind::Declared] {
         let fixture = forged(kind, vec![0xc1]);
         let to = fixture.directory.path().join("other");
         assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(4.into())));

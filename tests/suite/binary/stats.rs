@@ -340,7 +340,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let huge = ObjectId { hash: [7; 32], len: u64::MAX }.reference();
     let slices = vec![ImportedSlice { slice: 0, items: vec![(Payload::new(&huge), 1); 3] }];
     let import = Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices };
-    let lying = forged(RecordKind::IMPORT, import.encode());
+    let lying = forged(RecordKind::Import, import.encode());
     // The record is not attested, so it is left out together with its claim.
     let ran = lying.run("stats SESSION --json");
     assert!(ran.code == 0 && ran.stderr.contains("torn: the bytes from record 4"), "{}", ran.stderr);
@@ -351,7 +351,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
     // A rollback to a position that is not before it.
     let ahead = forged(
-        RecordKind::ROLLBACK,
+        RecordKind::Rollback,
         foldlog_codec::body::Rollback { to: 7.into(), preserve_logs: true }.encode(),
     );
     assert_eq!(ahead.run("stats SESSION").code, 1);

@@ -179,7 +179,7 @@ fn of_one_record(seed: u64) -> (Machine, PathBuf, Vec<u8>, Vec<FrameAt>) {
 #[test]
 fn a_first_segment_that_ends_anywhere_before_its_first_record_does_is_a_leftover_and_one_behind_it_is_none() {
     let (whole, segment, bytes, frames) = of_one_record(SEED_THAT_ENDS_WITH_0);
-    let opened = frames.iter().find(|frame| frame.kind == RecordKind::OPENED).unwrap().end;
+    let opened = frames.iter().find(|frame| frame.kind == RecordKind::Opened).unwrap().end;
     assert_eq!(bytes[opened - 1], 0, "its last byte cannot be told from one that was not written");
     for len in 0..opened + 8 {
         for allocated in [len, bytes.len()] {
@@ -219,7 +219,7 @@ fn is_left_alone(what: &str, machine: &Machine) {
 fn a_directory_that_holds_anything_else_is_left_alone() {
     let (whole, segment, bytes, frames) = of_one_record(77);
     let dir = whole.dir(ID);
-    let [resumed, opened] = [RecordKind::RESUMED, RecordKind::OPENED]
+    let [resumed, opened] = [RecordKind::Resumed, RecordKind::Opened]
         .map(|kind| frames.iter().find(|frame| frame.kind == kind).unwrap().clone());
     let unbegun = |name: &str, bytes: &[u8]| {
         let machine = whole.copied(BOOT);
@@ -288,7 +288,7 @@ fn bytes_until(segment: &PathBuf, machine: &Machine, end: usize) -> Vec<u8> {
 #[test]
 fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
     let (whole, segment, _, frames) = of_one_record(77);
-    let resumed = frames.iter().find(|frame| frame.kind == RecordKind::RESUMED).unwrap().end;
+    let resumed = frames.iter().find(|frame| frame.kind == RecordKind::Resumed).unwrap().end;
     let mut failed = 0;
     for (durability, nth) in
         LEVELS.into_iter().flat_map(|durability| (1..6).map(move |nth| (durability, nth)))

@@ -649,7 +649,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
         let segment = SegmentHeader::decode(&bytes).unwrap();
         let context = frame::Context::new(segment.salt, segment.first_sequence);
         let first = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
-        assert_eq!((first.kind, first.watermark), (RecordKind::CLOSED, first.sequence));
+        assert_eq!((first.kind, first.watermark), (RecordKind::Closed, first.sequence));
         let mut second = Vec::new();
         let header = Header { predecessor_crc: first.crc, ..first };
         frame::encode(context, &header, &[], &mut second).unwrap();

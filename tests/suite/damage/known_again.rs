@@ -54,12 +54,12 @@ fn attesting_less() -> (Machine, Uuid, FrameAt) {
     let data = foldlog::Value::from("rain").encode();
     let observed = || Observed { name: "weather".to_owned(), data: Payload::new(&data) }.encode();
     let frames = [
-        (RecordKind::OPENED, 0, opened),
-        (RecordKind::OBSERVED, 0, observed()),
-        (RecordKind::OBSERVED, 0, observed()),
-        (RecordKind::SYNCED, 1, Vec::new()),
-        (RecordKind::OBSERVED, 1, observed()),
-        (RecordKind::SYNCED, 4, Vec::new()),
+        (RecordKind::Opened, 0, opened),
+        (RecordKind::Observed, 0, observed()),
+        (RecordKind::Observed, 0, observed()),
+        (RecordKind::Synced, 1, Vec::new()),
+        (RecordKind::Observed, 1, observed()),
+        (RecordKind::Synced, 4, Vec::new()),
     ];
     forge(&machine, id, &frames);
     let less = machine.frames(id).unwrap().remove(3);
@@ -95,7 +95,7 @@ fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
     let (frames, reader) = (whole.frames(id).unwrap(), whole.audit(id).unwrap());
     let all = reader.records_len();
     let mut tried = BTreeMap::<RecordKind, usize>::new();
-    for kind in [RecordKind::RESUMED, RecordKind::DECLARED] {
+    for kind in [RecordKind::Resumed, RecordKind::Declared] {
         let of_kind: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == kind).collect();
         // Every byte of the last one, which follows records of all kinds, and the headers of the
         // others.
@@ -133,7 +133,7 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
     let (whole, id) = unattested();
     let reader = whole.audit(id).unwrap();
     let frames = whole.frames(id).unwrap();
-    let place = frames.iter().rposition(|frame| frame.kind == RecordKind::RESUMED).unwrap();
+    let place = frames.iter().rposition(|frame| frame.kind == RecordKind::Resumed).unwrap();
     let [resumed, next, second] = [&frames[place], &frames[place + 1], &frames[place + 2]];
     assert!(!next.kind.is_envelope() && next.end == second.start && second.sequence == next.sequence + 1);
     let ends = |told: &str, meddle: &dyn Fn(&mut Vec<u8>)| {

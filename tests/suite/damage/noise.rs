@@ -76,7 +76,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
                 body_len: 0,
                 sequence: SequenceNumber::new(records + 9),
                 watermark: SequenceNumber::new(records + 9),
-                kind: RecordKind::SYNCED,
+                kind: RecordKind::Synced,
                 time_us: 0,
             };
             let context = Context::new(segment.salt, segment.first_sequence);

@@ -92,7 +92,7 @@ pub(super) fn holds(
             Ok(())
         })
         .unwrap();
-    assert_eq!(kinds, [RecordKind::OPENED, RecordKind::OBSERVED], "{told}");
+    assert_eq!(kinds, [RecordKind::Opened, RecordKind::Observed], "{told}");
     let open: Vec<_> = salvaged.open.iter().map(|open| open.operation).collect();
     assert_eq!(open, expected.open_operations, "{told}");
     // A host can open it, and continue if nothing is to be recovered first.
@@ -401,7 +401,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
     let (whole, id, _) = everything();
     let reader = whole.audit(id).unwrap();
     let frames = whole.frames(id).unwrap();
-    let ends: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == RecordKind::TOOL_END).collect();
+    let ends: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == RecordKind::ToolEnd).collect();
     assert_eq!(ends.len(), 12);
     for end in ends {
         let machine = whole.copied(OTHER_BOOT);
@@ -431,7 +431,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
 fn what_was_salvaged_can_be_salvaged() {
     let (whole, id, _) = everything();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::DISPATCH).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::Dispatch).unwrap();
     flip(&whole, &bad.segment, bad.start + 40);
     let first = salvage(&whole, id).unwrap();
     let again = elsewhere(&whole).salvage(&first.dir, SessionOptions::default()).unwrap();
@@ -497,7 +497,7 @@ fn what_only_has_a_segments_name_is_left_and_named() {
 fn a_salvage_that_fails_at_any_step_leaves_a_whole_session_or_none() {
     let (whole, id, _) = everything();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::DISPATCH).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::Dispatch).unwrap();
     flip(&whole, &bad.segment, bad.start + 40);
     let (mut failed, mut at) = (0, 0);
     loop {

@@ -50,7 +50,7 @@ fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize
     let frames = machine.frames(id).unwrap();
     let of_chain = |frame: &&_| {
         let frame: &foldlog_test_support::crash::FrameAt = frame;
-        frame.segment == segment && frame.kind != RecordKind::SEAL
+        frame.segment == segment && frame.kind != RecordKind::Seal
     };
     let seal = frames.iter().rfind(of_chain).unwrap().end..used(machine, segment);
     assert!(!seal.is_empty(), "{} is sealed", segment.display());
@@ -132,7 +132,7 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     let seal = seal_of(&whole, id, &first);
     let frames = whole.frames(id).unwrap();
     let bad =
-        frames.iter().rfind(|frame| frame.segment == first && frame.kind == RecordKind::DISPATCH).unwrap();
+        frames.iter().rfind(|frame| frame.segment == first && frame.kind == RecordKind::Dispatch).unwrap();
     whole.disk.mutate_file(&first, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
 
     let session = whole.open(id, Durability::Boundary).unwrap();
@@ -217,7 +217,7 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     whole.crash(CrashKind::Process);
     let covered = whole.open(id, Durability::Process).unwrap().recovery().from_image.unwrap();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == RecordKind::DISPATCH).unwrap();
+    let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == RecordKind::Dispatch).unwrap();
     for boot in [BOOT, OTHER_BOOT] {
         let with = whole.copied(boot);
         with.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();

@@ -243,7 +243,7 @@ fn write_chunks() {
     let records = |mut encoder: ChunkEncoder| {
         for (sequence, body) in [&b"one"[..], b"", b"three"].iter().enumerate() {
             let record =
-                Record { sequence: (sequence as u64).into(), kind: RecordKind::DISPATCH, time_us: -1, body };
+                Record { sequence: (sequence as u64).into(), kind: RecordKind::Dispatch, time_us: -1, body };
             encoder.push(record).unwrap();
         }
         encoder.finish().bytes

@@ -70,7 +70,7 @@ fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     host(session.clone());
     let mut content = Vec::new();
     let read = session.records(0, u64::MAX, |record| {
-        let is_process = record.kind == RecordKind::OBSERVED
+        let is_process = record.kind == RecordKind::Observed
             && Observed::decode(record.body).is_ok_and(|observed| observed.name == "claude.started");
         let body = if is_process { Vec::new() } else { record.body.to_vec() };
         content.push((record.sequence, record.kind, record.time_us, body));

@@ -444,7 +444,7 @@ impl World {
             let visited = reader.records(0, u64::MAX, |record| {
                 assert_eq!(record.sequence, kinds.len() as u64, "sequence numbers have no gaps");
                 let dropped =
-                    (record.kind == RecordKind::DROPPED).then(|| Dropped::decode(record.body).unwrap().kind);
+                    (record.kind == RecordKind::Dropped).then(|| Dropped::decode(record.body).unwrap().kind);
                 kinds.push(dropped.unwrap_or(record.kind).name().to_owned());
                 Ok(())
             });

@@ -178,7 +178,7 @@ fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, V
     let (mut arguments, mut runs) = (None, Vec::new());
     reader.records(operation.sequence(), reader.last_position(), |record| {
         match record.kind {
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
                 if begin.again.unwrap_or(record.sequence.into()) == operation {
                     if arguments.is_none() {
@@ -187,7 +187,7 @@ fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, V
                     runs.push(OperationRun::from_start_record(record));
                 }
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body).map_err(unread(record))?;
                 if let Some(run) = runs.iter_mut().find(|run| run.begin == end.begin) {
                     run.end(record, &end, reader);

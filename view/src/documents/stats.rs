@@ -171,7 +171,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     })?;
     let (models, tools) = spending.models_and_tools();
     let seals = segments.iter().filter(|segment| segment.seal_bytes > 0);
-    seals.for_each(|segment| counts.add(RecordKind::SEAL, segment.seal_bytes));
+    seals.for_each(|segment| counts.add(RecordKind::Seal, segment.seal_bytes));
     let records = reader.records_len();
     let live = reader.live_path().live_at(reader.last_position());
     let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
@@ -181,8 +181,8 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         records,
         live_records,
         abandoned_records: records - live_records,
-        snapshots: of_kind(RecordKind::SNAPSHOT),
-        rollbacks: of_kind(RecordKind::ROLLBACK),
+        snapshots: of_kind(RecordKind::Snapshot),
+        rollbacks: of_kind(RecordKind::Rollback),
         used_bytes: segments.iter().map(|segment| segment.used_bytes).sum(),
         allocated_bytes: segments.iter().map(|segment| segment.allocated_bytes).sum(),
         segment_header_bytes: HEADER_LEN as u64 * segments.len() as u64,
@@ -258,18 +258,18 @@ impl FrameCounts<'_> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
         match record.kind {
-            RecordKind::DECLARE => {
+            RecordKind::Declare => {
                 let declare = Declare::decode(record.body)?;
                 self.declared.extend(declare.events.into_iter().map(|event| (event.id, event)));
             }
-            RecordKind::DISPATCH => self.dispatch(record.sequence, Dispatch::decode(record.body)?),
-            RecordKind::IMPORT => {
+            RecordKind::Dispatch => self.dispatch(record.sequence, Dispatch::decode(record.body)?),
+            RecordKind::Import => {
                 for slice in Import::decode(record.body)?.slices {
                     let items = slice.items.iter().map(|(item, _)| *item);
                     self.items(slice.slice, record.sequence, items);
                 }
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body)?;
                 self.items(end.slice, record.sequence, [Payload::new(&end.encode_invocation())]);
             }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use foldlog::inspect::LogReader;
+use foldlog::inspect::{LogReader, record_title};
 use foldlog::{Policy, Record, RecordKind, SequenceNumber, Value};
 use foldlog_codec::body::{
     Action, AddedItems, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd,
@@ -14,7 +14,6 @@ use foldlog_codec::body::{
 use foldlog_codec::escape;
 use foldlog_codec::record::{RecordJson, RecordNames, time_text};
 
-use crate::record_names::record_name;
 use crate::text::shorten_text;
 
 /// Maximum number of characters of a name in a line, so that the columns stay aligned.
@@ -63,7 +62,7 @@ impl RecordStanding {
     /// Returns whether a record has added an item to a LOG slice.
     fn is_logged(&self, record: &Record<'_>) -> bool {
         match record.kind {
-            RecordKind::DISPATCH => {
+            RecordKind::Dispatch => {
                 Dispatch::decode(record.body).is_ok_and(|dispatch| match dispatch.effects {
                     Some(effects) => effects.iter().any(|effect| {
                         let adds =
@@ -75,10 +74,10 @@ impl RecordStanding {
                     }
                 })
             }
-            RecordKind::IMPORT => Import::decode(record.body).is_ok_and(|import| {
+            RecordKind::Import => Import::decode(record.body).is_ok_and(|import| {
                 import.slices.iter().any(|slice| !slice.items.is_empty() && self.logs.contains(&slice.slice))
             }),
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 ToolEnd::decode(record.body).is_ok_and(|end| self.logs.contains(&end.slice))
             }
             _ => false,
@@ -149,7 +148,7 @@ pub const UNATTACHED: &str = "unattached";
 
 /// Formats a record as one line for a person. `path` is its path word.
 pub fn line(record: &Record<'_>, names: &RecordNames, path: &str) -> String {
-    let (time, name) = (time_text(record.time_us), record_name(record, names));
+    let (time, name) = (time_text(record.time_us), record_title(record, names));
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     // A long kind shortens the name, so that the columns after it stay aligned.
     let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
@@ -169,7 +168,7 @@ pub fn value<'a>(record: &Record<'a>, names: &RecordNames, path: &str) -> Record
         value.set("error", Value::from(error.to_string()));
         value
     });
-    value.set("name", Value::from(record_name(record, names)));
+    value.set("name", Value::from(record_title(record, names)));
     value.set("live", Value::from(path == LIVE));
     value.set("path", Value::from(path));
     value

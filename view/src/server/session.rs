@@ -256,7 +256,7 @@ impl Session {
             let next = self.points.next_position();
             let mut chunks = Vec::new();
             let folded = reader.fold_on(point.as_ref(), next.min(last), |record, _| {
-                if record.kind == RecordKind::ROLLBACK {
+                if record.kind == RecordKind::Rollback {
                     rollbacks.push(record.sequence);
                 }
                 // Records after the last point are read again; their spending must not count twice.

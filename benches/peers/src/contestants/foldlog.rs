@@ -64,7 +64,7 @@ pub fn session_types(policy: Policy) -> foldlog::Result<SessionTypes> {
 
 /// Returns whether a record of this kind contains a payload.
 fn is_payload(kind: RecordKind) -> bool {
-    kind == RecordKind::DISPATCH
+    kind == RecordKind::Dispatch
 }
 
 /// `Process` is for records that survive a kill, `Every` for those that survive a power cut.

@@ -229,7 +229,7 @@ fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let Some(last) = last.filter(|last| *last != first) else { return Ok(first) };
     let mut took_it_over = false;
     inspect::walk(dir, &mut |frame| {
-        took_it_over |= frame.record.kind == RecordKind::OBSERVED
+        took_it_over |= frame.record.kind == RecordKind::Observed
             && Observed::decode(frame.record.body).is_ok_and(|observed| takes_over(&observed, &last));
         Ok(())
     })?;

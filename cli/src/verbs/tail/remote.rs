@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use foldlog::{LivePath, Record, RecordKind, SequenceNumber};
-use foldlog_codec::body::{Declare, Rollback, ToolEnd};
+use foldlog_codec::body::Declare;
 use foldlog_codec::escape;
 use foldlog_codec::record::RecordNames;
 use foldlog_remote::{PlaceItem, PlaceReader};
@@ -140,7 +140,7 @@ struct Declared {
 impl Declared {
     fn take(&mut self, record: &Record<'_>) {
         // Names that cannot be decoded are shown as numbers.
-        if let (RecordKind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
+        if let (RecordKind::Declare, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
             self.names.learn(&declare);
             self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
             self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
@@ -160,14 +160,8 @@ impl TailLookahead {
         };
         self.next = record.sequence + 1;
         self.declared.take(record);
-        let to = match record.kind {
-            RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
-            // The end of a call that was not committed is a rollback to its start.
-            RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
-            _ => Ok(None),
-        };
-        match to {
-            Ok(Some(to)) => self.path.add(record.sequence, to),
+        match record.rollback() {
+            Ok(Some(rollback)) => self.path.add(record.sequence, rollback.to),
             Ok(None) => {}
             Err(error) => {
                 let text =

@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 
 use super::{ConversationScope, ScopeFields, len};
-use crate::body::Payload;
 use crate::body::fields::{require_field, walk};
+use crate::body::json::{NameBudget, Object, optional_sequence, optional_text, payload};
+use crate::body::{Body, Payload};
+use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
 
 const STATE: &str = "adapter_state";
@@ -81,5 +83,22 @@ impl<'a> AdapterState<'a> {
             entry,
             occasion,
         })
+    }
+}
+
+impl<'a> Body<'a> for AdapterState<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("adapter", Value::from(self.adapter.into_owned()));
+        object.set("resumable", Value::from(self.resumable));
+        object.set("state", payload(self.state)?);
+        object.set("supersedes", optional_sequence(self.supersedes));
+        object.set("entry", optional_text(self.entry));
+        object.set("occasion", Value::from(self.occasion.into_owned()));
+        Ok(())
     }
 }

@@ -4,10 +4,13 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blocks, ConversationScope, ScopeFields, len};
-use crate::body::Payload;
+use super::{Blocks, ConversationScope, ScopeFields, blocks_json, len};
 use crate::body::fields::{FieldWriter, bad, list, require_field, walk, walk_map};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::body::json::{
+    NameBudget, Object, Part, array, optional, optional_sequence, optional_text, payload,
+};
+use crate::body::{Body, Payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
 
 const ANSWER: &str = "answer";
@@ -268,4 +271,47 @@ impl<'a> AnswerBody<'a> {
         answer.scope = scope.finish(ANSWER)?;
         Ok(answer)
     }
+}
+
+impl<'a> Body<'a> for AnswerBody<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("request", optional_sequence(self.request));
+        object.set("content", optional(self.content)?);
+        let calls = array(self.calls.into_iter(), |call| {
+            let mut object = Object::with_capacity(3 + usize::from(call.incomplete));
+            object.set("id", Value::from(call.id.into_owned()));
+            object.set("name", Value::from(call.name.into_owned()));
+            object.set("arguments", payload(call.arguments)?);
+            if call.incomplete {
+                object.set("incomplete", Value::from(true));
+            }
+            Ok(object.into_part())
+        });
+        object.set("tool_calls", calls?);
+        object.set("blocks", blocks_json(self.blocks)?);
+        object.set("stop_reason", optional_text(self.stop));
+        object.set("continues", Value::from(self.continues));
+        object.set("model", optional_text(self.model));
+        object.set("request_id", optional_text(self.request_id));
+        object.set("usage", usage_json(self.usage));
+        object.set("rate_limits", Part::Texts(self.rate_limits));
+        object.set("provider_payload", optional(self.payload)?);
+        Ok(())
+    }
+}
+
+pub(super) fn usage_json<'a>(usage: Option<TokenUsage>) -> Part<'a> {
+    let Some(usage) = usage else { return Part::Value(Value::Nil) };
+    let mut object = Object::with_capacity(5);
+    object.set("input_tokens", Value::from(usage.input));
+    object.set("output_tokens", Value::from(usage.output));
+    object.set("cache_read_tokens", Value::from(usage.cache_read));
+    object.set("cache_write_tokens", Value::from(usage.cache_write));
+    object.set("reasoning_tokens", Value::from(usage.reasoning));
+    object.into_part()
 }

@@ -4,11 +4,14 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blocks, ConversationScope, PromptIdentity, ScopeFields, len};
+use super::prompt::prompt_json;
+use super::{Blocks, ConversationScope, PromptIdentity, ScopeFields, blocks_json, len};
 use crate::Error;
-use crate::body::Payload;
 use crate::body::fields::walk;
-use crate::body::operation::{CallOrigin, named, read_named};
+use crate::body::json::{NameBudget, Object, Part, optional, optional_text};
+use crate::body::operation::{CallOrigin, asked_by, named, read_named};
+use crate::body::{Body, Payload};
+use crate::msgpack::Value;
 
 const INPUT: &str = "input";
 
@@ -127,5 +130,29 @@ impl<'a> Input<'a> {
         })?;
         input.scope = scope.finish(INPUT)?;
         Ok(input)
+    }
+}
+
+impl<'a> Body<'a> for Input<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("role", Value::from(self.role.name()));
+        object.set("content", optional(self.content)?);
+        object.set("blocks", blocks_json(self.blocks)?);
+        object.set("id", optional_text(self.id));
+        // A listing uses `name` for the name of the record itself.
+        object.set("speaker", optional_text(self.name));
+        object.set("prompt", self.prompt.map_or(Part::Value(Value::Nil), prompt_json));
+        object.set("call_id", optional_text(self.call_id));
+        object.set("asked_by", asked_by(self.origin));
+        if self.is_error {
+            object.set("is_error", Value::from(true));
+        }
+        object.set("provider_payload", optional(self.payload)?);
+        Ok(())
     }
 }

@@ -25,6 +25,9 @@ mod request;
 mod shortened;
 mod turn;
 
+use crate::body::json::{Object, Part, hex, optional_sequence, optional_text, payload};
+use crate::msgpack::Value;
+use crate::record::time_text;
 use std::borrow::Cow;
 
 pub use adapter_state::AdapterState;
@@ -170,4 +173,26 @@ fn sequences(reader: &mut MsgpackReader<'_>) -> Result<Vec<SequenceNumber>, Erro
 
 fn len(payload: Option<&Payload<'_>>) -> usize {
     payload.map_or(0, |payload| payload.bytes().len())
+}
+
+impl ConversationScope<'_> {
+    fn set_json(self, object: &mut Object<'_>) {
+        object.set("evaluation_id", Value::from(self.evaluation.into_owned()));
+        object.set("within", optional_sequence(self.lane.within));
+        object.set("lane", optional_text(self.lane.name));
+        if let Some(original) = self.original {
+            let mut object_of = Object::with_capacity(2);
+            object_of.set("message_id", Value::from(hex(&original.id)));
+            object_of.set("created_at", Value::from(time_text(original.time_us)));
+            object.set("imported_from", object_of.into_part());
+        }
+    }
+}
+
+fn blocks_json(blocks: Option<Blocks<'_>>) -> Result<Part<'_>, Error> {
+    let Some(blocks) = blocks else { return Ok(Part::Value(Value::Nil)) };
+    let mut object = Object::with_capacity(2);
+    object.set("format", Value::from(blocks.format.into_owned()));
+    object.set("json", payload(blocks.json)?);
+    Ok(object.into_part())
 }

@@ -2,11 +2,14 @@
 //! prompt.
 
 use std::borrow::Cow;
+use std::iter;
 
 use super::{ConversationScope, ScopeFields};
 use crate::Error;
 use crate::body::fields::{fixed, require_field, walk, walk_map};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::body::json::{NameBudget, Object, Part, optional_digest};
+use crate::body::{Body, Payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 
 const ACCEPTED: &str = "prompt_accepted";
 
@@ -99,4 +102,27 @@ impl<'a> PromptAccepted<'a> {
         let (was, now) = (require_field(ACCEPTED, "was", was)?, require_field(ACCEPTED, "now", now)?);
         Ok(PromptAccepted { scope: scope.finish(ACCEPTED)?, was, now, by, reason })
     }
+}
+
+impl<'a> Body<'a> for PromptAccepted<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("was", prompt_json(self.was));
+        object.set("now", prompt_json(self.now));
+        object.set("by", Value::from(self.by.into_owned()));
+        object.set("reason", Value::from(self.reason.into_owned()));
+        Ok(())
+    }
+}
+
+pub(super) fn prompt_json<'a>(prompt: PromptIdentity<'_>) -> Part<'a> {
+    let mut object = Object::with_capacity(3);
+    object.set("namespace", Value::from(prompt.namespace.into_owned()));
+    object.set("key", Value::from(prompt.key.into_owned()));
+    object.set("digest", optional_digest(Some(prompt.digest)));
+    object.into_part()
 }

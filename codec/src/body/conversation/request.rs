@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::answer::{read_pairs, write_pairs};
+use super::answer::{read_pairs, usage_json, write_pairs};
 use super::{ConversationScope, ScopeFields, TokenUsage, len};
-use crate::body::Payload;
 use crate::body::fields::{FieldWriter, fixed, require_field, walk, walk_map};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::body::json::{NameBudget, Object, Part, optional, optional_digest, optional_text};
+use crate::body::{Body, Payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
 
 const REQUEST: &str = "request";
@@ -159,4 +160,34 @@ impl<'a> Request<'a> {
         request.scope = scope.finish(REQUEST)?;
         Ok(request)
     }
+}
+
+impl<'a> Body<'a> for Request<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("attempt", Value::from(self.attempt));
+        object.set("model", optional_text(self.model));
+        object.set("prompt_digest", optional_digest(self.prompt));
+        object.set("parameters", optional(self.parameters)?);
+        object.set("sent_digest", optional_digest(self.sent));
+        object.set("failure", self.failure.map_or(Ok(Part::Value(Value::Nil)), failure)?);
+        Ok(())
+    }
+}
+
+fn failure(failure: RequestFailure<'_>) -> Result<Part<'_>, Error> {
+    let mut object = Object::with_capacity(8);
+    object.set("request", Value::from(failure.request));
+    object.set("cause", Value::from(failure.cause.into_owned()));
+    object.set("message", Value::from(failure.message.into_owned()));
+    object.set("status", failure.status.map_or(Value::Nil, |status| Value::from(u64::from(status))));
+    object.set("arrived", optional(failure.arrived)?);
+    object.set("request_id", optional_text(failure.request_id));
+    object.set("usage", usage_json(failure.usage));
+    object.set("rate_limits", Part::Texts(failure.rate_limits));
+    Ok(object.into_part())
 }

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use super::{ConversationScope, Role, ScopeFields, len};
-use crate::body::Payload;
 use crate::body::fields::{list, require_field, walk, walk_map};
+use crate::body::json::{NameBudget, Object, array, payload};
 use crate::body::operation::read_named;
-use crate::msgpack::MsgpackReader;
+use crate::body::{Body, Payload};
+use crate::msgpack::{MsgpackReader, Value};
 use crate::{Error, SequenceNumber};
 
 const SHORTENED: &str = "shortened";
@@ -97,5 +98,26 @@ impl<'a> ShortenedMessage<'a> {
         let (role, content) =
             (require_field(SHORTENED, "msgs.r", role)?, require_field(SHORTENED, "msgs.c", content)?);
         Ok(ShortenedMessage { role, content })
+    }
+}
+
+impl<'a> Body<'a> for Shortened<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.payloads_mut().map(|payload| *payload)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("from", Value::from(self.from));
+        object.set("to", Value::from(self.to));
+        let messages = array(self.messages.into_iter(), |message| {
+            let mut object = Object::with_capacity(2);
+            object.set("role", Value::from(message.role.name()));
+            object.set("content", payload(message.content)?);
+            Ok(object.into_part())
+        });
+        object.set("messages", messages?);
+        object.set("reason", Value::from(self.reason.into_owned()));
+        Ok(())
     }
 }

@@ -1,7 +1,12 @@
 //! Encodes and decodes the end of a turn.
 
+use std::iter;
+
 use super::{ConversationScope, ScopeFields, sequences};
 use crate::body::fields::{require_field, walk};
+use crate::body::json::{NameBudget, Object};
+use crate::body::{Body, Payload};
+use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
 
 const TURN: &str = "turn";
@@ -67,4 +72,26 @@ impl<'a> Turn<'a> {
         let (number, answer) = (require_field(TURN, "n", number)?, require_field(TURN, "a", answer)?);
         Ok(Turn { scope: scope.finish(TURN)?, number, inputs, answer, ends, complete })
     }
+}
+
+impl<'a> Body<'a> for Turn<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
+
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        self.scope.set_json(object);
+        object.set("number", Value::from(self.number));
+        object.set("inputs", sequences_json(self.inputs));
+        object.set("answer", Value::from(self.answer));
+        object.set("ends", sequences_json(self.ends));
+        object.set("complete", Value::from(self.complete));
+        Ok(())
+    }
+}
+
+fn sequences_json(sequences: Vec<SequenceNumber>) -> Value {
+    let mut values = Vec::with_capacity(sequences.len());
+    values.extend(sequences.into_iter().map(Value::from));
+    Value::Array(values)
 }

@@ -16,7 +16,7 @@ use crate::divergence;
 use crate::error::Result;
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{DecodedValues, Projection};
-use crate::fold::record_body::RecordBody;
+use crate::fold::record_kinds::RecordBody;
 use crate::items::SliceItems;
 use crate::items::row::RowRef;
 use crate::names::DeclaredNames;

@@ -100,14 +100,14 @@ impl<'a> Replay<'a> {
     /// Compares one record, and folds its produced effects on request. `before` is the projection
     /// of the records before it.
     fn record(&mut self, record: &Record<'_>, before: &Projection) -> Result<()> {
-        if record.kind == RecordKind::OPENED {
+        if record.kind == RecordKind::Opened {
             self.seed = SessionOpening::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
         }
         let compaction = self.reader.places.compaction.as_ref();
         if compaction.is_some_and(|compaction| compaction.covers(record.sequence)) {
             self.report.compacted +=
-                u64::from(matches!(record.kind, RecordKind::DISPATCH | RecordKind::DROPPED));
-        } else if record.kind == RecordKind::DISPATCH {
+                u64::from(matches!(record.kind, RecordKind::Dispatch | RecordKind::Dropped));
+        } else if record.kind == RecordKind::Dispatch {
             let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
             if let Action::Event { event, data } = dispatch.action
                 && let Some((reducing, names)) = self.reducer_input(record, event, data, before)

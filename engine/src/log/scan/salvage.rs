@@ -203,7 +203,7 @@ impl<'a> SalvageReader<'a> {
             let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
                     // A segment's seal is never followed by a frame of the chain.
-                    && frame.header.kind != RecordKind::SEAL
+                    && frame.header.kind != RecordKind::Seal
             });
             let mended = match sound {
                 true => None,
@@ -334,7 +334,7 @@ impl<'a> SalvageReader<'a> {
             let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
             // A fork's own part begins with its `SessionOpening` record, after envelope frames.
             while let Ok(frame) = window.frame(context, offset).map_err(io)? {
-                if frame.header.kind == RecordKind::OPENED
+                if frame.header.kind == RecordKind::Opened
                     && let Ok(opened) = SessionOpening::decode(frame.body)
                 {
                     session = Some(opened.session);
@@ -541,7 +541,7 @@ fn read_unsound_part(
         }
         found.records += 1;
         let record = Record { sequence, kind, time_us, body: frame.body };
-        if kind == RecordKind::OPENED
+        if kind == RecordKind::Opened
             && let Ok(opened) = SessionOpening::decode(record.body)
         {
             found.openings.push(opened);

@@ -245,7 +245,7 @@ impl Surveyor<'_, '_> {
         let mut read_again = false;
         while segment.end.is_none_or(|end| at.offset < end) {
             let reason = match window.frame(context, at.offset).map_err(io)? {
-                Ok(frame) if segment.end.is_none() && frame.header.kind == RecordKind::SEAL => {
+                Ok(frame) if segment.end.is_none() && frame.header.kind == RecordKind::Seal => {
                     self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
                     return Ok(None);
                 }
@@ -279,7 +279,7 @@ impl Surveyor<'_, '_> {
         let is_last = segment.end.is_none();
         search(storage, range, &[segment.context()], at.next, &mut |offset, frame| {
             // A seal comes after the frames of the chain.
-            if is_last && frame.header.kind == RecordKind::SEAL {
+            if is_last && frame.header.kind == RecordKind::Seal {
                 sealed = true;
                 self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
             }
@@ -347,7 +347,7 @@ impl Surveyor<'_, '_> {
         let path = file.path.as_path();
         let range = SearchRange { path, from: first_offset, end };
         search(self.storage, range, &contexts, first, &mut |offset, frame| {
-            if failed.is_some() || frame.header.kind == RecordKind::SEAL {
+            if failed.is_some() || frame.header.kind == RecordKind::Seal {
                 return;
             }
             match at {

@@ -469,7 +469,7 @@ impl LogWriter {
         }
         // The end of an operation may use the room that was reserved for it, but not the room of
         // other operations.
-        let own = if kind == RecordKind::TOOL_END { END_BYTES } else { 0 };
+        let own = if kind == RecordKind::ToolEnd { END_BYTES } else { 0 };
         if let Some(active) = self.active.as_mut().filter(|_| own > 0) {
             // When the call's start record was written, the spare was made large enough for this
             // record.
@@ -477,7 +477,7 @@ impl LogWriter {
         }
         let reserved = self.reserved_bytes.saturating_sub(own);
         // A recovery writes the declarations twice: as records, and at the head of its segment.
-        let again = if kind == RecordKind::DECLARE { frame_len as u64 } else { 0 };
+        let again = if kind == RecordKind::Declare { frame_len as u64 } else { 0 };
         self.make_room(frame_len as u64 + again + reserved, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
@@ -493,7 +493,7 @@ impl LogWriter {
     /// for the `Closed` frame. On a full disk there is no later segment, and without that last
     /// frame a closed log would look like one that was not closed.
     pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
-        self.attest_as(RecordKind::SYNCED, synced, if synced < self.places.next_sequence { 3 } else { 2 })
+        self.attest_as(RecordKind::Synced, synced, if synced < self.places.next_sequence { 3 } else { 2 })
     }
 
     /// Appends the `Closed` frame once, if there is room, in place of a `Synced` frame that attests
@@ -505,7 +505,7 @@ impl LogWriter {
         if std::mem::replace(&mut self.is_closed, true) {
             return Ok(());
         }
-        self.attest_as(RecordKind::CLOSED, synced, 1)
+        self.attest_as(RecordKind::Closed, synced, 1)
     }
 
     /// Gives the unused room of the segment back to the disk, after the session is closed. Does
@@ -648,7 +648,7 @@ impl LogWriter {
         self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
         self.write(
-            RecordKind::RESUMED,
+            RecordKind::Resumed,
             sequence,
             self.last_time_us,
             AppendBody::Alone(&body),

@@ -84,11 +84,11 @@ impl LogWriter {
         self.follow_with(active, segment);
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
-        self.write(RecordKind::RESUMED, sequence, last_time_us, AppendBody::Alone(&body), attested)?;
+        self.write(RecordKind::Resumed, sequence, last_time_us, AppendBody::Alone(&body), attested)?;
         self.declare_head(&declared, attested)?;
         self.rewrite(records, attested)?;
         let last_time_us = self.last_time_us;
-        self.write(RecordKind::SYNCED, through, last_time_us, AppendBody::Alone(&[]), through)?;
+        self.write(RecordKind::Synced, through, last_time_us, AppendBody::Alone(&[]), through)?;
         self.name_for_good(&building, &path)?;
         self.recovered = through;
         self.spare.note_recovered(self.written_bytes);
@@ -115,7 +115,7 @@ impl LogWriter {
     fn began_behind(&self, attested: SequenceNumber) -> Result<Vec<SequenceNumber>> {
         let mut began: Vec<SequenceNumber> = Vec::new();
         self.places.envelopes_behind(&self.storage, attested, &mut |segment, frame| {
-            if frame.header.kind != RecordKind::RESUMED || segment.header.session != self.session {
+            if frame.header.kind != RecordKind::Resumed || segment.header.session != self.session {
                 return Ok(());
             }
             let at = frame.header.sequence;

@@ -135,7 +135,7 @@ impl LogWriter {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
             self.write(
-                RecordKind::DECLARED,
+                RecordKind::Declared,
                 sequence,
                 self.last_time_us,
                 AppendBody::Alone(declared),
@@ -288,7 +288,7 @@ impl LogWriter {
             body_len: 0,
             sequence: self.places.next_sequence,
             watermark: SequenceNumber::MIN,
-            kind: RecordKind::SEAL,
+            kind: RecordKind::Seal,
             time_us: self.last_time_us,
         };
         self.seals.add(SealBuilder::new(segment.clone(), next, header));

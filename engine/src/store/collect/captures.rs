@@ -163,7 +163,7 @@ impl CaptureReferences {
     fn take(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
         let bad = Error::unread(record.sequence);
         match record.kind {
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 let is_restore = begin.tool == RESTORE;
                 let before = self.set_of(&begin.resources);
@@ -183,7 +183,7 @@ impl CaptureReferences {
                     after: Resources::default(),
                 });
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
                 let after = self.set_of(&end.resources);
                 let Ok(at) = self.runs.binary_search_by_key(&end.begin, |run| run.begin) else {
@@ -196,7 +196,7 @@ impl CaptureReferences {
                     self.ended.push((record.sequence, at));
                 }
             }
-            RecordKind::OBSERVED => {
+            RecordKind::Observed => {
                 let observed = Observed::decode(record.body).map_err(bad)?;
                 let begun = RollbackBegun::read(&observed, objects);
                 let at = begun.map(|begun| self.runs.binary_search_by_key(&begun.begin, |run| run.begin));
@@ -204,7 +204,7 @@ impl CaptureReferences {
                     run.rollback.get_or_insert(record.sequence);
                 }
             }
-            RecordKind::SNAPSHOT => {
+            RecordKind::Snapshot => {
                 let snapshot = body::SnapshotBody::decode(record.body).map_err(bad)?;
                 self.set_of(&snapshot.resources);
                 self.snapshots.push((record.sequence, snapshot.tag.is_some()));

@@ -50,7 +50,7 @@ impl InterruptedCall {
         let (source, mut run) = (session.log_source(), 0);
         let mut undone = None;
         source.places.read(&source.storage, operation.into(), begin, &mut |record| {
-            if record.kind != RecordKind::TOOL_BEGIN {
+            if record.kind != RecordKind::ToolBegin {
                 return Ok(());
             }
             let bad = Error::unread(record.sequence);

@@ -91,7 +91,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
     let mut dropped = BTreeMap::new();
     after
         .records(0, u64::MAX, |record| {
-            if record.kind == RecordKind::DROPPED {
+            if record.kind == RecordKind::Dropped {
                 dropped.insert(record.sequence, Dropped::decode(record.body).unwrap());
             }
             Ok(())

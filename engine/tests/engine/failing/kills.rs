@@ -366,7 +366,7 @@ impl Known {
             })
             .unwrap();
         assert_eq!(sequence as usize, self.records.len(), "records that were there are gone");
-        assert_eq!(self.records[0].kind, RecordKind::OPENED);
+        assert_eq!(self.records[0].kind, RecordKind::Opened);
     }
 }
 

@@ -231,7 +231,7 @@ fn a_session_that_met_a_full_disk_at_its_first_append_still_says_that_it_was_res
     }
     session.close().unwrap();
     let resumed = |machine: &Machine| {
-        machine.frames(id).unwrap().iter().filter(|frame| frame.kind == foldlog::RecordKind::RESUMED).count()
+        machine.frames(id).unwrap().iter().filter(|frame| frame.kind == foldlog::RecordKind::Resumed).count()
     };
     let before = resumed(&machine);
     machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });

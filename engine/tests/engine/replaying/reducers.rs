@@ -192,7 +192,7 @@ fn history(disk: &MemoryStorage) -> (Session, Vec<u64>) {
     let mut events = Vec::new();
     fork.records(0, u64::MAX, |record| {
         // An event contains its id and its payload.
-        if record.kind == foldlog::RecordKind::DISPATCH && record.body.get(1..3) == Some(b"\xa1e") {
+        if record.kind == foldlog::RecordKind::Dispatch && record.body.get(1..3) == Some(b"\xa1e") {
             events.push(record.sequence.get());
         }
         Ok(())

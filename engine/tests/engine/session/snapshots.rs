@@ -340,7 +340,7 @@ fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
     let mut records = 0;
     imported
         .records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
-            records += usize::from(record.kind == RecordKind::IMPORT);
+            records += usize::from(record.kind == RecordKind::Import);
             Ok(())
         })
         .unwrap();

@@ -30,10 +30,10 @@ fn they_hear_every_record_in_order_with_the_event() {
     session.rollback_to(0).unwrap();
     let name = Some(("plan.step_added".to_owned(), 1));
     let expected = [
-        (1, RecordKind::DECLARE, None, None),
-        (2, RecordKind::DISPATCH, name, Some("read".to_owned())),
-        (3, RecordKind::SNAPSHOT, None, None),
-        (4, RecordKind::ROLLBACK, None, None),
+        (1, RecordKind::Declare, None, None),
+        (2, RecordKind::Dispatch, name, Some("read".to_owned())),
+        (3, RecordKind::Snapshot, None, None),
+        (4, RecordKind::Rollback, None, None),
     ];
     assert_eq!(*heard.lock().unwrap(), expected);
 }
@@ -54,7 +54,7 @@ fn they_are_told_once_the_levels_promise_holds() {
         session.snapshot(SnapshotOptions::default()).unwrap();
         let durable = durability == Durability::Every;
         let expected =
-            [(RecordKind::DECLARE, durable), (RecordKind::DISPATCH, durable), (RecordKind::SNAPSHOT, true)];
+            [(RecordKind::Declare, durable), (RecordKind::Dispatch, durable), (RecordKind::Snapshot, true)];
         assert_eq!(*heard.lock().unwrap(), expected, "{durability:?}");
         handle.lock().unwrap().take();
     }

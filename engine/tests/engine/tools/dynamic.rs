@@ -114,7 +114,7 @@ fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
     }
     let mut recorded = Vec::new();
     let read = run.session().records(0, u64::MAX, |record| {
-        if record.kind == foldlog::RecordKind::TOOL_BEGIN {
+        if record.kind == foldlog::RecordKind::ToolBegin {
             recorded.push(
                 foldlog_codec::body::ToolBegin::decode(record.body).unwrap().arguments.bytes().to_vec(),
             );

@@ -23,7 +23,7 @@ fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
     let read = reader.records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
         let lane = Lane::decode(record.kind, record.body).unwrap();
         let tag =
-            (record.kind == RecordKind::DISPATCH).then(|| Dispatch::decode(record.body).unwrap().action);
+            (record.kind == RecordKind::Dispatch).then(|| Dispatch::decode(record.body).unwrap().action);
         let tag = match tag {
             Some(Action::Tag { key, .. }) => Some(key),
             _ => None,
@@ -56,15 +56,15 @@ fn write_each(session: &Session) {
 }
 
 const EACH: [RecordKind; 9] = [
-    RecordKind::DISPATCH,
-    RecordKind::DISPATCH,
-    RecordKind::DISPATCH,
-    RecordKind::DISPATCH,
-    RecordKind::DISPATCH,
-    RecordKind::INPUT,
-    RecordKind::SNAPSHOT,
-    RecordKind::ROLLBACK,
-    RecordKind::DISPATCH,
+    RecordKind::Dispatch,
+    RecordKind::Dispatch,
+    RecordKind::Dispatch,
+    RecordKind::Dispatch,
+    RecordKind::Dispatch,
+    RecordKind::Input,
+    RecordKind::Snapshot,
+    RecordKind::Rollback,
+    RecordKind::Dispatch,
 ];
 
 /// Two threads whose records interleave at random: a replay compares each with its own.
@@ -115,7 +115,7 @@ fn every_kind_that_a_handle_writes_names_the_lane_and_the_main_lane_takes_no_byt
         assert_eq!(kinds_of(&told, None, Some(lane)), EACH, "{lane}");
     }
     let mut main = kinds_of(&told, None, None);
-    main.retain(|kind| ![RecordKind::OPENED, RecordKind::DECLARE].contains(kind));
+    main.retain(|kind| ![RecordKind::Opened, RecordKind::Declare].contains(kind));
     assert_eq!(main, EACH);
 }
 
@@ -168,12 +168,12 @@ fn records_of_a_tools_handle_and_of_a_lane_inside_of_it_are_told_from_the_hosts(
     let handle = |one: &Told| (one.within, one.lane.clone(), one.kind);
     let last: Vec<_> = told.iter().filter(|one| one.sequence > begin).map(handle).collect();
     let expected = [
-        (None, None, RecordKind::DECLARE),
-        (None, None, RecordKind::DISPATCH),
-        (Some(begin), None, RecordKind::DISPATCH),
-        (None, Some("mailbox".to_owned()), RecordKind::DISPATCH),
-        (Some(begin), Some("inside".to_owned()), RecordKind::DISPATCH),
-        (None, None, RecordKind::TOOL_END),
+        (None, None, RecordKind::Declare),
+        (None, None, RecordKind::Dispatch),
+        (Some(begin), None, RecordKind::Dispatch),
+        (None, Some("mailbox".to_owned()), RecordKind::Dispatch),
+        (Some(begin), Some("inside".to_owned()), RecordKind::Dispatch),
+        (None, None, RecordKind::ToolEnd),
     ];
     assert_eq!(last, expected);
 }
@@ -197,10 +197,10 @@ fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     let told = told(&run.disk, run.session());
     // For a call: the tool's own two records, and those of the lane within it.
     for run in [begin, second] {
-        assert_eq!(kinds_of(&told, Some(run), None), [RecordKind::DISPATCH; 2]);
+        assert_eq!(kinds_of(&told, Some(run), None), [RecordKind::Dispatch; 2]);
         assert_eq!(kinds_of(&told, Some(run), Some("inside")), EACH);
     }
-    let worker = [RecordKind::TOOL_BEGIN, RecordKind::SNAPSHOT, RecordKind::TOOL_BEGIN, RecordKind::ROLLBACK];
+    let worker = [RecordKind::ToolBegin, RecordKind::Snapshot, RecordKind::ToolBegin, RecordKind::Rollback];
     assert_eq!(kinds_of(&told, None, Some("worker")), worker);
 }
 
@@ -212,9 +212,9 @@ fn an_operation_that_runs_again_names_its_own_run() {
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     let told = told(&run.disk, run.session());
     let begins: Vec<SequenceNumber> =
-        told.iter().filter(|one| one.kind == RecordKind::TOOL_BEGIN).map(|one| one.sequence).collect();
+        told.iter().filter(|one| one.kind == RecordKind::ToolBegin).map(|one| one.sequence).collect();
     assert_eq!(begins.len(), 2);
     for begin in begins {
-        assert_eq!(kinds_of(&told, Some(begin), None), [RecordKind::DISPATCH; 2]);
+        assert_eq!(kinds_of(&told, Some(begin), None), [RecordKind::Dispatch; 2]);
     }
 }

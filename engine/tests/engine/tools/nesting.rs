@@ -221,7 +221,7 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
         reader
             .records(0, u64::MAX, |record| {
-                if record.kind == foldlog::RecordKind::OBSERVED {
+                if record.kind == foldlog::RecordKind::Observed {
                     let told = String::from_utf8_lossy(record.body).into_owned();
                     named.extend(all.iter().filter(|id| told.contains(&id.to_string())).copied());
                 }

@@ -97,7 +97,7 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     let _subscription = session.subscribe(move |record| {
         // The slow one, which is the first, continues only after the end of the other one is
         // delivered.
-        if record.kind() == foldlog::RecordKind::TOOL_END
+        if record.kind() == foldlog::RecordKind::ToolEnd
             && let Some(opens) = opens.lock().unwrap().take()
         {
             opens.send(()).unwrap();

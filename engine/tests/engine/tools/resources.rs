@@ -271,8 +271,8 @@ fn drawers(session: &Session) -> Vec<Vec<String>> {
     session
         .records(0, last, |record| {
             let resources = match record.kind {
-                RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).unwrap().resources,
-                RecordKind::TOOL_END => ToolEnd::decode(record.body).unwrap().resources,
+                RecordKind::ToolBegin => ToolBegin::decode(record.body).unwrap().resources,
+                RecordKind::ToolEnd => ToolEnd::decode(record.body).unwrap().resources,
                 _ => Vec::new(),
             };
             let recorded = resources.iter().filter_map(|resource| resource.snapshot);

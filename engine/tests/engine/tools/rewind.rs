@@ -177,7 +177,7 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     // The subscriber receives the start record, which names the capture, before anything is
     // restored.
     let subscription = room.session().subscribe(move |told| {
-        if told.kind() == RecordKind::TOOL_BEGIN {
+        if told.kind() == RecordKind::ToolBegin {
             fs::write(root.join("page"), "hand").unwrap();
             fs::write(root.join("gone/late"), "late").unwrap();
         }

@@ -101,7 +101,7 @@ fn a_recovery_ends_a_call_that_was_about_to_be_closed_as_its_closing_would_have(
     let call = call("letter", "another", Then::Succeed).with_origin(answer, 0);
     let (disk, begun) = (run.disk.clone(), run.session().position().unwrap().get() + 1);
     let _killer = run.session().subscribe(move |record| {
-        if record.kind() == RecordKind::TOOL_BEGIN && record.sequence().get() == begun {
+        if record.kind() == RecordKind::ToolBegin && record.sequence().get() == begun {
             disk.crash(CrashKind::Process);
         }
     });

@@ -28,7 +28,7 @@ pub(crate) fn retries() -> Retries {
 }
 
 pub(crate) fn record(sequence: u64, body: &[u8]) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: sequence as i64 - 3, body }
+    Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: sequence as i64 - 3, body }
 }
 
 pub(crate) fn bucket(net: &Arc<Net>, client: usize) -> Bucket {

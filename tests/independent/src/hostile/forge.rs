@@ -75,7 +75,7 @@ impl Forge {
     pub(super) fn new(seed: u64) -> Result<Forge> {
         let mut forge = Forge::empty(seed, 0);
         let id = forge.id;
-        forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
+        forge.record(RecordKind::Opened, &opened(id, |_| {}, 0))?;
         forge.declare("e", "s")?;
         Ok(forge)
     }
@@ -89,7 +89,7 @@ impl Forge {
         body.str("slices").array(2);
         body.map(2).str("id").unsigned(0).str("name").str(slice);
         body.map(3).str("id").unsigned(1).str("name").str("tool_invoked").str("policy").str("log");
-        self.record(RecordKind::DECLARE, &body.finish())
+        self.record(RecordKind::Declare, &body.finish())
     }
 
     /// Returns the predecessor of the next segment.
@@ -121,14 +121,14 @@ impl Forge {
     /// States that all records so far are durable.
     pub(super) fn synced(&mut self) -> Result<()> {
         self.watermark = self.next;
-        self.frame(RecordKind::SYNCED, &[])
+        self.frame(RecordKind::Synced, &[])
     }
 
     /// Writes the event with this payload.
     pub(super) fn event(&mut self, payload: &[u8]) -> Result<()> {
         let mut body = MsgpackWriter::new();
         body.map(2).str("e").unsigned(0).str("d").raw(payload);
-        self.record(RecordKind::DISPATCH, &body.finish())
+        self.record(RecordKind::Dispatch, &body.finish())
     }
 
     /// Writes the event with a text.
@@ -166,7 +166,7 @@ impl Forge {
         if reads_only {
             body.str("ro").bool(true);
         }
-        self.record(RecordKind::TOOL_BEGIN, &body.finish())?;
+        self.record(RecordKind::ToolBegin, &body.finish())?;
         Ok(self.next - 1)
     }
 
@@ -178,7 +178,7 @@ impl Forge {
             body.str("back").bool(true);
         }
         body.str("us").unsigned(5).str("shown").str(shown).str("s").unsigned(1);
-        self.record(RecordKind::TOOL_END, &body.finish())
+        self.record(RecordKind::ToolEnd, &body.finish())
     }
 
     /// Writes the session into a store of its own.

@@ -93,7 +93,7 @@ const SHAPES: [(&str, Shape); 37] = [
         log.tool_end(u64::MAX, "t", "committed", "")?;
         let mut settle = MsgpackWriter::new();
         settle.map(4).str("op").unsigned(900).str("is").str("failed").str("by").str("b").str("why").str("w");
-        log.record(RecordKind::SETTLE, &settle.finish())
+        log.record(RecordKind::Settle, &settle.finish())
     }),
     ("one call that ends twice", |log| {
         let begin = log.begin("t", None, false)?;
@@ -101,11 +101,11 @@ const SHAPES: [(&str, Shape); 37] = [
         log.tool_end(begin, "t", "failed", "")
     }),
     ("events and slices that nobody declared", |log| {
-        log.record(RecordKind::DISPATCH, b"\x82\xa1e\xce\xff\xff\xff\xff\xa1d\xc0")?;
-        log.record(RecordKind::DISPATCH, b"\x82\xa1o\xa4seed\xa1x\x91\xce\xff\xff\xff\xfe")
+        log.record(RecordKind::Dispatch, b"\x82\xa1e\xce\xff\xff\xff\xff\xa1d\xc0")?;
+        log.record(RecordKind::Dispatch, b"\x82\xa1o\xa4seed\xa1x\x91\xce\xff\xff\xff\xfe")
     }),
     ("items removed that never were", |log| {
-        log.record(RecordKind::DISPATCH, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x00\xa1r\x92\xcd\x03\xe8\x05")
+        log.record(RecordKind::Dispatch, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x00\xa1r\x92\xcd\x03\xe8\x05")
     }),
     ("declarations that contradict one another", |log| {
         log.declare("e", "s")?;
@@ -116,7 +116,7 @@ const SHAPES: [(&str, Shape); 37] = [
     ("4,097 slices", |log| slices(log, 4_097, 1)),
     ("two first records", |log| {
         let id = log.id;
-        log.record(RecordKind::OPENED, &opened(id, |_| {}, 0))
+        log.record(RecordKind::Opened, &opened(id, |_| {}, 0))
     }),
     ("times at the ends of time", |log| {
         for time_us in [TIME_US_MIN, TIME_US_MAX, 0, TIME_US_MIN] {
@@ -140,20 +140,20 @@ const SHAPES: [(&str, Shape); 37] = [
             if anchored {
                 body.str("b").array(2).unsigned(log.next - 1).unsigned(0);
             }
-            log.record(RecordKind::DISPATCH, &body.finish())?;
+            log.record(RecordKind::Dispatch, &body.finish())?;
         }
         Ok(())
     }),
     ("bodies of nothing, of one byte, and of 16 MiB", |log| {
-        log.record(RecordKind::DISPATCH, &[])?;
-        log.record(RecordKind::DISPATCH, &[0xc1])?;
-        log.record(RecordKind::DISPATCH, &vec![0x90; 16 << 20])
+        log.record(RecordKind::Dispatch, &[])?;
+        log.record(RecordKind::Dispatch, &[0xc1])?;
+        log.record(RecordKind::Dispatch, &vec![0x90; 16 << 20])
     }),
     ("100,000 tags", |log| {
         for n in 0..100_000 {
             let mut body = MsgpackWriter::new();
             body.map(3).str("o").str("tag").str("key").str(&format!("tag {n}")).str("value").str("v");
-            log.record(RecordKind::DISPATCH, &body.finish())?;
+            log.record(RecordKind::Dispatch, &body.finish())?;
         }
         Ok(())
     }),
@@ -206,7 +206,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
         Box::new(move |base| {
             let mut forge = Forge::empty(seed, u64::MAX - 3);
             let id = forge.id;
-            forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
+            forge.record(RecordKind::Opened, &opened(id, |_| {}, 0))?;
             forge.text("one")?;
             forge.write(base)
         }),
@@ -217,7 +217,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
         Box::new(move |base| {
             let mut forge = Forge::empty(seed, 0);
             let id = forge.id;
-            forge.record(RecordKind::OPENED, &opened(id, |body| parent(body, id, "fork"), 1))?;
+            forge.record(RecordKind::Opened, &opened(id, |body| parent(body, id, "fork"), 1))?;
             forge.declare("e", "s")?;
             forge.write(base)
         }),
@@ -230,7 +230,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
             let mut last = None;
             for (mut forge, of, how) in pair {
                 let id = forge.id;
-                forge.record(RecordKind::OPENED, &opened(id, |body| parent(body, of, how), 1))?;
+                forge.record(RecordKind::Opened, &opened(id, |body| parent(body, of, how), 1))?;
                 last = Some(forge.write(base)?);
             }
             last.ok_or_else(|| "two were written".into())
@@ -247,7 +247,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
                 let fields = usize::from(before.is_some());
                 let parent =
                     |body: &mut MsgpackWriter| before.into_iter().for_each(|of| parent(body, of, "child"));
-                forge.record(RecordKind::OPENED, &opened(id, parent, fields))?;
+                forge.record(RecordKind::Opened, &opened(id, parent, fields))?;
                 before = Some(id);
                 last = Some(forge.write(base)?);
             }
@@ -276,13 +276,13 @@ fn seed(log: &mut Forge, items: &[Vec<u8>]) -> Result<()> {
     items.iter().for_each(|item| {
         body.raw(item);
     });
-    log.record(RecordKind::DISPATCH, &body.finish())
+    log.record(RecordKind::Dispatch, &body.finish())
 }
 
 fn rollback(log: &mut Forge, to: u64) -> Result<()> {
     let mut body = MsgpackWriter::new();
     body.map(1).str("to").unsigned(to);
-    log.record(RecordKind::ROLLBACK, &body.finish())
+    log.record(RecordKind::Rollback, &body.finish())
 }
 
 fn slices(log: &mut Forge, count: usize, len: usize) -> Result<()> {
@@ -291,7 +291,7 @@ fn slices(log: &mut Forge, count: usize, len: usize) -> Result<()> {
     for n in 0..count {
         body.map(2).str("id").unsigned(n as u64 + 2).str("name").str(&format!("{n}{}", "s".repeat(len)));
     }
-    log.record(RecordKind::DECLARE, &body.finish())
+    log.record(RecordKind::Declare, &body.finish())
 }
 
 /// Returns a value of this many nested arrays or maps. A map's key is 0.
@@ -320,6 +320,6 @@ fn circle(seed: u64) -> Result<Forge> {
     let id = Forge::empty(seed, 0).id;
     let previous = Previous { ordinal: 0, end: 84, crc: 5 };
     let mut forge = Forge::segment(id, 0, 0, seed, Some(previous));
-    forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
+    forge.record(RecordKind::Opened, &opened(id, |_| {}, 0))?;
     Ok(forge)
 }

@@ -28,8 +28,8 @@ pub(super) fn shapes() -> Vec<(String, Make)> {
         Box::new(|base| {
             let mut forge = Forge::new(1)?;
             forge.event(b"\x81\xa4text\xa4\xff\xfe\x1b[")?;
-            forge.record(RecordKind::OBSERVED, b"\x82\xa1n\xa3\xc3\x28\x1b\xa1d\xc0")?;
-            forge.record(RecordKind::SNAPSHOT, b"\x81\xa3tag\xa2\xed\xa0")?;
+            forge.record(RecordKind::Observed, b"\x82\xa1n\xa3\xc3\x28\x1b\xa1d\xc0")?;
+            forge.record(RecordKind::Snapshot, b"\x81\xa3tag\xa2\xed\xa0")?;
             forge.write(base)
         }),
     ));
@@ -43,7 +43,7 @@ fn everywhere(text: &str) -> Result<Forge> {
         body.str("tags").map(2).str(text).str(text).str("goal").str(text);
     };
     let id = forge.id;
-    forge.record(RecordKind::OPENED, &opened(id, tags, 1))?;
+    forge.record(RecordKind::Opened, &opened(id, tags, 1))?;
     forge.declare(&format!("event{text}"), &format!("slice{text}"))?;
     let mut payload = MsgpackWriter::new();
     payload.map(2).str(text).str(text).str("list").array(2).str(text).bin(text.as_bytes());
@@ -55,21 +55,21 @@ fn everywhere(text: &str) -> Result<Forge> {
         if let Some(value) = value {
             body.str("value").str(value);
         }
-        forge.record(RecordKind::DISPATCH, &body.finish())?;
+        forge.record(RecordKind::Dispatch, &body.finish())?;
     }
     let mut observed = MsgpackWriter::new();
     observed.map(2).str("n").str(text).str("d").raw(&payload);
-    forge.record(RecordKind::OBSERVED, &observed.finish())?;
+    forge.record(RecordKind::Observed, &observed.finish())?;
     let mut snapshot = MsgpackWriter::new();
     snapshot.map(1).str("tag").str(text);
-    forge.record(RecordKind::SNAPSHOT, &snapshot.finish())?;
+    forge.record(RecordKind::Snapshot, &snapshot.finish())?;
     let tool = format!("tool{text}");
     for outcome in ["committed", "failed", "interrupted"] {
         let mut begin = MsgpackWriter::new();
         begin.map(5).str("t").str(&tool).str("call").str(text).str("args").str(text);
         begin.str("idem").str("keyed");
         begin.str("res").array(1).map(2).str("r").str(text).str("s").raw(&payload);
-        forge.record(RecordKind::TOOL_BEGIN, &begin.finish())?;
+        forge.record(RecordKind::ToolBegin, &begin.finish())?;
         let operation = forge.next - 1;
         let back = outcome != "committed";
         let mut end = MsgpackWriter::new();
@@ -80,18 +80,18 @@ fn everywhere(text: &str) -> Result<Forge> {
         }
         end.str("us").unsigned(1).str("result").raw(&payload).str("shown").str(text);
         end.str("over").raw(&payload).str("s").unsigned(1);
-        forge.record(RecordKind::TOOL_END, &end.finish())?;
+        forge.record(RecordKind::ToolEnd, &end.finish())?;
         if outcome == "interrupted" {
             let mut settle = MsgpackWriter::new();
             settle.map(5).str("op").unsigned(operation).str("is").str("committed");
             settle.str("by").str(text).str("why").str(text).str("result").raw(&payload);
-            forge.record(RecordKind::SETTLE, &settle.finish())?;
+            forge.record(RecordKind::Settle, &settle.finish())?;
         }
     }
     let mut import = MsgpackWriter::new();
     import.map(2).str("tags").map(1).str(text).str(text);
     import.str("slices").array(1).map(2).str("s").unsigned(0).str("items").array(1).raw(&payload);
-    forge.record(RecordKind::IMPORT, &import.finish())?;
+    forge.record(RecordKind::Import, &import.finish())?;
     conversation(&mut forge, text, &payload)?;
     // An open call only blocks `settle`.
     forge.begin(&tool, None, false)?;
@@ -115,46 +115,46 @@ fn conversation(forge: &mut Forge, text: &str, payload: &[u8]) -> Result<()> {
     let mut system = body(3);
     system.str("r").str("system").str("c").str(text);
     prompt(&mut system, "p");
-    forge.record(RecordKind::INPUT, &system.finish())?;
+    forge.record(RecordKind::Input, &system.finish())?;
     let mut user = body(5);
     user.str("c").str(text).str("id").str(text).str("n").str(text).str("pp").str(text);
     blocks(&mut user);
-    forge.record(RecordKind::INPUT, &user.finish())?;
+    forge.record(RecordKind::Input, &user.finish())?;
     let mut request = body(2);
     request.str("m").str(text).str("par").str(text);
-    forge.record(RecordKind::REQUEST, &request.finish())?;
+    forge.record(RecordKind::Request, &request.finish())?;
     let mut failed = body(2);
     failed.str("n").unsigned(1).str("fail").map(6).str("of").unsigned(forge.next - 1).str("why").str(text);
     failed.str("m").str(text).str("c").str(text).str("rid").str(text);
     failed.str("rate").array(2).str(text).str(text);
-    forge.record(RecordKind::REQUEST, &failed.finish())?;
-    forge.record(RecordKind::REQUEST, &body(0).finish())?;
+    forge.record(RecordKind::Request, &failed.finish())?;
+    forge.record(RecordKind::Request, &body(0).finish())?;
     let mut answer = body(8);
     answer.str("to").unsigned(forge.next - 1).str("c").str(text);
     answer.str("calls").array(1).map(4).str("id").str(text).str("n").str(text).str("a").str(text);
     answer.str("cut").bool(true);
     answer.str("stop").str(text).str("m").str(text).str("rid").str(text).str("pp").str(text);
     blocks(&mut answer);
-    forge.record(RecordKind::ANSWER, &answer.finish())?;
+    forge.record(RecordKind::Answer, &answer.finish())?;
     let answered = forge.next - 1;
     let mut result = body(4);
     result.str("r").str("tool").str("c").str(text).str("call").str(text);
     result.str("by").array(2).unsigned(answered).unsigned(0);
-    forge.record(RecordKind::INPUT, &result.finish())?;
+    forge.record(RecordKind::Input, &result.finish())?;
     let mut turn = body(3);
     turn.str("n").unsigned(1).str("a").unsigned(answered).str("e").array(1).unsigned(answered + 1);
-    forge.record(RecordKind::TURN, &turn.finish())?;
+    forge.record(RecordKind::Turn, &turn.finish())?;
     let mut shortened = body(4);
     shortened.str("from").unsigned(answered).str("to").unsigned(answered + 1).str("why").str(text);
     shortened.str("msgs").array(1).map(2).str("r").str("user").str("c").str(text);
-    forge.record(RecordKind::SHORTENED, &shortened.finish())?;
+    forge.record(RecordKind::Shortened, &shortened.finish())?;
     let mut accepted = body(4);
     prompt(&mut accepted, "was");
     prompt(&mut accepted, "now");
     accepted.str("by").str(text).str("why").str(text);
-    forge.record(RecordKind::PROMPT_ACCEPTED, &accepted.finish())?;
+    forge.record(RecordKind::PromptAccepted, &accepted.finish())?;
     let mut state = body(5);
     state.str("t").str(text).str("st").raw(payload).str("ent").str(text).str("at").str(text);
     state.str("res").bool(true);
-    forge.record(RecordKind::ADAPTER_STATE, &state.finish())
+    forge.record(RecordKind::AdapterState, &state.finish())
 }

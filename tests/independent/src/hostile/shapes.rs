@@ -233,7 +233,7 @@ fn replaced_by_link(path: &Path) -> Result<()> {
 fn segments(seed: u64, base: &Path, count: u32) -> Result<Made> {
     let id = Forge::empty(seed, 0).id;
     let mut forge = Forge::segment(id, 0, 0, 1, None);
-    forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
+    forge.record(RecordKind::Opened, &opened(id, |_| {}, 0))?;
     forge.declare("e", "s")?;
     for ordinal in 0..count {
         forge.text("one")?;

@@ -155,16 +155,16 @@ pub(super) fn records(first: u64) -> Vec<(RecordKind, Vec<u8>)> {
         occasion: text("occasion"),
     };
     vec![
-        (RecordKind::INPUT, system.encode()),
-        (RecordKind::INPUT, user.encode()),
-        (RecordKind::REQUEST, request.encode()),
-        (RecordKind::REQUEST, failed.encode()),
-        (RecordKind::REQUEST, again.encode()),
-        (RecordKind::ANSWER, answer.encode()),
-        (RecordKind::INPUT, result.encode()),
-        (RecordKind::TURN, turn.encode()),
-        (RecordKind::SHORTENED, shortened.encode()),
-        (RecordKind::PROMPT_ACCEPTED, accepted.encode()),
-        (RecordKind::ADAPTER_STATE, state.encode()),
+        (RecordKind::Input, system.encode()),
+        (RecordKind::Input, user.encode()),
+        (RecordKind::Request, request.encode()),
+        (RecordKind::Request, failed.encode()),
+        (RecordKind::Request, again.encode()),
+        (RecordKind::Answer, answer.encode()),
+        (RecordKind::Input, result.encode()),
+        (RecordKind::Turn, turn.encode()),
+        (RecordKind::Shortened, shortened.encode()),
+        (RecordKind::PromptAccepted, accepted.encode()),
+        (RecordKind::AdapterState, state.encode()),
     ]
 }

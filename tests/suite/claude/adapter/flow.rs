@@ -67,15 +67,15 @@ fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
         let body = String::from_utf8_lossy(frame.record.body).into_owned();
         let holds = |text: &str| body.contains(text);
         let step = match frame.record.kind {
-            RecordKind::DISPATCH if holds("prompt_digest") => "rendered",
-            RecordKind::DISPATCH if holds("elapsed_us") && holds("is_resume") => "executed",
-            RecordKind::OBSERVED if holds("claude.session_id") => "id",
-            RecordKind::OBSERVED if holds("claude.started") => "started",
-            RecordKind::ADAPTER_STATE => "state",
-            RecordKind::ANSWER => "answer",
-            RecordKind::TOOL_BEGIN => "call begins",
-            RecordKind::TOOL_END => "call ends",
-            RecordKind::TURN => "turn",
+            RecordKind::Dispatch if holds("prompt_digest") => "rendered",
+            RecordKind::Dispatch if holds("elapsed_us") && holds("is_resume") => "executed",
+            RecordKind::Observed if holds("claude.session_id") => "id",
+            RecordKind::Observed if holds("claude.started") => "started",
+            RecordKind::AdapterState => "state",
+            RecordKind::Answer => "answer",
+            RecordKind::ToolBegin => "call begins",
+            RecordKind::ToolEnd => "call ends",
+            RecordKind::Turn => "turn",
             _ => return Ok(()),
         };
         steps.push(step);
@@ -216,7 +216,7 @@ fn the_events_of_an_evaluation_are_records() {
     for (begin, given) in begins.into_iter().zip(["one", "break"]) {
         let mut found = 0;
         log.records(begin, begin, |record| {
-            found += u32::from(record.kind == RecordKind::TOOL_BEGIN);
+            found += u32::from(record.kind == RecordKind::ToolBegin);
             let body = String::from_utf8_lossy(record.body);
             assert!(body.contains(given), "{body:?}");
             Ok(())

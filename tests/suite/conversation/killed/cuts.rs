@@ -111,7 +111,7 @@ impl Desk {
             }
             // The start record of a read-only call is not synced.
             let unsynced =
-                [RecordKind::DISPATCH, RecordKind::DECLARE, RecordKind::REQUEST, RecordKind::TOOL_BEGIN];
+                [RecordKind::Dispatch, RecordKind::Declare, RecordKind::Request, RecordKind::ToolBegin];
             if left >= 1 && (durability == Durability::Every || !unsynced.contains(&record.kind())) {
                 told.last_durable.store(sequence, Ordering::SeqCst);
             }

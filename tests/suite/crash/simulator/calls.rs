@@ -76,7 +76,7 @@ impl World {
     /// yet.
     fn new_answer(&mut self, id: Uuid) -> Option<SequenceNumber> {
         let memory = &self.known[&id].memory;
-        let last = memory.records.iter().rposition(|record| record.kind == RecordKind::DISPATCH)?;
+        let last = memory.records.iter().rposition(|record| record.kind == RecordKind::Dispatch)?;
         let last = SequenceNumber::new(last as u64);
         (self.chance.percent(60) && !memory.now().answers().contains(&last)).then_some(last)
     }
@@ -111,7 +111,7 @@ impl World {
                 assert!(
                     !recorded
                         || last.is_none()
-                        || memory.records.last().is_some_and(|it| it.kind == RecordKind::SETTLE)
+                        || memory.records.last().is_some_and(|it| it.kind == RecordKind::Settle)
                 );
             }
             Heard::Waits(operation) => {

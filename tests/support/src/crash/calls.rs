@@ -269,15 +269,15 @@ impl Act {
     pub fn is_of(&self, kind: RecordKind) -> bool {
         match self {
             Act::Change(_) | Act::Fork(_) => {
-                ![RecordKind::TOOL_BEGIN, RecordKind::TOOL_END, RecordKind::SETTLE].contains(&kind)
+                ![RecordKind::ToolBegin, RecordKind::ToolEnd, RecordKind::Settle].contains(&kind)
             }
-            Act::Snapshot(..) => kind == RecordKind::SNAPSHOT,
-            Act::Compacts => kind == RecordKind::OBSERVED,
-            Act::Rollback(..) => kind == RecordKind::ROLLBACK,
-            Act::Step(_) => kind == RecordKind::DISPATCH,
-            Act::Begin(..) => kind == RecordKind::TOOL_BEGIN,
-            Act::End(_) => kind == RecordKind::TOOL_END,
-            Act::Settle(..) => kind == RecordKind::SETTLE,
+            Act::Snapshot(..) => kind == RecordKind::Snapshot,
+            Act::Compacts => kind == RecordKind::Observed,
+            Act::Rollback(..) => kind == RecordKind::Rollback,
+            Act::Step(_) => kind == RecordKind::Dispatch,
+            Act::Begin(..) => kind == RecordKind::ToolBegin,
+            Act::End(_) => kind == RecordKind::ToolEnd,
+            Act::Settle(..) => kind == RecordKind::Settle,
             Act::Then(_) => false,
         }
     }

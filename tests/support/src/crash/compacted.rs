@@ -78,7 +78,7 @@ impl SessionMemory {
         let is_young = |record: &Remembered| age_us.is_some_and(|age_us| record.time_us > now_us - age_us);
         let old = self.records.iter().take_while(|record| !is_young(record)).count() as u64;
         let is_kept = |position: u64| {
-            let snapshot = self.records[position as usize].kind == RecordKind::SNAPSHOT
+            let snapshot = self.records[position as usize].kind == RecordKind::Snapshot
                 && match options.snapshots {
                     KeptSnapshots::All => true,
                     KeptSnapshots::Tagged => self.tagged.contains(&position),
@@ -188,9 +188,9 @@ impl Remembered {
     pub(super) fn check(&self, record: &foldlog::Record<'_>, compactions: &Compactions, id: Uuid) {
         let sequence = record.sequence;
         assert_eq!(record.time_us, self.time_us, "{id}: record {sequence}");
-        if record.kind == RecordKind::DROPPED && compactions.tried {
+        if record.kind == RecordKind::Dropped && compactions.tried {
             let dropped = Dropped::decode(record.body).expect("it says what was there");
-            assert_eq!(self.kind, RecordKind::DISPATCH, "{id}: record {sequence} was dropped");
+            assert_eq!(self.kind, RecordKind::Dispatch, "{id}: record {sequence} was dropped");
             assert_eq!(dropped.kind, self.kind, "{id}: record {sequence}");
             assert_eq!(dropped.len, self.body.len() as u64, "{id}: record {sequence}");
             assert_eq!(dropped.hash, *blake3::hash(&self.body).as_bytes(), "{id}: record {sequence}");

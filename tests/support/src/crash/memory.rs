@@ -115,7 +115,7 @@ impl SessionMemory {
     }
 
     fn ended_calls(&self) -> u64 {
-        self.records.iter().filter(|record| record.kind == RecordKind::TOOL_END).count() as u64
+        self.records.iter().filter(|record| record.kind == RecordKind::ToolEnd).count() as u64
     }
 
     pub fn len(&self) -> u64 {
@@ -215,8 +215,8 @@ impl SessionMemory {
             self.look_ahead();
             let now = self.now();
             let next = match record.kind {
-                RecordKind::DECLARE => now,
-                RecordKind::OBSERVED if record.body.windows(ROLLBACK.len()).any(|name| name == ROLLBACK) => {
+                RecordKind::Declare => now,
+                RecordKind::Observed if record.body.windows(ROLLBACK.len()).any(|name| name == ROLLBACK) => {
                     let next = self.pending.front();
                     let rolls_back = matches!(next, Some(Act::End(end)) if end.rolls_back());
                     assert!(rolls_back, "{}: {next:?} was attempted: {record:?}", self.id);

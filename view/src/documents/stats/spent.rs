@@ -93,12 +93,12 @@ impl SpendTally {
             self.count_event(record, told);
         }
         match record.kind {
-            RecordKind::TOOL_BEGIN => {
+            RecordKind::ToolBegin => {
                 if let Ok(begin) = ToolBegin::decode(record.body) {
                     self.begin(record.sequence, &begin, told);
                 }
             }
-            RecordKind::TOOL_END => {
+            RecordKind::ToolEnd => {
                 if let Ok(end) = ToolEnd::decode(record.body) {
                     self.end(&end, told.as_ref());
                 }

@@ -68,9 +68,9 @@ impl SalvageReader<'_> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
         let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
         let kinds: &[RecordKind] = if body.is_empty() {
-            &[RecordKind::SYNCED, RecordKind::CLOSED]
+            &[RecordKind::Synced, RecordKind::Closed]
         } else {
-            &[RecordKind::RESUMED, RecordKind::DECLARED]
+            &[RecordKind::Resumed, RecordKind::Declared]
         };
         let lag = stated.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u32::from_le_bytes(*lag));
         let lagging = lag.and_then(|lag| sequence.checked_sub(u64::from(lag)));
@@ -95,6 +95,6 @@ impl SalvageReader<'_> {
         let frame = frame::with_one_byte_put_right(context, bytes)?;
         let header = frame::decode(context, &frame).ok()?.header;
         let follows = out_of_chain(&header, predecessor_crc, sequence).is_none();
-        (follows && header.kind.is_envelope() && header.kind != RecordKind::SEAL).then_some(frame)
+        (follows && header.kind.is_envelope() && header.kind != RecordKind::Seal).then_some(frame)
     }
 }

@@ -83,7 +83,7 @@ fn a_record_too_many_of_a_tool_that_runs_again_is_named_at_once() {
     let log = LogReader::open(session.dir()).unwrap();
     let mut end = None;
     log.records(log.opened_sequence(), u64::MAX, |record| {
-        end = end.or((record.kind == foldlog::RecordKind::TOOL_END).then_some(record.sequence));
+        end = end.or((record.kind == foldlog::RecordKind::ToolEnd).then_some(record.sequence));
         Ok(())
     })
     .unwrap();

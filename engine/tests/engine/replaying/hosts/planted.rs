@@ -59,11 +59,11 @@ fn steps_of(log: &LogReader) -> Sequences {
     let mut sequences = Sequences::default();
     log.records(log.opened_sequence() + 1, SequenceNumber::MAX, |record| {
         let lane = Lane::decode(record.kind, record.body).unwrap();
-        let is_nested = record.kind == RecordKind::TOOL_BEGIN
+        let is_nested = record.kind == RecordKind::ToolBegin
             && foldlog_codec::body::ToolBegin::decode(record.body).unwrap().parent.is_some();
         if lane.within.is_none()
             && !is_nested
-            && ![RecordKind::DECLARE, RecordKind::TOOL_END].contains(&record.kind)
+            && ![RecordKind::Declare, RecordKind::ToolEnd].contains(&record.kind)
         {
             let name = lane.name.as_deref().unwrap_or_default();
             sequences[LANES.iter().position(|lane| *lane == name).unwrap()].push(record.sequence);
@@ -141,12 +141,12 @@ fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_ag
         let report = replay.run(|session| host.run(&session, seed + 1));
         let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(host.tools_run(), ran * 2, "seed {seed}: all tools ran once more");
-        let declared = |kind: RecordKind| [RecordKind::DECLARE, RecordKind::OPENED].contains(&kind);
+        let declared = |kind: RecordKind| [RecordKind::Declare, RecordKind::Opened].contains(&kind);
         let mut written = 0;
         let mut committed = None;
         log.records(log.opened_sequence() + 1, SequenceNumber::MAX, |record| {
             written += u64::from(!declared(record.kind));
-            if record.kind == RecordKind::TOOL_END && committed.is_none() {
+            if record.kind == RecordKind::ToolEnd && committed.is_none() {
                 let end = foldlog_codec::body::ToolEnd::decode(record.body).unwrap();
                 committed = (end.outcome == foldlog::Outcome::Committed).then_some(record.sequence);
             }

@@ -102,12 +102,12 @@ fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that
 fn a_subscriber_that_dispatches_finds_its_turn() {
     type Hears = fn(&RecordNotification) -> bool;
     let heard: [(&str, Hears); 4] = [
-        ("the begin of a call", |record| record.kind() == RecordKind::TOOL_BEGIN),
+        ("the begin of a call", |record| record.kind() == RecordKind::ToolBegin),
         ("an event of the host", |record| record.event::<Noted>().is_some_and(|noted| noted.number < 3)),
         ("an event within a tool", |record| {
             record.event::<Noted>().is_some_and(|noted| (4..6).contains(&noted.number))
         }),
-        ("the end of a call", |record| record.kind() == RecordKind::TOOL_END),
+        ("the end of a call", |record| record.kind() == RecordKind::ToolEnd),
     ];
     for (what, hears) in heard {
         for lane in [Some("subscriber"), None] {

@@ -356,7 +356,7 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
     session.close().unwrap();
     let mut ends = Vec::new();
     log.records(log.opened_sequence(), u64::MAX, |record| {
-        ends.extend((record.kind == foldlog::RecordKind::TOOL_END).then_some(record.sequence));
+        ends.extend((record.kind == foldlog::RecordKind::ToolEnd).then_some(record.sequence));
         Ok(())
     })
     .unwrap();

@@ -1,122 +1,16 @@
-//! Encodes and decodes records that concern a position: snapshots, rollbacks and imports.
+//! Encodes and decodes the import of an export's slices.
 
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
 use super::fields::{bad, fixed, list, require_field, walk, walk_map};
+use super::json::{NameBudget, Object, array, payload, tags};
 use super::opened::{read_tags, write_tags};
-use super::operation::write_resources;
-use super::{Lane, Payload, Policy, ResourceSnapshot};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
-use crate::{Error, SequenceNumber};
-
-const SNAPSHOT: &str = "snapshot";
-
-/// Marks a position, that of the record itself, for a later rollback.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SnapshotBody<'a> {
-    /// The host's tag for the snapshot.
-    pub tag: Option<String>,
-    /// Policies of the slices that the snapshot covers, in ascending order.
-    pub policies: Vec<Policy>,
-    /// Captures of resources that were taken with the snapshot, in the order of their names.
-    /// Captures that do not outlive their process are omitted.
-    pub resources: Vec<ResourceSnapshot<'a>>,
-}
-
-impl<'a> SnapshotBody<'a> {
-    /// Returns all payloads of the record for modification, so that a writer can replace large ones
-    /// by references.
-    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
-        self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut())
-    }
-
-    /// Encodes the body of a snapshot as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        let stated = self.policies != [Policy::State];
-        writer.map(
-            usize::from(self.tag.is_some()) + usize::from(stated) + usize::from(!self.resources.is_empty()),
-        );
-        if let Some(tag) = &self.tag {
-            writer.str("tag").str(tag);
-        }
-        if stated {
-            writer.str("policies").array(self.policies.len());
-            for policy in &self.policies {
-                writer.str(policy.name());
-            }
-        }
-        write_resources(&mut writer, &self.resources);
-        writer.finish()
-    }
-
-    /// Decodes the body of a snapshot.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
-    pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
-        let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
-        walk(SNAPSHOT, bytes, |name, value| {
-            match name {
-                "tag" => tag = Some(value.str()?.to_owned()),
-                "policies" => policies = list(value, read_policy)?,
-                "res" => resources = list(value, |value| ResourceSnapshot::read(SNAPSHOT, value))?,
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
-        })?;
-        Ok(SnapshotBody { tag, policies, resources })
-    }
-}
-
-fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
-    let name = reader.str()?;
-    Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("unknown policy `{name}`")))
-}
-
-/// Rolls STATE back to an earlier position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rollback {
-    /// Target: the sequence number of the last record whose changes are preserved.
-    pub to: SequenceNumber,
-    /// Whether LOG is unchanged. Only tests also roll LOG back.
-    pub preserve_logs: bool,
-}
-
-impl Rollback {
-    /// Encodes the body of a rollback as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
-        if !self.preserve_logs {
-            writer.str("logs").bool(false);
-        }
-        writer.finish()
-    }
-
-    /// Decodes the body of a rollback.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
-        let (mut to, mut preserve_logs) = (None, true);
-        walk("rollback", bytes, |name, value| {
-            match name {
-                "to" => to = Some(value.unsigned()?.into()),
-                "logs" => preserve_logs = value.bool()?,
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
-        })?;
-        Ok(Rollback { to: require_field("rollback", "to", to)?, preserve_logs })
-    }
-}
+use super::{Body, Payload};
+use crate::Error;
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::record::time_text;
 
 /// Imports the slices of an export into a new session, including LOG slices. Items that do not fit
 /// into the record are in the import records after it, in order, which contain nothing else.
@@ -233,5 +127,26 @@ impl<'a> ImportedSlice<'a> {
             items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
         }
         Ok(ImportedSlice { slice: require_field("import", "slices.s", slice)?, items })
+    }
+}
+
+impl<'a> Body<'a> for Import<'a> {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        self.slices.iter().flat_map(|slice| &slice.items).map(|(item, _)| *item)
+    }
+
+    fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("from", self.from.map_or(Value::Nil, |id| Value::from(id.to_string())));
+        object
+            .set("exported_at", self.exported_at_us.map_or(Value::Nil, |time| Value::from(time_text(time))));
+        object.set("tags", tags(self.tags));
+        let slices = array(self.slices.into_iter(), |slice| {
+            let mut object = Object::with_capacity(2);
+            object.set("slice", names.slice(slice.slice, 2)?);
+            object.set("items", array(slice.items.iter(), |(item, _)| payload(*item))?);
+            Ok(object.into_part())
+        });
+        object.set("slices", slices?);
+        Ok(())
     }
 }

@@ -1,9 +1,14 @@
-//! Encodes and decodes envelope frames that have a body.
+//! Encodes and decodes the envelope frame of an opening for writing.
+
+use std::iter;
 
 use uuid::Uuid;
 
 use super::fields::{fixed, list, require_field, walk};
-use crate::msgpack::MsgpackWriter;
+use super::json::{NameBudget, Object};
+use super::{Body, Payload};
+use crate::msgpack::{MsgpackWriter, Value};
+use crate::record::time_text;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: states that the session was opened for writing. The writer appends it before its first
@@ -75,47 +80,21 @@ impl Resumed {
     }
 }
 
-/// Envelope: ends a segment. The writer appends it after the next segment exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// Ordinal of the next segment.
-    pub next: u32,
-    /// Number of records in the segment, without envelope frames.
-    pub records: u64,
-    /// Digest of the segment's records: see [`SegmentDigest`](crate::digest::SegmentDigest).
-    pub hash: [u8; 32],
-}
-
-impl Seal {
-    /// Encodes the body of a seal as MessagePack.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(3).str("next").unsigned(u64::from(self.next));
-        writer.str("records").unsigned(self.records).str("hash").bin(&self.hash);
-        writer.finish()
+impl<'a> Body<'a> for Resumed {
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
     }
 
-    /// Decodes the body of a seal.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
-        let (mut next, mut records, mut hash) = (None, None, None);
-        walk("seal", bytes, |name, value| {
-            match name {
-                "next" => next = Some(value.unsigned32()?),
-                "records" => records = Some(value.unsigned()?),
-                "hash" => hash = Some(fixed(value)?),
-                _ => {}
-            }
-            Ok(())
-        })?;
-        Ok(Seal {
-            next: require_field("seal", "next", next)?,
-            records: require_field("seal", "records", records)?,
-            hash: require_field("seal", "hash", hash)?,
-        })
+    fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
+        object.set("epoch", Value::from(self.epoch));
+        object.set("boot_id", self.boot_id.map_or(Value::Nil, |id| Value::from(id.to_string())));
+        object.set("clock", Value::from(time_text(self.clock_us)));
+        if let Some(recovered) = self.recovered {
+            object.set("recovered", Value::from(recovered));
+        }
+        if !self.began.is_empty() {
+            object.set("began", Value::Array(self.began.into_iter().map(Value::from).collect()));
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,22 @@
+//! `observed`: a fact that the host or the engine observed.
+
+use foldlog_codec::body::Observed;
+
+use super::{Author, Comparison, NO_ITEMS, RecordBody, RecordRules};
+use crate::operation::PROGRAMS;
+
+pub(super) const RULES: RecordRules = RecordRules {
+    decode: |_| Ok(RecordBody::Observed),
+    author: Author::Host,
+    synced_at_boundary: false,
+    added_items: NO_ITEMS,
+    captures: None,
+    comparison: Comparison {
+        // The system assigns the ids of a call's programs.
+        excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
+        ..Comparison::COMPLETE
+    },
+    subject: |body, _| Some(Observed::decode(body).ok()?.name),
+    title: |body, _| Some(Observed::decode(body).ok()?.name),
+    payloads: |body| Some(vec![("data", Observed::decode(body).ok()?.data)]),
+};
