@@ -56,13 +56,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 return Ok(session.close()?);
             }
         };
-        for pending in session.pending_questions()? {
+        for pending in session.calls().pending_questions()? {
             println!("waits: {}", pending.question);
             if directory.is_none() {
                 let approved = Settlement::approved(pending.digest);
-                session.settle(pending.operation, &approved, "ada", "it is cheap")?;
+                session.calls().settle(pending.operation, &approved, "ada", "it is cheap")?;
             }
         }
-        session.wait_for_decision(&operations, Duration::from_secs(3600))?;
+        session.calls().wait_for_decision(&operations, Duration::from_secs(3600))?;
     }
 }

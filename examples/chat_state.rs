@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for step in session.view::<Plan>()?.iter() {
         println!("[{}] {}", if step.done { "x" } else { " " }, step.title);
     }
-    for note in session.log::<Notes>()?.tail(10)? {
+    for note in session.log().slice::<Notes>()?.tail(10)? {
         println!("note: {}", note.text);
     }
     println!("session {} in {}", session.id(), session.dir().display());

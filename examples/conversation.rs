@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("the model: {text}");
     println!("answers that the second process asked for: {}", model.provider().requests());
     println!("index: {}", fs::read_to_string(directory.path().join("workspace/index"))?);
-    for message in session.conversation("page")?.into_iter().flat_map(|held| held.messages()) {
+    for message in session.conversation().read("page")?.into_iter().flat_map(|held| held.messages()) {
         println!("{:?}: {:?}", message.role, message.content.unwrap_or_default());
     }
     session.close()?;

@@ -57,11 +57,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::open(directory.path().join("store"))?;
     let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(id, &types)?;
-    println!("interrupted: {}", session.is_interrupted());
+    println!("interrupted: {}", session.calls().is_interrupted());
     let recovered = runner(directory.path(), session.clone())?.recover(&ExecuteOptions::default())?;
     println!("recovered {}; version is: {}", recovered.len(), fs::read_to_string(&version)?);
-    for waiting in session.unsettled_operations() {
-        session.settle(
+    for waiting in session.calls().unsettled_operations() {
+        session.calls().settle(
             waiting.operation,
             &Settlement::failed(),
             "an example",

@@ -50,7 +50,7 @@ fn tool(said: &Value) -> DynTool {
     let (name, event) = (text("name"), text("event"));
     let tool = DynTool::new(text("name"), said["schema"].clone(), move |arguments, context| {
         // If the server fails, the event of the call is rolled back.
-        context.session().dispatch_value(&event, arguments.clone())?;
+        context.session().dynamic().dispatch(&event, arguments.clone())?;
         let answer = ask_server(&name, &arguments).map_err(ToolError::failed)?;
         Ok(ToolResult::ok(answer["text"].as_str().unwrap_or_default(), answer.clone()))
     });
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{name}: {}: {}", report.outcome.name(), report.message);
     }
     let cards =
-        session.view_values("cards")?.iter().map(|card| card.to_json()).collect::<Result<Vec<_>, _>>()?;
-    println!("cards: {}; history: {}", Value::from(cards), session.log_values("history")?.len());
+        session.dynamic().view("cards")?.iter().map(|card| card.to_json()).collect::<Result<Vec<_>, _>>()?;
+    println!("cards: {}; history: {}", Value::from(cards), session.dynamic().log("history")?.len());
     Ok(())
 }

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A fork starts at any position of its parent, and shares the records up to there.
     let first = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(first, &types)?;
-    let before_last = session.position().unwrap_or_default() - 1;
+    let before_last = session.log().position().unwrap_or_default() - 1;
     let fork = store.fork(first, before_last, &types, SessionOptions::default())?;
     fork.dispatch(Said { text: "another way".to_owned() })?;
     println!("{} items, and {} in the fork", session.view::<Chat>()?.len(), fork.view::<Chat>()?.len());

@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let table = directory.path().join("table.sqlite");
     for dies_at in ["20", "52"] {
         (0..30).try_for_each(|n| session.dispatch(Said(format!("{dies_at}, {n}"))).map(drop))?;
-        session.rollback_to(session.position().unwrap_or_default() - 5)?;
+        session.rollback_to(session.log().position().unwrap_or_default() - 5)?;
         let paths = [session.dir().as_os_str(), table.as_os_str(), dies_at.as_ref()];
         let ended = Command::new(env::current_exe()?).args(paths).status()?;
         println!("the read model ended by itself: {}", ended.success());

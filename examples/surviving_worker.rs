@@ -103,7 +103,7 @@ fn main() -> Result<()> {
     let listed = open_place(&url, Retries::default())?.sessions()?;
     let (id, types) = (*listed.first().ok_or("nothing is held")?, SessionTypes::builder().build()?);
     let session = store(two.path(), "two", &url)?.take_over(id, &types)?; // fences the first worker, should it live
-    println!("interrupted: {}", session.is_interrupted());
+    println!("interrupted: {}", session.calls().is_interrupted());
     let runner = begin(two.path(), session.clone(), "")?;
     let version = || fs::read_to_string(two.path().join("workspace/version"));
     println!("version: {}", version()?);

@@ -1,7 +1,7 @@
 //! Evaluates prompts with a provider, and resumes interrupted evaluations.
 //!
 //! [`ProviderAdapter::evaluate`] has the same signature for first and resumed evaluations. Only the
-//! session's log ([`Session::resume`]) determines where an evaluation continues.
+//! session's log ([`SessionConversation::resume`](foldlog::SessionConversation::resume)) determines where an evaluation continues.
 //!
 //! | state in the log | action of `evaluate` |
 //! |---|---|
@@ -462,13 +462,13 @@ pub fn open<O>(
     session: &Session,
     options: &mut EvaluateOptions<'_>,
 ) -> Result<OpenConversation> {
-    if let Some(operation) = session.inside_operation() {
+    if let Some(operation) = session.calls().inside_operation() {
         return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
     }
     let identity = prompt.identity();
     let Begin { evaluation, conversation, import } = begin(session, options)?;
     let goes_on = conversation.is_some();
-    let follow = || session.follow_conversation(&evaluation);
+    let follow = || session.conversation().follow(&evaluation);
     let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
     // A conversation that a rollback has completely abandoned does not continue, but its usage
     // still counts.
@@ -534,7 +534,7 @@ fn accept_prompt(
 ) -> Result<()> {
     let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| !one.is_of(given));
     if let (Some(recorded), Some(session)) = (recorded.cloned(), journal.session()) {
-        session.accept_prompt(journal.evaluation(), &recorded, given, by, reason)?;
+        session.conversation().accept_prompt(journal.evaluation(), &recorded, given, by, reason)?;
     }
     Ok(())
 }
@@ -567,7 +567,7 @@ pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
 /// Returns the id of the evaluation that the session recorded last; `None` if it is complete, or
 /// there is none.
 pub fn last_incomplete(session: &Session) -> Result<Option<String>> {
-    let resume = session.resume(None)?;
+    let resume = session.conversation().resume(None)?;
     let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
     Ok(resume.evaluation_id.filter(|_| goes_on))
 }
@@ -620,7 +620,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
         }
         ResumeFrom::Fresh => {
             let evaluation = given.map_or_else(|| new_id(session), Ok)?;
-            if options.record && session.conversation(&evaluation)?.is_some() {
+            if options.record && session.conversation().read(&evaluation)?.is_some() {
                 let id = foldlog::escape::text(&evaluation);
                 let reason =
                     format!("the session already contains evaluation `{id}`: resume it, or use a new id");
@@ -642,17 +642,18 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
 
 /// Returns the session's record of a conversation, if the conversation can continue.
 fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
-    session.take_decisions()?;
-    match session.resume(Some(evaluation))?.point {
+    session.calls().take_decisions()?;
+    match session.conversation().resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),
         ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)?),
-        _ => Ok(Some(session.follow_conversation(evaluation))),
+        _ => Ok(Some(session.conversation().follow(evaluation))),
     }
 }
 
 /// Returns the error of a conversation whose calls have to be settled before it continues.
 pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
-    let pending = session.pending_questions()?.into_iter().filter(|one| operations.contains(&one.operation));
+    let pending =
+        session.calls().pending_questions()?.into_iter().filter(|one| operations.contains(&one.operation));
     let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
         session,
         operation,
@@ -660,7 +661,7 @@ pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Er
         question,
     };
     let calls: Vec<SuspendedCall> = pending.map(suspended).collect();
-    let unsettled = session.unsettled_operations();
+    let unsettled = session.calls().unsettled_operations();
     Ok(match operations.as_slice() {
         [operation] if calls.is_empty() => {
             let own = unsettled.into_iter().find(|unsettled| unsettled.operation == *operation);

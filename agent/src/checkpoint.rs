@@ -95,10 +95,12 @@ impl Checkpoint {
     /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session
     /// is empty.
     pub fn from_session(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
-        let position =
-            session.position().ok_or_else(|| checkpoint_error("the session contains no records", None))?;
+        let position = session
+            .log()
+            .position()
+            .ok_or_else(|| checkpoint_error("the session contains no records", None))?;
         session.sync()?;
-        let snapshot = with_snapshot.then(|| session.export()?.to_json()).transpose()?;
+        let snapshot = with_snapshot.then(|| session.log().export()?.to_json()).transpose()?;
         Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
     }
 
@@ -113,7 +115,7 @@ impl Checkpoint {
         if session.id() != self.session {
             return refused(format!("it belongs to session {}, not to {}", self.session, session.id()));
         }
-        let last = session.position();
+        let last = session.log().position();
         if last.is_none_or(|last| last < self.position) {
             let last =
                 last.map_or_else(|| "no records".to_owned(), |last| format!("{last} as its last record"));
@@ -205,7 +207,7 @@ fn read_digest(text: &str) -> Option<[u8; 32]> {
 fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(session.id().as_bytes());
-    session.records(position, position, |record| {
+    session.log().records(position, position, |record| {
         hasher.update(&record.sequence.get().to_le_bytes());
         hasher.update(record.kind.name().as_bytes());
         hasher.update(&record.time_us.to_le_bytes());
@@ -458,17 +460,17 @@ pub fn resume_evaluation<P: Provider, O>(
     let session = recover_session(store, types, checkpoint)?;
     let state = ExecutionState::new(session, resources);
     // With several evaluations, the one to continue is known only after the recovery.
-    let evaluations = state.session().evaluations();
+    let evaluations = state.session().conversation().evaluations();
     let known = match evaluations.as_slice() {
         [only] => Some(only.as_str()),
         _ => None,
     };
     if let Some(evaluation) = options.evaluation_id.as_deref().or(known) {
-        let conversation = state.session().conversation(evaluation)?;
+        let conversation = state.session().conversation().read(evaluation)?;
         check_prompt(conversation.as_ref(), &prompt.identity(), options.accept_prompt.is_some())?;
     }
     recover_calls(&state, prompt, options.deadline, &options.cancel)?;
-    let Some(last) = state.session().resume(None)?.evaluation_id else {
+    let Some(last) = state.session().conversation().resume(None)?.evaluation_id else {
         return Err(Error::NoConversationState);
     };
     let evaluation_id = options.evaluation_id.or_else(|| Some(last.to_string()));

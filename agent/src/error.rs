@@ -25,7 +25,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct SuspendedCall {
     /// Session whose log contains the call.
     pub session: Uuid,
-    /// Operation to be [settled](foldlog::Session::settle).
+    /// Operation to be [settled](foldlog::SessionCalls::settle).
     pub operation: OperationId,
     /// Form of the suspension.
     pub form: SuspensionForm,
@@ -250,7 +250,7 @@ pub enum Error {
     },
     /// The evaluation waits for operations to be settled: interrupted calls, or calls that wait for
     /// an approval or a result.
-    #[error("the evaluation waits for {}: settle with `foldlog settle` or `Session::settle`, and resume{}", operations_text(.operations), questions_text(.calls))]
+    #[error("the evaluation waits for {}: settle with `foldlog settle` or `SessionCalls::settle`, and resume{}", operations_text(.operations), questions_text(.calls))]
     Suspended {
         /// Operations to settle, in the evaluation's own session or in a session in which one of
         /// its calls works.

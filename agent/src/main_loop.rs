@@ -107,7 +107,7 @@ pub trait MainLoop {
                 let state = self.open_session(request, checkpoint.session)?;
                 let session = state.session();
                 checkpoint.check(session)?;
-                let conversation = session.conversation(&session.id().to_string())?;
+                let conversation = session.conversation().read(&session.id().to_string())?;
                 check_prompt(conversation.as_ref(), &prompt.identity(), own.accept_prompt.is_some())?;
                 recover_calls(&state, &prompt, deadline, &own.cancel)?;
                 state

@@ -26,7 +26,7 @@ fn replies(replies: Vec<ScriptedReply>) -> ProviderAdapter<ScriptedProvider> {
 
 /// Returns the text that the model reads for each call, and whether the call succeeded.
 fn told(desk: &Desk) -> Vec<(String, bool)> {
-    let conversation = desk.session().conversation("one").unwrap().unwrap();
+    let conversation = desk.session().conversation().read("one").unwrap().unwrap();
     let results = conversation.sent_messages().into_iter().filter(|message| message.role == Role::Tool);
     results.map(|message| (message.content.unwrap_or_default(), message.is_error)).collect()
 }
@@ -38,7 +38,7 @@ fn a_history_that_no_provider_accepts_is_refused_and_nobody_is_asked() {
     let (desk, script) =
         (Desk::new(), Script::new(vec![("one", vec![("a", "look", "x")]), ("done", vec![])]));
     script.adapter().evaluate(&desk.prompt(), &desk.state, options()).unwrap();
-    let mut state = desk.session().conversation("one").unwrap().unwrap().state().unwrap();
+    let mut state = desk.session().conversation().read("one").unwrap().unwrap().state().unwrap();
     let stray = ConversationMessage {
         tool_call_id: Some("z".to_owned()),
         ..ConversationMessage::new(Role::Tool, "?")
@@ -69,7 +69,7 @@ fn an_answer_that_was_not_asked_for_is_told_to_the_model() {
     assert_eq!(told.len(), 3);
     assert!(told.iter().all(|(_, is_error)| *is_error), "{told:?}");
     assert!(desk.ran.lines().is_empty() && desk.page().is_empty());
-    let conversation = desk.session().conversation("one").unwrap().unwrap();
+    let conversation = desk.session().conversation().read("one").unwrap().unwrap();
     let causes = conversation.entries().iter().filter_map(|entry| match entry.content {
         foldlog::conversation::EntryContent::CallEnded { cause, .. } => cause,
         _ => None,
@@ -107,17 +107,18 @@ fn arguments_that_are_no_json_or_another_json_are_told_to_the_model_and_run_noth
 fn a_settlement_of_what_is_not_open_is_refused() {
     let (desk, script) = (Desk::new(), Script::new(vec![("one", vec![("a", "add", "x")]), ("done", vec![])]));
     script.adapter().evaluate(&desk.prompt(), &desk.state, options()).unwrap();
-    let conversation = desk.session().conversation("one").unwrap().unwrap();
+    let conversation = desk.session().conversation().read("one").unwrap().unwrap();
     let ended = conversation.entries().iter().find_map(|entry| match entry.content {
         foldlog::conversation::EntryContent::CallEnded { operation, .. } => Some(operation),
         _ => None,
     });
-    let position = desk.session().position();
+    let position = desk.session().log().position();
     for operation in [ended.unwrap(), 0.into(), 9_999.into()] {
-        let refused = desk.session().settle(operation, &Settlement::failed(), "a person", "no reason");
+        let refused =
+            desk.session().calls().settle(operation, &Settlement::failed(), "a person", "no reason");
         assert!(matches!(refused, Err(foldlog::Error::NoSuchOperation { .. })), "{operation}: {refused:?}");
     }
-    assert_eq!((desk.session().position(), desk.page()), (position, vec!["x".to_owned()]));
+    assert_eq!((desk.session().log().position(), desk.page()), (position, vec!["x".to_owned()]));
 }
 
 /// Names the directory of a store to a process that a test starts.

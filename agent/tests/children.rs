@@ -45,7 +45,7 @@ impl Tool for Delegate {
     fn call(&self, task: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         let child = context.child(0, &types())?;
         let (disk, left) = (self.disk.clone(), Arc::clone(&self.left));
-        let _killed = child.session().subscribe(move |_| {
+        let _killed = child.session().log().subscribe(move |_| {
             if left.fetch_sub(1, Ordering::SeqCst) == 1 {
                 disk.crash(CrashKind::Process);
             }
@@ -108,7 +108,7 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
         desk.open();
         ToolRunner::new(desk.state.clone(), agents.tools(&desk)).recover(&ExecuteOptions::default()).unwrap();
         assert!(agents.evaluate(&desk).unwrap().starts_with("all is done"), "killed behind {left}");
-        let [child] = desk.session().children().unwrap().try_into().unwrap();
+        let [child] = desk.session().calls().children().unwrap().try_into().unwrap();
         let dir = desk.session().dir().parent().unwrap().join(child.to_string());
         let reader = LogReader::open_on(Arc::new(desk.disk.clone()), dir).unwrap();
         let page = reader.state().unwrap();

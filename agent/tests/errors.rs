@@ -74,7 +74,7 @@ fn all() -> Vec<(Error, &'static str)> {
         (Error::TooManyExpansions { max: 10 }, "show these sections from the start"),
         (
             Error::Suspended { operations: vec![operation, 9.into()], calls: vec![] },
-            "settle with `foldlog settle` or `Session::settle`, and resume",
+            "settle with `foldlog settle` or `SessionCalls::settle`, and resume",
         ),
         (
             Error::NotRecorded { evaluation_id: Some(text()) },
@@ -293,9 +293,9 @@ fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
     session.close().unwrap();
 
     let again = store.open_session(id, &types).unwrap();
-    let [item] = &again.log::<PromptRenderings>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    let [item] = &again.log().slice::<PromptRenderings>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!(**item, rendered);
-    let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    let [item] = &again.log().slice::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!(**item, executed);
 }
 
@@ -320,9 +320,9 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
     session.close().unwrap();
 
     let again = store.open_session(id, &types).unwrap();
-    let [item] = &again.log::<PromptRenderings>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    let [item] = &again.log().slice::<PromptRenderings>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!((item.prompt_key.as_str(), item.adapter.as_str()), ("review", "scripted"));
-    let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    let [item] = &again.log().slice::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!((item.requests, item.is_resume), (1, false));
     again.close().unwrap();
     // The duration is not compared.
@@ -336,7 +336,7 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
     let declared = events::declare(SessionTypes::builder()).build().unwrap();
     let later = store.open_session(id, &declared).unwrap();
     evaluate(&later, "two").unwrap();
-    assert_eq!(later.log::<PromptExecutions>().unwrap().len(), 2);
+    assert_eq!(later.log().slice::<PromptExecutions>().unwrap().len(), 2);
 
     // A store that refuses undeclared events has no such record, and no error.
     let options = StoreOptions { undeclared_events: UndeclaredEvents::Refuse, ..StoreOptions::default() };
@@ -355,19 +355,24 @@ fn the_transcript_holds_what_would_be_sent_and_the_last_payload_of_the_provider(
         payload,
         ..NewAnswer::default()
     };
-    session.record_input(&NewInput::user("one", "a question")).unwrap();
-    session.record_answer(&answer("first", Some(serde_json::json!({"id": 1})))).unwrap();
-    session.record_input(&NewInput::user("one", "another")).unwrap();
-    session.record_answer(&answer("second", Some(serde_json::json!({"id": 2, "cached": [null]})))).unwrap();
+    session.conversation().record_input(&NewInput::user("one", "a question")).unwrap();
+    session.conversation().record_answer(&answer("first", Some(serde_json::json!({"id": 1})))).unwrap();
+    session.conversation().record_input(&NewInput::user("one", "another")).unwrap();
+    session
+        .conversation()
+        .record_answer(&answer("second", Some(serde_json::json!({"id": 2, "cached": [null]}))))
+        .unwrap();
 
-    let transcript = TranscriptState::from_conversation(&session.conversation("one").unwrap().unwrap());
+    let transcript =
+        TranscriptState::from_conversation(&session.conversation().read("one").unwrap().unwrap());
     let texts: Vec<_> = transcript.messages.iter().filter_map(|message| message.content.as_deref()).collect();
     assert_eq!(texts, ["a question", "first", "another", "second"]);
     assert_eq!(transcript.provider_payload, Some(serde_json::json!({"id": 2, "cached": [null]})));
     let json = serde_json::to_string(&transcript).unwrap();
     assert_eq!(serde_json::from_str::<TranscriptState>(&json).unwrap(), transcript);
 
-    session.record_answer(&answer("third", None)).unwrap();
-    let transcript = TranscriptState::from_conversation(&session.conversation("one").unwrap().unwrap());
+    session.conversation().record_answer(&answer("third", None)).unwrap();
+    let transcript =
+        TranscriptState::from_conversation(&session.conversation().read("one").unwrap().unwrap());
     assert_eq!(transcript.provider_payload, None, "the last answer has none");
 }

@@ -421,8 +421,9 @@ impl MainLoop for Left<'_> {
 #[test]
 fn a_main_loop_recovers_nothing_of_another_prompt_or_for_a_request_that_is_given_up() {
     let script = Script::new(vec![("one", vec![("a", "add", "1")]), ("done", vec![])]);
-    let interrupted =
-        |session: &foldlog::Session| matches!(session.resume(None), Err(foldlog::Error::Interrupted { .. }));
+    let interrupted = |session: &foldlog::Session| {
+        matches!(session.conversation().resume(None), Err(foldlog::Error::Interrupted { .. }))
+    };
     // Kills after more and more records, until a kill is within the tool.
     let cut = (1..20).find_map(|records| {
         let mut desk = Desk::new();

@@ -48,7 +48,7 @@ fn replies(replies: Vec<ScriptedReply>) -> ProviderAdapter<ScriptedProvider> {
 
 /// Returns the text that the model reads for each call, and the cause of its end.
 fn results(desk: &Desk) -> Vec<(String, Option<Cause>)> {
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let shown = conversation.sent_messages().into_iter().filter(|message| message.role == Role::Tool);
     let causes = conversation.entries().iter().filter_map(|entry| match entry.content {
         EntryContent::CallEnded { cause, origin, .. } => Some((origin, cause)),
@@ -82,9 +82,9 @@ fn a_turn_is_recorded_in_the_order_in_which_it_happens() {
     );
     assert_eq!((desk.page(), response.usage.input, response.usage.output), (vec!["x".to_owned()], 20, 10));
     assert_eq!(results(&desk), [("added x".to_owned(), None), ("it broke".to_owned(), Some(Cause::Error))]);
-    let rendered = desk.session().log::<PromptRenderings>().unwrap().get(0).unwrap().unwrap();
+    let rendered = desk.session().log().slice::<PromptRenderings>().unwrap().get(0).unwrap().unwrap();
     assert_eq!((rendered.prompt_key.as_str(), rendered.text.clone()), ("page", None));
-    let executed = desk.session().log::<PromptExecutions>().unwrap().get(0).unwrap().unwrap();
+    let executed = desk.session().log().slice::<PromptExecutions>().unwrap().get(0).unwrap().unwrap();
     assert_eq!(
         (executed.requests, executed.tool_calls, executed.input_tokens, executed.is_resume),
         (2, 2, 20, false)
@@ -124,7 +124,7 @@ fn a_request_is_recorded_with_what_was_asked_and_the_digest_of_what_was_sent() {
     let config = LlmConfig { temperature: Some(0.5), ..LlmConfig::default() };
     let adapter = ProviderAdapter::new(provider).with_config(config);
     adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let requests: Vec<_> = conversation
         .entries()
         .iter()
@@ -176,7 +176,7 @@ fn neighbouring_calls_that_only_read_run_together_and_end_in_their_order() {
     script.adapter().evaluate(&prompt, &desk.state, options()).unwrap();
     let shown: Vec<_> = results(&desk).into_iter().map(|(shown, _)| shown).collect();
     assert_eq!(shown, ["1", "2", "added x", "3", "4"]);
-    let log = desk.session().log::<ToolInvocations>().unwrap();
+    let log = desk.session().log().slice::<ToolInvocations>().unwrap();
     let ended: Vec<_> = log.iter().map(|item| item.unwrap().origin.unwrap().ordinal).collect();
     assert_eq!(ended, [0, 1, 2, 3, 4]);
 }
@@ -250,7 +250,7 @@ fn a_failed_request_is_recorded_with_what_arrived_and_is_sent_again() {
     let response = adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
     assert_eq!(*shown.borrow(), ["half ", "an ", "DISCARDED", "whole ", "answer"]);
     assert_eq!((response.usage.input, response.usage.output), (8, 4), "what a failed request used counts");
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let failures: Vec<_> = conversation
         .entries()
         .iter()
@@ -280,11 +280,18 @@ fn a_request_that_fails_for_good_leaves_a_conversation_that_can_be_resumed() {
     let failed = adapter.evaluate(&desk.prompt(), &desk.state, options());
     assert!(matches!(failed, Err(Error::ContextOverflow(_))), "{failed:?}");
     assert_eq!(desk.kinds(), ["input", "request", "request"]);
-    assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::AwaitProvider);
+    assert_eq!(
+        desk.session().conversation().resume(Some(EVALUATION)).unwrap().point,
+        ResumePoint::AwaitProvider
+    );
     let adapter = replies(vec![ScriptedReply::text("done")]);
     let response = adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
     assert_eq!(response.text, "done");
-    assert_eq!(desk.session().log::<PromptRenderings>().unwrap().len(), 1, "nothing was rendered again");
+    assert_eq!(
+        desk.session().log().slice::<PromptRenderings>().unwrap().len(),
+        1,
+        "nothing was rendered again"
+    );
 }
 
 #[test]
@@ -335,7 +342,7 @@ fn an_expansion_skips_the_calls_behind_it_and_the_conversation_goes_on_with_the_
     let sent = desk.sent(EVALUATION);
     assert!(sent[0].content.as_deref().unwrap().contains("All the details."));
     assert_eq!(sent.iter().filter(|said| said.role == Role::System).count(), 1);
-    let rendered = desk.session().log::<PromptRenderings>().unwrap();
+    let rendered = desk.session().log().slice::<PromptRenderings>().unwrap();
     let overridden = rendered.iter().map(|item| item.unwrap().visibility_overrides.len()).collect::<Vec<_>>();
     assert_eq!(overridden, [0, 1]);
 }
@@ -460,7 +467,7 @@ fn cancelling_a_request_records_what_had_arrived_of_its_answer() {
     let stopped = EvaluateOptions { cancel, on_delta: Some(&mut on_delta), ..options() };
     assert!(matches!(adapter.evaluate(&desk.prompt(), &desk.state, stopped), Err(Error::Cancelled)));
     assert_eq!(*discarded.borrow(), 1);
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let EntryContent::RequestFailed { cause, arrived, .. } = &conversation.entries().last().unwrap().content
     else {
         panic!("{conversation:?}")
@@ -494,14 +501,14 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
     assert_eq!((desk.page(), desk.ran.times("add x")), (vec!["x".to_owned()], 1));
     let conversation = ["input", "request", "answer", "turn"];
     let mut kinds = Vec::new();
-    let last = desk.session().position().unwrap();
+    let last = desk.session().log().position().unwrap();
     let see = |record: &foldlog::Record<'_>| {
         kinds.push(record.kind.name());
         Ok(())
     };
-    desk.session().records(0, last, see).unwrap();
+    desk.session().log().records(0, last, see).unwrap();
     assert!(!kinds.iter().any(|kind| conversation.contains(kind)), "{kinds:?}");
-    assert_eq!(desk.session().resume(None).unwrap().point, ResumePoint::NotRecorded);
+    assert_eq!(desk.session().conversation().resume(None).unwrap().point, ResumePoint::NotRecorded);
 }
 
 /// A resuming process does not add the user's message again.
@@ -532,7 +539,7 @@ fn a_message_with_a_known_id_and_another_text_is_refused() {
     let with = |messages: Vec<UserMessage>| EvaluateOptions { messages, ..options() };
     let desk = Desk::new();
     evaluate(&desk, &script, with(vec![message("1", "hello")])).unwrap();
-    let last = desk.session().position();
+    let last = desk.session().log().position();
     for messages in [
         vec![message("1", "goodbye")],
         vec![message("2", "more"), message("1", "hello "), message("3", "still more")],
@@ -541,12 +548,12 @@ fn a_message_with_a_known_id_and_another_text_is_refused() {
         let refused = evaluate(&desk, &script, with(messages.clone())).unwrap_err();
         let id = if messages.len() == 2 { "2" } else { "1" };
         assert!(matches!(&refused, Error::MessageChanged { id: known } if known == id), "{refused:?}");
-        assert_eq!(desk.session().position(), last, "something was recorded");
+        assert_eq!(desk.session().log().position(), last, "something was recorded");
     }
     let unrecorded = EvaluateOptions { record: false, ..with(vec![message("2", "a"), message("2", "b")]) };
     assert!(matches!(evaluate(&desk, &script, unrecorded), Err(Error::MessageChanged { .. })));
     // A message that a rollback abandoned does not count.
-    let said = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
+    let said = desk.session().conversation().read(EVALUATION).unwrap().unwrap().entries()[0].sequence;
     desk.session().rollback_to(said - 1).unwrap();
     let again = Script::new(vec![("three", vec![])]);
     assert!(evaluate(&desk, &again, with(vec![message("1", "goodbye")])).unwrap().text.starts_with("three"));
@@ -596,7 +603,7 @@ fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
     let session = desk.session().clone();
     let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(move |request| {
         if request.number == 1 {
-            session.record_input(&NewInput::user(EVALUATION, "one more thing")).unwrap();
+            session.conversation().record_input(&NewInput::user(EVALUATION, "one more thing")).unwrap();
         }
         ScriptedReply::text(format!("answer {}", request.number))
     }));
@@ -696,7 +703,8 @@ fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
     let (mut turns, mut bytes) = (Vec::new(), 0);
     let session = desk.session();
     session
-        .records(0, session.position().unwrap(), |record| {
+        .log()
+        .records(0, session.log().position().unwrap(), |record| {
             bytes += 28 + record.body.len();
             if record.kind == foldlog::RecordKind::Turn {
                 turns.push(std::mem::take(&mut bytes));

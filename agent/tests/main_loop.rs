@@ -307,8 +307,8 @@ fn the_state_of_the_session_is_what_an_evaluation_resumes_from() {
     let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
     let (store, checkpoint) = evaluated(directory.path(), 2, &ran);
     let session = recover_session(&store, &types(), &checkpoint).unwrap();
-    let evaluation = session.evaluations().pop().unwrap();
-    let state = session.conversation(&evaluation).unwrap().unwrap().state().unwrap();
+    let evaluation = session.conversation().evaluations().pop().unwrap();
+    let state = session.conversation().read(&evaluation).unwrap().unwrap().state().unwrap();
     assert_eq!(
         (state.prompt_ns.as_str(), state.prompt_key.as_str(), state.turns.len()),
         ("story", "page", 2)

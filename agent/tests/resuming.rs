@@ -55,7 +55,7 @@ fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Erro
 
 /// Returns the committed tools, by the notes that they write.
 fn committed(desk: &Desk) -> Vec<String> {
-    let conversation = desk.session().conversation(EVALUATION).unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap();
     let messages: BTreeMap<_, _> = conversation
         .iter()
         .flat_map(|conversation| conversation.entries())
@@ -66,7 +66,7 @@ fn committed(desk: &Desk) -> Vec<String> {
             _ => None,
         })
         .collect();
-    let log = desk.session().log::<ToolInvocations>().unwrap();
+    let log = desk.session().log().slice::<ToolInvocations>().unwrap();
     let committed = log.iter().map(|item| item.unwrap()).filter(|item| item.outcome == Outcome::Committed);
     let noted = |origin: foldlog::CallOrigin| {
         let call = &messages[&origin.answer].tool_calls[origin.ordinal as usize];
@@ -83,10 +83,10 @@ struct Uncut {
 
 fn uncut(script: &Script) -> Uncut {
     let desk = Desk::new();
-    let before = desk.session().position().unwrap().get();
+    let before = desk.session().log().position().unwrap().get();
     let response = evaluate(&desk, script).unwrap();
     assert!(response.text.starts_with("done"));
-    let records = desk.session().position().unwrap().get() - before;
+    let records = desk.session().log().position().unwrap().get() - before;
     Uncut { sent: desk.sent(EVALUATION), page: desk.page(), records }
 }
 
@@ -98,7 +98,7 @@ fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
     ToolRunner::new(desk.state.clone(), tools).recover(&ExecuteOptions::default()).unwrap();
     let done = committed(desk);
     let ran: Vec<usize> = done.iter().map(|what| desk.ran.times(what)).collect();
-    let conversation = desk.session().conversation(EVALUATION).unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap();
     let answers: Vec<String> = conversation
         .iter()
         .flat_map(|conversation| conversation.messages())
@@ -121,7 +121,7 @@ fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
         (answers.len()..script.answers.len()).collect::<Vec<_>>(),
         "{at}: a recorded answer was asked for again"
     );
-    let kept = desk.session().conversation(EVALUATION).unwrap().unwrap().messages();
+    let kept = desk.session().conversation().read(EVALUATION).unwrap().unwrap().messages();
     let kept: Vec<_> = kept.into_iter().filter(|message| message.role == Role::Assistant).collect();
     for (answer, kept) in answers.iter().zip(kept) {
         assert_eq!(Some(answer), kept.content.as_ref(), "{at}: an answer was replaced");
@@ -144,7 +144,11 @@ fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
         finish(&mut desk, &script, &at, records % 2 == 0);
         assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
         assert_eq!(desk.page(), whole.page, "{at}");
-        assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
+        assert_eq!(
+            desk.session().conversation().resume(Some(EVALUATION)).unwrap().point,
+            ResumePoint::Complete,
+            "{at}"
+        );
     }
 }
 
@@ -204,8 +208,9 @@ fn an_unanswered_parallel_call_runs_when_the_conversation_is_resumed() {
         desk.kill_behind(records);
         assert!(evaluate(&desk, &script).is_err(), "the process was never killed between the two");
         desk.open();
-        let is_between = !desk.session().is_interrupted()
-            && desk.session().resume(Some(EVALUATION)).unwrap().point == ResumePoint::RunTools(vec![1]);
+        let is_between = !desk.session().calls().is_interrupted()
+            && desk.session().conversation().resume(Some(EVALUATION)).unwrap().point
+                == ResumePoint::RunTools(vec![1]);
         if is_between {
             break;
         }
@@ -223,10 +228,10 @@ fn a_complete_evaluation_gives_its_recorded_answer_and_asks_nobody() {
     let (mut desk, script) = (Desk::new(), script());
     let first = evaluate(&desk, &script).unwrap();
     desk.reopen();
-    let records = desk.session().position();
+    let records = desk.session().log().position();
     let again = evaluate(&desk, &script).unwrap();
     assert_eq!(again, first);
-    assert_eq!((script.asked().len(), desk.session().position()), (5, records));
+    assert_eq!((script.asked().len(), desk.session().log().position()), (5, records));
 }
 
 /// It is unknown whether the tool did its work, so it does not run again before a decision.
@@ -239,7 +244,7 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
         desk.kill_behind(records);
         assert!(evaluate(&desk, &script).is_err());
         desk.open();
-        if desk.session().is_interrupted() {
+        if desk.session().calls().is_interrupted() {
             break;
         }
     }
@@ -251,7 +256,10 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
         panic!("it went on")
     };
     assert_eq!((tool.as_str(), desk.ran.times("add one")), ("add", ran));
-    desk.session().settle(operation, &foldlog::Settlement::failed(), "a person", "it did nothing").unwrap();
+    desk.session()
+        .calls()
+        .settle(operation, &foldlog::Settlement::failed(), "a person", "it did nothing")
+        .unwrap();
     evaluate(&desk, &script).unwrap();
     assert_eq!((desk.ran.times("add one"), script.asked().last()), (ran, Some(&1)));
     let sent = desk.sent(EVALUATION);
@@ -269,13 +277,13 @@ fn an_interrupted_call_does_not_run_again_once_its_answer_is_rolled_back() {
         desk.kill_behind(records);
         assert!(evaluate(&desk, &script).is_err(), "no call was ever interrupted");
         desk.open();
-        if desk.session().is_interrupted() {
+        if desk.session().calls().is_interrupted() {
             break;
         }
     }
     // By a process without tools, like the binary.
     ToolRunner::new(desk.state.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
-    let first = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
+    let first = desk.session().conversation().read(EVALUATION).unwrap().unwrap().entries()[0].sequence;
     desk.session().rollback_to(first).unwrap();
     let ran = desk.ran.times("add one");
     let recovered = desk.runner().recover(&ExecuteOptions::default()).unwrap();
@@ -303,7 +311,10 @@ fn a_conversation_of_another_prompt_is_refused_with_both_identities_until_it_is_
     };
     assert_eq!((*recorded).clone(), desk.prompt().identity());
     assert_eq!((*given).clone(), changed.identity());
-    desk.session().accept_prompt(EVALUATION, &recorded, &given, "a person", "it is better").unwrap();
+    desk.session()
+        .conversation()
+        .accept_prompt(EVALUATION, &recorded, &given, "a person", "it is better")
+        .unwrap();
     adapter.evaluate(&changed, &desk.state, options()).unwrap();
     let system = desk.sent(EVALUATION).remove(0);
     assert!(system.content.unwrap().contains("Something else."));
@@ -326,7 +337,7 @@ fn a_conversation_of_a_prompt_in_another_namespace_is_refused_with_and_without_i
         "{refused:?}"
     );
     // A state names its prompt without a digest.
-    let state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    let state = desk.session().conversation().read(EVALUATION).unwrap().unwrap().state().unwrap();
     for record in [true, false] {
         let elsewhere = Desk::new();
         let resume_from = ResumeFrom::Conversation(Box::new(state.clone()));
@@ -344,7 +355,7 @@ fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {
         EvaluateOptions { accept_prompt: Some(acceptance), ..options() }
     };
     let accepted = |desk: &Desk| -> Vec<_> {
-        let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
         let accepted = conversation.entries().iter().filter_map(|entry| match &entry.content {
             EntryContent::PromptAccepted { was, now, by, reason } => {
                 Some((was.clone(), now.clone(), by.clone(), reason.clone()))
@@ -382,7 +393,7 @@ fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {
 fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts_it() {
     let (desk, script) = (Desk::new(), script());
     evaluate(&desk, &script).unwrap();
-    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    let mut state = desk.session().conversation().read(EVALUATION).unwrap().unwrap().state().unwrap();
     state.turns.truncate(1);
     state.prompt_key = "another".to_owned();
     for record in [true, false] {
@@ -398,7 +409,7 @@ fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts
         assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
         let acceptance = PromptAcceptance { by: "a person".to_owned(), reason: "it moved".to_owned() };
         again.adapter().evaluate(&other.prompt(), &other.state, from(Some(acceptance))).unwrap();
-        let conversation = other.session().conversation(EVALUATION).unwrap();
+        let conversation = other.session().conversation().read(EVALUATION).unwrap();
         assert_eq!(conversation.is_some(), record);
         if let Some(conversation) = conversation {
             assert_eq!(conversation.prompt(), Some(&other.prompt().identity()));
@@ -415,14 +426,16 @@ fn a_conversation_without_a_digest_of_its_prompt_goes_on_with_the_prompt_of_its_
     desk.kill_behind(24);
     evaluate(&desk, &script).unwrap_err();
     desk.reopen();
-    let held = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    let held = desk.session().conversation().read(EVALUATION).unwrap().unwrap().state().unwrap();
     assert!(!held.turns.is_empty());
-    let mut export = serde_json::from_str(&desk.session().export().unwrap().to_json().unwrap()).unwrap();
+    let mut export =
+        serde_json::from_str(&desk.session().log().export().unwrap().to_json().unwrap()).unwrap();
     without_digests(&mut export);
     let export = Export::from_json(&export.to_string()).unwrap();
     let imported = desk.store().import(&export, &types(), ImportOptions::default()).unwrap();
     let elsewhere = Desk { id: imported.id(), state: story::state_of(imported), ..Desk::new() };
-    let renderings = || elsewhere.session().log::<foldlog_agent::events::PromptRenderings>().unwrap().len();
+    let renderings =
+        || elsewhere.session().log().slice::<foldlog_agent::events::PromptRenderings>().unwrap().len();
     let (rendered, turns) = (renderings(), script.asked().len());
     let other = foldlog_agent::Prompt::text("story", "another page").with_tools(desk.tools());
     let refused = script.adapter().evaluate(&other, &elsewhere.state, options());
@@ -453,7 +466,7 @@ fn without_digests(json: &mut serde_json::Value) {
 fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
     let (desk, script) = (Desk::new(), script());
     evaluate(&desk, &script).unwrap();
-    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    let mut state = desk.session().conversation().read(EVALUATION).unwrap().unwrap().state().unwrap();
     state.turns.truncate(1);
     state.turns[0].tool_messages.pop();
     for record in [true, false] {
@@ -464,7 +477,7 @@ fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
         let response = again.adapter().evaluate(&other.prompt(), &other.state, options).unwrap();
         assert_eq!((response.evaluation_id.as_str(), again.asked()), (EVALUATION, vec![1, 2, 3, 4]));
         assert_eq!(other.ran.times("add x"), 0, "nobody knows whether it ran");
-        let point = other.session().resume(None).unwrap().point;
+        let point = other.session().conversation().resume(None).unwrap().point;
         assert_eq!(point == ResumePoint::NotRecorded, !record);
         if record {
             let unknown = other.sent(EVALUATION).remove(5);
@@ -480,7 +493,7 @@ fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
 fn an_import_that_is_killed_is_done_by_the_next_process() {
     let (desk, script) = (Desk::new(), script());
     evaluate(&desk, &script).unwrap();
-    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    let mut state = desk.session().conversation().read(EVALUATION).unwrap().unwrap().state().unwrap();
     state.turns.truncate(2);
     let from = || EvaluateOptions {
         resume_from: ResumeFrom::Conversation(Box::new(state.clone())),
@@ -504,7 +517,7 @@ fn an_import_that_is_killed_is_done_by_the_next_process() {
         desk.kill_behind(records);
         imports(&desk, &script).unwrap_err();
         desk.reopen();
-        let held = desk.session().conversation(EVALUATION).unwrap().map_or(0, |held| {
+        let held = desk.session().conversation().read(EVALUATION).unwrap().map_or(0, |held| {
             held.messages().iter().filter(|message| message.role == Role::Assistant).count()
         });
         evaluate(&desk, &script).unwrap();
@@ -523,23 +536,23 @@ fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
-    session.record_input(&NewInput::user("one", "go")).unwrap();
+    session.conversation().record_input(&NewInput::user("one", "go")).unwrap();
     let calls = vec![ToolCallRecord { call_id: "a".into(), name: "add".into(), arguments: "{}".into() }];
     let answer = NewAnswer { evaluation_id: "one".to_owned(), calls, ..NewAnswer::default() };
-    let answer = session.record_answer(&answer).unwrap();
+    let answer = session.conversation().record_answer(&answer).unwrap();
     let origin = CallOrigin { answer, ordinal: 0 };
     let failed = NewInput { is_error: true, ..NewInput::tool_result("one", origin, "a", "no") };
-    session.record_input(&failed).unwrap();
-    session.record_turn("one", false).unwrap();
+    session.conversation().record_input(&failed).unwrap();
+    session.conversation().record_turn("one", false).unwrap();
     let sent = |session: &Session| -> Vec<Said> {
-        let conversation = session.conversation("one").unwrap().unwrap();
+        let conversation = session.conversation().read("one").unwrap().unwrap();
         conversation.sent_messages().iter().map(Said::of).collect()
     };
     let before = sent(&session);
     assert!(before[2].is_error);
-    let state = session.conversation("one").unwrap().unwrap().state().unwrap();
+    let state = session.conversation().read("one").unwrap().unwrap().state().unwrap();
     assert_eq!((state.system_message.content.as_deref(), state.turns.len()), (None, 1));
-    let json = session.export().unwrap().to_json().unwrap();
+    let json = session.log().export().unwrap().to_json().unwrap();
     let export = Export::from_json(&json).unwrap();
     let imported = store.import(&export, &types(), ImportOptions::default()).unwrap();
     assert_eq!(sent(&imported), before);

@@ -32,7 +32,7 @@ fn script() -> Script {
 
 /// Returns the number of answers in the log; `None` once the process was killed.
 fn answered(session: &Session) -> Option<usize> {
-    let conversation = session.conversation(EVALUATION).ok()??;
+    let conversation = session.conversation().read(EVALUATION).ok()??;
     let is_answer = |entry: &&ConversationRecord| matches!(entry.content, EntryContent::Answer { .. });
     Some(conversation.entries().iter().filter(is_answer).count())
 }
@@ -81,7 +81,7 @@ fn texts(desk: &Desk) -> Vec<String> {
 
 /// Returns the range and the reason of each shortening in the log.
 fn shortened(desk: &Desk) -> Vec<(SequenceNumber, SequenceNumber, String)> {
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let of = |entry: &ConversationRecord| match &entry.content {
         EntryContent::Shortened { from, to, reason, .. } => Some((*from, *to, reason.clone())),
         _ => None,
@@ -112,7 +112,7 @@ fn a_conversation_is_shortened_at_the_threshold_of_tokens_and_the_log_keeps_ever
     assert_eq!(shortened(&desk).len(), 1);
     assert_eq!(shortened(&desk)[0].2, "threshold");
     assert_eq!(texts(&desk), [TEXT, "three", "it broke", "added 3", "four", "added 4", "done"]);
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     assert_eq!(conversation.messages().len(), 1 + 5 + 6, "the log holds every message as it was");
     assert_eq!(conversation.sent_messages()[0].role, Role::System, "the system message stays");
     assert_eq!(desk.page(), ["1", "2", "3", "4"]);
@@ -212,7 +212,7 @@ fn a_range_that_parts_a_call_from_its_result_is_refused_and_names_both() {
         let shorten =
             ShortenOptions { messages: Some(4), ..ShortenOptions::at_overflow(Asks(part, Arc::default())) };
         let error = evaluate(&desk, &script(), Some(shorten)).unwrap_err();
-        let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
         let (answer, _) = conversation.last_answer().unwrap();
         let result =
             conversation.sent_entries().into_iter().find(|sent| sent.answer.is_some()).unwrap().sequence;
@@ -323,7 +323,7 @@ fn a_message_that_came_late_is_not_replaced_unread() {
     let provider = ScriptedProvider::from_fn(move |_| {
         let at = answered(&session).unwrap();
         if at == 2 {
-            session.record_input(&NewInput::user(EVALUATION, "hurry up")).unwrap();
+            session.conversation().record_input(&NewInput::user(EVALUATION, "hurry up")).unwrap();
         }
         let (text, calls) = answers.answers[at].clone();
         ScriptedReply::Answer(ProviderAnswer { content: Some(text), calls, ..ProviderAnswer::default() })

@@ -18,7 +18,7 @@ fn options<'a>(evaluation: &str) -> EvaluateOptions<'a> {
 }
 
 fn state(desk: &Desk, evaluation: &str) -> ConversationState {
-    desk.session().conversation(evaluation).unwrap().unwrap().state().unwrap()
+    desk.session().conversation().read(evaluation).unwrap().unwrap().state().unwrap()
 }
 
 /// Two turns: one with two calls, whose arguments no encoder would write this way, and an answer.
@@ -93,7 +93,7 @@ fn conversation_state() {
     script.adapter().evaluate(&desk.prompt(), &desk.state, options("two")).unwrap();
     assert_eq!(state(&desk, "one"), first, "another evaluation has a conversation of its own");
     assert_eq!(state(&desk, "two").turns.len(), 1);
-    assert_eq!(desk.session().evaluations(), ["one", "two"]);
+    assert_eq!(desk.session().conversation().evaluations(), ["one", "two"]);
 }
 
 /// "ConversationState": an imported state is the same state, ids and times included, by an export
@@ -102,12 +102,12 @@ fn conversation_state() {
 fn an_imported_conversation_state_keeps_its_ids_and_times() {
     let (desk, state) = evaluated();
     let types = story::types();
-    let export = desk.session().export().unwrap();
+    let export = desk.session().log().export().unwrap();
     let elsewhere = Desk::new();
     let imported = elsewhere.store().import(&export, &types, ImportOptions::default()).unwrap();
     let imported = Desk { id: imported.id(), state: story::state_of(imported), ..elsewhere };
     assert_eq!(self::state(&imported, "one"), state);
-    let again = imported.session().export().unwrap();
+    let again = imported.session().log().export().unwrap();
     let conversations = |export: &foldlog::Export| -> Vec<_> {
         export
             .slices
@@ -135,7 +135,7 @@ fn an_imported_conversation_state_keeps_its_ids_and_times() {
 #[test]
 fn state_to_messages() {
     let (desk, _) = evaluated();
-    let sent = desk.session().conversation("one").unwrap().unwrap().sent_messages();
+    let sent = desk.session().conversation().read("one").unwrap().unwrap().sent_messages();
     let messages: Value = serde_json::from_str(&render_openai(&sent)).unwrap();
     let call = |id: &str, name: &str, arguments: &str| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
     let expected = json!([
@@ -156,7 +156,7 @@ fn state_to_messages() {
 #[test]
 fn resume_behavior() {
     let mut desk = Desk::new();
-    let renderings = |desk: &Desk| desk.session().log::<PromptRenderings>().unwrap().len();
+    let renderings = |desk: &Desk| desk.session().log().slice::<PromptRenderings>().unwrap().len();
     let cut = vec![
         ScriptedReply::calls([("c1", "add", "{\"text\":\"x\"}")]),
         ScriptedReply::fail(ProviderErrorKind::BadRequest, "the process ends here"),

@@ -40,7 +40,7 @@ fn answer(desk: &Desk, asked: &PendingQuestion) -> foldlog::Result<()> {
         _ if asked.question == "Add no?" => Settlement::failed().showing("No."),
         _ => Settlement::approved(asked.digest),
     };
-    desk.session().settle(asked.operation, &settlement, "Ada", "").map(drop)
+    desk.session().calls().settle(asked.operation, &settlement, "Ada", "").map(drop)
 }
 
 /// Evaluates until the end, and answers each question on the way. Returns the number of
@@ -53,9 +53,9 @@ fn finish(desk: &Desk, script: &Script) -> usize {
                 return suspended;
             }
             Err(Error::Suspended { operations, calls }) => {
-                let pending = desk.session().pending_questions().unwrap();
+                let pending = desk.session().calls().pending_questions().unwrap();
                 assert!(!pending.is_empty() && calls.len() == operations.len());
-                let resume = desk.session().resume(Some(EVALUATION)).unwrap();
+                let resume = desk.session().conversation().resume(Some(EVALUATION)).unwrap();
                 assert_eq!(resume.point, ResumePoint::NeedsSettle(operations));
                 pending.iter().for_each(|asked| answer(desk, asked).unwrap());
             }
@@ -74,7 +74,7 @@ fn the_provider_waits_for_the_answers_while_the_other_calls_run() {
     assert_eq!((desk.page(), script.asked()), (vec!["x".to_owned()], vec![0]), "the sibling has run");
     let Err(error @ Error::Suspended { .. }) = evaluate(&desk, &script) else { panic!("it still asks") };
     let text = error.to_string();
-    assert!(text.contains("`Session::settle`, and resume") && text.contains("Add a?"), "{text}");
+    assert!(text.contains("`SessionCalls::settle`, and resume") && text.contains("Add a?"), "{text}");
     assert_eq!(finish(&desk, &script), 3);
     assert_eq!(script.asked(), [0, 1, 2, 3], "each answer was asked for once");
     assert_eq!(desk.page(), ["x", "a", "b", "d"]);
@@ -89,15 +89,15 @@ fn the_provider_waits_for_the_answers_while_the_other_calls_run() {
 #[test]
 fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_not_been() {
     let (whole, of_whole) = (Desk::new(), script());
-    let before = whole.session().position().unwrap().get();
+    let before = whole.session().log().position().unwrap().get();
     finish(&whole, &of_whole);
-    let records = whole.session().position().unwrap().get() - before;
+    let records = whole.session().log().position().unwrap().get() - before;
     for killed in 1..records {
         let (mut desk, script) = (Desk::new(), script());
         desk.kill_behind(killed);
         // The answering person is part of the process, and is lost with it.
         while let Err(Error::Suspended { .. }) = evaluate(&desk, &script) {
-            let pending = desk.session().pending_questions().unwrap_or_default();
+            let pending = desk.session().calls().pending_questions().unwrap_or_default();
             if pending.is_empty() || pending.iter().any(|asked| answer(&desk, asked).is_err()) {
                 break;
             }
@@ -108,7 +108,11 @@ fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_n
         assert_eq!(desk.sent(EVALUATION), whole.sent(EVALUATION), "{at}");
         assert_eq!(desk.page().len(), whole.page().len(), "{at}");
         assert!(desk.ran.times("ask no") == 0, "{at}");
-        assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
+        assert_eq!(
+            desk.session().conversation().resume(Some(EVALUATION)).unwrap().point,
+            ResumePoint::Complete,
+            "{at}"
+        );
     }
 }
 
@@ -143,14 +147,14 @@ fn a_tool_whose_conversation_asks_is_rolled_back_and_runs_again_once_that_is_ans
     let Err(Error::Suspended { calls, .. }) = run(&desk) else { panic!("the child asks") };
     assert_eq!((calls.len(), calls[0].question.as_str()), (1, "Add within?"));
     assert_ne!(calls[0].session, desk.id, "the child's session holds the question");
-    assert_eq!((desk.page(), desk.session().pending_questions().unwrap()), (vec![], vec![]));
+    assert_eq!((desk.page(), desk.session().calls().pending_questions().unwrap()), (vec![], vec![]));
     let again = run(&desk);
     assert!(matches!(&again, Err(Error::Suspended { calls: again, .. }) if *again == calls), "{again:?}");
 
     desk.reopen();
     let store = desk.store();
     let (session, operation) = (calls[0].session, calls[0].operation);
-    let digest = store.open_untyped(session).unwrap().pending_questions().unwrap()[0].digest;
+    let digest = store.open_untyped(session).unwrap().calls().pending_questions().unwrap()[0].digest;
     store.settle(session, operation, &Settlement::approved(digest), "Ada", "").unwrap();
     let response = run(&desk).unwrap();
     assert!(response.text.starts_with("done"));
@@ -167,7 +171,7 @@ fn a_hosts_own_call_is_suspended_in_the_same_way() {
     let call = foldlog::tools::ToolCall::new("ask", r#"{"text":"a"}"#);
     let asked = runner.execute(&call, &ExecuteOptions::default());
     assert!(matches!(asked, Err(EngineError::Suspended { .. })), "{asked:?}");
-    answer(&desk, &desk.session().pending_questions().unwrap()[0]).unwrap();
+    answer(&desk, &desk.session().calls().pending_questions().unwrap()[0]).unwrap();
     runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(desk.page(), ["a"]);
 }

@@ -23,7 +23,7 @@ pub fn backup(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
     let steps = mib * STEPS_IN_A_MIB;
     let store = store_without_images(&dir.join("store"))?;
     let session = settled(&store, &append_types()?, 0..steps)?;
-    let param = format!("{} MiB, {steps} records", session.log_bytes() >> 20);
+    let param = format!("{} MiB, {steps} records", session.log().bytes() >> 20);
     let written = Cell::new(steps);
     let [first, later, plain, durable] = take_turns(
         BACKUP_ROUNDS,

@@ -86,7 +86,7 @@ fn runner(session: &Session) -> Result<ToolRunner> {
 fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
     let session = runner.state().session();
     let evaluation_id = || EVALUATION.to_owned();
-    let request = session.record_request(&NewRequest {
+    let request = session.conversation().record_request(&NewRequest {
         evaluation_id: evaluation_id(),
         attempt: 1,
         ..NewRequest::default()
@@ -96,7 +96,7 @@ fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Res
         name: Empty::NAME.to_owned(),
         arguments: "{}".to_owned(),
     };
-    let answer = session.record_answer(&NewAnswer {
+    let answer = session.conversation().record_answer(&NewAnswer {
         evaluation_id: evaluation_id(),
         request: Some(request),
         content: Some("Both of them are to be looked at first.".to_owned()),
@@ -110,7 +110,7 @@ fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Res
         runner.execute(&call, &ExecuteOptions::default())?;
         recorded(2)?;
     }
-    session.record_turn(EVALUATION, false)?;
+    session.conversation().record_turn(EVALUATION, false)?;
     recorded(1)
 }
 
@@ -119,7 +119,7 @@ fn turn(runner: &ToolRunner, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Res
 fn held(store: &Store, turns: u64, recorded: &mut dyn FnMut(u64) -> Result<()>) -> Result<(Uuid, Round)> {
     let session = store.create(&types()?)?;
     let id = session.id();
-    session.record_input(&NewInput::user(EVALUATION, "What is there to be done?"))?;
+    session.conversation().record_input(&NewInput::user(EVALUATION, "What is there to be done?"))?;
     let runner = runner(&session)?;
     let round = timed(turns, || (0..turns).try_for_each(|_| turn(&runner, recorded)))?;
     drop(runner);
@@ -176,11 +176,12 @@ fn resume(dir: &Path) -> Result<Vec<BenchRow>> {
         let mut session = None;
         let round = timed(1, || {
             let opened = store.open_session(id, &types)?;
-            if opened.resume(Some(EVALUATION))?.point != ResumePoint::AwaitProvider {
+            if opened.conversation().resume(Some(EVALUATION))?.point != ResumePoint::AwaitProvider {
                 return Err("the conversation does not go on with the provider".into());
             }
             if reads {
-                let conversation = opened.conversation(EVALUATION)?.ok_or("there is no conversation")?;
+                let conversation =
+                    opened.conversation().read(EVALUATION)?.ok_or("there is no conversation")?;
                 std::hint::black_box(conversation.sent_messages());
             }
             session = Some(opened);
@@ -225,8 +226,10 @@ fn transcript(dir: &Path) -> Result<BenchRow> {
     let store = store(dir, Durability::Process)?;
     let session = store.create(&types()?)?;
     for number in 0..MESSAGES / 2 {
-        session.record_input(&NewInput::user(EVALUATION, format!("What about number {number}, and why?")))?;
-        session.record_answer(&NewAnswer {
+        session
+            .conversation()
+            .record_input(&NewInput::user(EVALUATION, format!("What about number {number}, and why?")))?;
+        session.conversation().record_answer(&NewAnswer {
             evaluation_id: EVALUATION.to_owned(),
             content: Some(format!("Number {number} is as it should be, since nothing speaks against it.")),
             ..NewAnswer::default()

@@ -208,7 +208,7 @@ fn complete(session: &Session, tasks: u64) -> Result<()> {
 fn validation(dir: &Path) -> Result<BenchRow> {
     let session = with_tasks(&store(dir)?, MANY)?;
     complete(&session, MANY)?;
-    let position = session.position().unwrap_or_default();
+    let position = session.log().position().unwrap_or_default();
     let state = SessionState::at(&LogReader::open(session.dir())?, position, &WorkspaceStores::none())?;
     let validator = StateValidator::new();
     let mut validated = || {
@@ -225,8 +225,10 @@ fn validation(dir: &Path) -> Result<BenchRow> {
 fn exported(dir: &Path) -> Result<Session> {
     let session = with_tasks(&store(dir)?, EXPORTED)?;
     for number in 0..EXPORTED / 2 {
-        session.record_input(&NewInput::user("measured", format!("What about number {number}, and why?")))?;
-        session.record_answer(&NewAnswer {
+        session
+            .conversation()
+            .record_input(&NewInput::user("measured", format!("What about number {number}, and why?")))?;
+        session.conversation().record_answer(&NewAnswer {
             evaluation_id: "measured".to_owned(),
             content: Some(format!("Number {number} is as it should be, since nothing speaks against it.")),
             ..NewAnswer::default()
@@ -276,7 +278,7 @@ type Export = fn(&mut ExportRounds<'_>) -> Result<Round>;
 fn from_log(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
-        let position = exporting.session.position().unwrap_or_default();
+        let position = exporting.session.log().position().unwrap_or_default();
         export_session(
             &log,
             position,
@@ -292,7 +294,7 @@ fn from_log(exporting: &mut ExportRounds<'_>) -> Result<Round> {
 fn from_log_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
-        let position = exporting.session.position().unwrap_or_default();
+        let position = exporting.session.log().position().unwrap_or_default();
         exporting.exporter.export_session(&log, position, &WorkspaceStores::none())?;
         Ok(())
     })
@@ -301,7 +303,7 @@ fn from_log_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
 /// Reads the input of an export.
 fn read(exporting: &ExportRounds<'_>) -> Result<(SequenceNumber, SessionState, Vec<StateUpdate>)> {
     let (log, stores) = (LogReader::open(exporting.session.dir())?, WorkspaceStores::none());
-    let position = exporting.session.position().unwrap_or_default();
+    let position = exporting.session.log().position().unwrap_or_default();
     let state = SessionState::at(&log, position, &stores)?;
     Ok((position, state, StateUpdate::list(&log, position, &stores)?))
 }
@@ -323,7 +325,7 @@ fn from_state_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
 /// Measures the reading part of an export.
 fn readings(session: &Session, param: &str) -> Result<Vec<BenchRow>> {
     let (log, stores) = (LogReader::open(session.dir())?, WorkspaceStores::none());
-    let position = session.position().unwrap_or_default();
+    let position = session.log().position().unwrap_or_default();
     let [opened, state, updates] = take_turns(
         EXPORT_ROUNDS,
         [

@@ -47,7 +47,7 @@ pub fn fork(dir: &Path) -> Result<Vec<BenchRow>> {
     let short = settled(&store, &types, 0..FEW)?;
     let long = settled(&store, &types, 0..MANY)?;
     let forked = |parent: &Session| {
-        let last = parent.position().unwrap_or_default();
+        let last = parent.log().position().unwrap_or_default();
         let mut fork = None;
         let ns = timed(1, || {
             fork = Some(store.fork(parent.id(), last, &types, SessionOptions::default())?);

@@ -174,7 +174,7 @@ pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     let count = sessions.len() as u64;
     let [anonymous, file_pages] = [resident_kib(ANONYMOUS)?, resident_kib(FILE_PAGES)?];
     let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / count as f64;
-    let data = sessions.iter().map(Session::log_bytes).sum::<u64>() as f64 / count as f64;
+    let data = sessions.iter().map(|session| session.log().bytes()).sum::<u64>() as f64 / count as f64;
     let taken = SessionFootprint {
         disk: allocated(path)? as f64 / count as f64 - data,
         memory: each(anonymous, before.0) * KIB - data,
@@ -254,7 +254,7 @@ fn long_log(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
         }],
     )?;
     let session = store.open_session(id, &types)?;
-    let log_bytes = session.log_bytes() as f64;
+    let log_bytes = session.log().bytes() as f64;
     fill(&session, (0..BEHIND).map(|number| number % LIVE))?;
     session.close()?;
     let [behind, tail] = take_turns(
@@ -369,7 +369,7 @@ fn crashes(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     })?;
     let each = allocated(dir)?.saturating_sub(before) as f64 / steps as f64;
     let session = store.open_session(id, &types)?;
-    let records = session.position().map_or(0, u64::from) + 1;
+    let records = session.log().position().map_or(0, u64::from) + 1;
     if records < LIVE + steps * BETWEEN_CRASHES {
         return Err(format!("only {records} records are left after {steps} crashes").into());
     }

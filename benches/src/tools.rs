@@ -114,7 +114,7 @@ fn runner_with(store: &Store, tools: ToolRegistry) -> Result<ToolRunner> {
 fn record_bytes(runner: &ToolRunner) -> Result<u64> {
     let report = runner.execute(&call(), &ExecuteOptions::default())?;
     let mut bytes = 0;
-    runner.state().session().records(report.begin, report.end, |record| {
+    runner.state().session().log().records(report.begin, report.end, |record| {
         bytes += record.body.len() as u64;
         Ok(())
     })?;

@@ -111,9 +111,10 @@ pub use options::{
     UndeclaredEvents,
 };
 pub use session::{
-    AbandonedCall, ConversationFollower, DecisionWait, DecisionsTaken, LogView, RecordNotification,
-    RecordedReply, RecoveryReport, RefusedDecision, RollbackReport, Session, Settlement, SliceState,
-    Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription, TakenDecision,
+    AbandonedCall, ConversationFollower, DecisionWait, DecisionsTaken, DynamicSession, LogView,
+    RecordNotification, RecordedReply, RecoveryReport, RefusedDecision, RollbackReport, Session,
+    SessionCalls, SessionConversation, SessionLog, Settlement, SliceState, Snapshot, SnapshotOptions, State,
+    StoredItem, SubscriberPanic, Subscription, TakenDecision,
 };
 /// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer strings
 /// are reference counted.

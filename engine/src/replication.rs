@@ -70,7 +70,7 @@
 //!    the session is opened; records appended under another name never are.
 //! 2. An object is put before any record that names it. The same applies to the objects of a
 //!    workspace's capture, if the session stores it in
-//!    [`captures_dir`](crate::Session::captures_dir) and the replicator [stores
+//!    [`captures_dir`](crate::SessionLog::captures_dir) and the replicator [stores
 //!    captures](Replicator::holds_captures).
 //! 3. After [`ReplicaError::Fenced`] the session rejects writes, and its running calls are
 //!    cancelled. After any other failure it takes none until it is opened again, because the state

@@ -39,11 +39,11 @@ fn held(notes: u64) -> (usize, usize) {
     for n in 0..notes {
         session.dispatch(Noted { text: format!("{n:06} {}", "x".repeat(193)) }).unwrap();
     }
-    assert_eq!(session.log::<Notes>().unwrap().len(), notes);
+    assert_eq!(session.log().slice::<Notes>().unwrap().len(), notes);
     let written = HEAP.allocated().saturating_sub(before);
     session.close().unwrap();
     let session = store.open_session(id, &types).unwrap();
-    let log = session.log::<Notes>().unwrap();
+    let log = session.log().slice::<Notes>().unwrap();
     assert!(log.get(notes / 2).unwrap().unwrap().text.starts_with(&format!("{:06}", notes / 2)));
     drop(log);
     (written, HEAP.allocated().saturating_sub(before))

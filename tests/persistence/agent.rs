@@ -198,7 +198,7 @@ impl Agent {
     }
 
     pub(super) fn position(&self) -> SequenceNumber {
-        self.session.position().unwrap()
+        self.session.log().position().unwrap()
     }
 
     pub(super) fn log(&self) -> LogReader {

@@ -32,7 +32,7 @@ fn imported(tree: &Path, store: &Store) -> ImportedSession {
 
 fn state(session: &Session) -> SessionState {
     let log = LogReader::open(session.dir()).unwrap();
-    SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap()
+    SessionState::at(&log, session.log().position().unwrap(), &WorkspaceStores::none()).unwrap()
 }
 
 /// Returns the checkpoints in a session's tree, except the last one, which contains the engine's
@@ -104,7 +104,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
         let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
         let session = store.import(&export, &types(), options).unwrap();
         let log = store.read_log(session.id()).unwrap();
-        let there = SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap();
+        let there =
+            SessionState::at(&log, session.log().position().unwrap(), &WorkspaceStores::none()).unwrap();
         assert_eq!(there.task_tree, state.task_tree);
         assert_eq!(
             there.claude_context.conversation_history.messages_len(),
@@ -126,7 +127,8 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     let (log, to) = (other.read_log(session.id()).unwrap(), directory.path().join("again"));
     std::fs::create_dir(&to).unwrap();
     let compression = by(CompressionAlgorithm::None);
-    export_session(&log, session.position().unwrap(), &WorkspaceStores::none(), &to, &compression).unwrap();
+    export_session(&log, session.log().position().unwrap(), &WorkspaceStores::none(), &to, &compression)
+        .unwrap();
     let again = import(&to).unwrap();
     let snapshot: serde_json::Value = again.checkpoints[0].state_snapshot().unwrap();
     assert_eq!(snapshot["state"], "log");
@@ -435,11 +437,11 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
 
     // The imported ones are history, and are exported as such.
     let log = store.read_log(session.id()).unwrap();
-    let had = history(&directory.path().join("had"), &log, session.position().unwrap());
+    let had = history(&directory.path().join("had"), &log, session.log().position().unwrap());
     assert_eq!(had.iter().map(|one| one.session_id).collect::<Vec<_>>(), [agent.session.id()]);
     checkpoints.create(None).unwrap();
     let log = store.read_log(session.id()).unwrap();
-    let both = history(&directory.path().join("both"), &log, session.position().unwrap());
+    let both = history(&directory.path().join("both"), &log, session.log().position().unwrap());
     let sessions: Vec<_> = both.iter().map(|one| (one.session_id, one.id.0)).collect();
     assert_eq!(sessions, [(agent.session.id(), 1), (session.id(), 1)]);
 
@@ -458,14 +460,17 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     let log = LogReader::open(session.dir()).unwrap();
     let again = directory.path().join("again");
     std::fs::create_dir(&again).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     let compression = by(CompressionAlgorithm::None);
     export_session(&log, position, &WorkspaceStores::none(), &again, &compression).unwrap();
     let twice = imported(&again, &store);
     assert_eq!((twice.differing, twice.exported), (Vec::new(), after));
     // Both sessions are reported as imported.
     assert_eq!(unfinished_imports(&store).unwrap(), []);
-    let slices = twice.session.export_at(twice.session.position().unwrap(), &BTreeSet::from([Policy::Log]));
+    let slices = twice
+        .session
+        .log()
+        .export_at(twice.session.log().position().unwrap(), &BTreeSet::from([Policy::Log]));
     let slices = slices.unwrap().slices;
     let states = slices.iter().find(|slice| slice.slice_type == "imported_states").unwrap();
     assert_eq!(states.items.len(), 1, "a state is not carried along with each import");

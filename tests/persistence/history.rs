@@ -110,7 +110,7 @@ impl History {
     }
 
     fn position(&self) -> u64 {
-        self.world.session().position().unwrap().get()
+        self.world.session().log().position().unwrap().get()
     }
 
     fn note(&mut self) {
@@ -142,14 +142,14 @@ impl History {
             Action::Converse { conversation, word } => {
                 let (id, session) = (format!("talk_{conversation}"), self.world.session());
                 let (asked, answered) = (format!("{word}?"), format!("{word}."));
-                session.record_input(&NewInput::new(&id, Role::User, &asked)).unwrap();
+                session.conversation().record_input(&NewInput::new(&id, Role::User, &asked)).unwrap();
                 let answer = NewAnswer {
                     evaluation_id: id.clone(),
                     content: Some(answered.clone()),
                     ..NewAnswer::default()
                 };
-                session.record_answer(&answer).unwrap();
-                session.record_turn(&id, true).unwrap();
+                session.conversation().record_answer(&answer).unwrap();
+                session.conversation().record_turn(&id, true).unwrap();
                 self.told.said.entry(id).or_default().extend([asked, answered]);
             }
             Action::Checkpoint => {

@@ -283,7 +283,7 @@ impl World {
     }
 
     pub(super) fn note(&mut self) {
-        let position = self.session().position().unwrap();
+        let position = self.session().log().position().unwrap();
         self.past.insert(position.get(), self.model.clone());
     }
 
@@ -348,14 +348,14 @@ impl World {
                 self.session = Some(self.store.open_session(id, &types()).unwrap());
             }
             event => {
-                let before = self.session().position();
+                let before = self.session().log().position();
                 let taken = self.model.clone().take(event);
                 let dispatched = self.dispatch(event);
                 assert_eq!(dispatched.is_ok(), taken, "{event:?}: {dispatched:?}");
                 if taken {
                     self.model.take(event);
                 } else {
-                    assert_eq!(self.session().position(), before, "what is refused is not recorded");
+                    assert_eq!(self.session().log().position(), before, "what is refused is not recorded");
                     return;
                 }
             }

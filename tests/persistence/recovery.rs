@@ -242,9 +242,9 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
             (tree.tasks.len() as u64, tree.count(Completed)),
             (outlook.tasks, outlook.completed_tasks)
         );
-        let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
+        let last = session.log().slice::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
         assert_eq!((last.by.as_str(), last.reason.as_str()), ("ada", "the machine died"));
-        let end = session.position().unwrap();
+        let end = session.log().position().unwrap();
         session.close().unwrap();
         let log = foldlog::inspect::LogReader::open(store.session_dir(recovered.session)).unwrap();
         let state = SessionState::at(&log, end, &WorkspaceStores::none()).unwrap();
@@ -468,9 +468,9 @@ fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() 
     assert!(lost.contains("what `workspace` was before the open call: it stays as the call"), "{lost}");
     assert_eq!(to.session_ids().unwrap(), [recovered.session]);
     let (session, _) = open_without_host(&to, recovered.session).unwrap();
-    assert!(!session.is_interrupted());
+    assert!(!session.calls().is_interrupted());
     assert_eq!(TaskTreeState::from_session(&session).unwrap().tasks.len(), 1);
-    let action = session.log::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
+    let action = session.log().slice::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
     assert_eq!(action.lost, recovered.lost);
     session.close().unwrap();
     let log = to.read_log(recovered.session).unwrap();
@@ -506,7 +506,7 @@ fn a_restore_that_is_refused_says_so() {
     let options = RestoreOptions { with_resources: true, ..RestoreOptions::default() };
     let error = manager.restore_from_checkpoint(checkpoint.id, &options).unwrap_err();
     assert!(matches!(error, Error::Engine(foldlog::Error::SnapshotMismatch(_))), "{error}");
-    let actions = agent.session.log::<RecoveryActions>().unwrap().tail(2).unwrap();
+    let actions = agent.session.log().slice::<RecoveryActions>().unwrap().tail(2).unwrap();
     let told: Vec<_> = actions.iter().map(|one| one.action.as_str()).collect();
     assert_eq!(told, [RecoveryAction::RESTORE, RecoveryAction::RESTORE_FAILED]);
     assert_eq!(actions[1].lost, [error.to_string()]);

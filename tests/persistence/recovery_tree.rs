@@ -151,16 +151,19 @@ fn conversations_and_changes_go_as_far_as_their_sound_chunks() {
     create(&session, task("a")).unwrap();
     for number in 0..600 {
         let text = format!("message {number}");
-        session.record_input(&NewInput::new("long", Role::User, text)).unwrap();
+        session.conversation().record_input(&NewInput::new("long", Role::User, text)).unwrap();
     }
-    session.record_input(&NewInput::new("short", Role::User, "hello")).unwrap();
+    session.conversation().record_input(&NewInput::new("short", Role::User, "hello")).unwrap();
     for evaluation in ["long", "short"] {
         let (evaluation_id, content) = (evaluation.to_owned(), Some("I see.".to_owned()));
-        session.record_answer(&NewAnswer { evaluation_id, content, ..NewAnswer::default() }).unwrap();
-        session.record_turn(evaluation, true).unwrap();
+        session
+            .conversation()
+            .record_answer(&NewAnswer { evaluation_id, content, ..NewAnswer::default() })
+            .unwrap();
+        session.conversation().record_turn(evaluation, true).unwrap();
     }
     let directory = tempfile::tempdir().unwrap();
-    let (log, position) = (store.read_log(session.id()).unwrap(), session.position().unwrap());
+    let (log, position) = (store.read_log(session.id()).unwrap(), session.log().position().unwrap());
     let compression = by(CompressionAlgorithm::None);
     export_session(&log, position, &WorkspaceStores::none(), directory.path(), &compression).unwrap();
     let dir = tree_of(directory.path(), session.id());

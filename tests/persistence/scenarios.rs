@@ -576,7 +576,7 @@ fn s16_sessions_of_one_workspace_do_not_meet() {
             agent.start("a");
             // One is exported, rolled back and damaged; the other remains unchanged.
             let (compression, to) = (StateCompression::default(), tree_of(agent));
-            let position = other.position().unwrap();
+            let position = other.log().position().unwrap();
             let log = LogReader::open(other.dir()).unwrap();
             export_session(&log, position, &WorkspaceStores::none(), &to, &compression).unwrap();
             export_session(&agent.log(), agent.position(), &agent.stores(), &to, &compression).unwrap();

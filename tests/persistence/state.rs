@@ -229,7 +229,7 @@ fn a_session_that_declares_nothing_of_this_has_an_empty_state() {
     let (store, _) = store_on(&disk, false);
     let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let log = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
-    let state = SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap();
+    let state = SessionState::at(&log, session.log().position().unwrap(), &WorkspaceStores::none()).unwrap();
     let mut empty = SessionState::empty(session.id(), state.created_at);
     empty.resource_usage = state.resource_usage;
     assert_eq!(state, empty);

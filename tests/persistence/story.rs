@@ -221,7 +221,7 @@ impl Life {
 
     /// Goes back to the latest checkpoint, once, halfway through the story.
     fn restores(&self) -> bool {
-        let actions = self.session().log::<RecoveryActions>().unwrap();
+        let actions = self.session().log().slice::<RecoveryActions>().unwrap();
         let is_done = |action: &str| actions.iter().any(|one| one.unwrap().action == action);
         if is_done(RecoveryAction::RESTORED) {
             return false;

@@ -44,12 +44,12 @@ fn each_transition_of_the_table_holds_and_no_other() {
             let session = store.create(&types()).unwrap();
             create(&session, task("t")).unwrap();
             bring(&session, "t", from);
-            let position = session.position();
+            let position = session.log().position();
             let changed = change(&session, "t", from, to);
             assert_eq!(changed.is_ok(), legal.contains(&to), "{from} to {to}: {changed:?}");
             if changed.is_err() {
                 assert_eq!(refusal(changed), format!("task `t` cannot go from {from} to {to}"));
-                assert_eq!(session.position(), position, "nothing is recorded");
+                assert_eq!(session.log().position(), position, "nothing is recorded");
             }
         }
     }
@@ -72,7 +72,7 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
         let changes = TaskChanges { parent: Some(parent.map(id)), ..TaskChanges::default() };
         session.dispatch(TaskModified { task_id: id(name), changes }).map(drop)
     };
-    let position = session.position();
+    let position = session.log().position();
     let refused = [
         (create(&session, task("a")), "there is a task `a` already: \"The task a\""),
         (create(&session, task("e").with_parent(id("z"))), "there is no task `z`"),
@@ -95,7 +95,7 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
     for (refused, reason) in refused {
         assert_eq!(refusal(refused), reason);
     }
-    assert_eq!(session.position(), position, "nothing is recorded");
+    assert_eq!(session.log().position(), position, "nothing is recorded");
 }
 
 #[test]

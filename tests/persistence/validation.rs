@@ -163,7 +163,7 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     session.dispatch(SessionConfigured { configuration }).unwrap();
     let read = || {
         let log = LogReader::open_on(Arc::new(disk.clone()), session.dir())?;
-        SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none())
+        SessionState::at(&log, session.log().position().unwrap(), &WorkspaceStores::none())
     };
     let validator = StateValidator::new();
     let before = read().unwrap();
@@ -207,7 +207,8 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     assert_eq!(lost, ["`b` requires `gone`"]);
     // A repair is an update like any other.
     let log = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
-    let updates = StateUpdate::list(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap();
+    let updates =
+        StateUpdate::list(&log, session.log().position().unwrap(), &WorkspaceStores::none()).unwrap();
     assert!(updates.iter().any(|one| matches!(one.operation, UpdateOperation::DependencyRemoved(_))));
     assert!(updates.iter().any(|one| matches!(one.operation, UpdateOperation::TaskRenumbered(_))));
 }
@@ -455,7 +456,7 @@ fn updates_have_the_digests_of_their_records_and_no_gaps() {
         create(&session, task(name)).unwrap();
     }
     change(&session, "a", Pending, InProgress).unwrap();
-    let last = session.position().unwrap();
+    let last = session.log().position().unwrap();
     let log = LogReader::open_on(Arc::new(disk), session.dir()).unwrap();
     let (stores, validator) = (WorkspaceStores::none(), StateValidator::new());
     let result = validator.validate_log(&log, last, &stores).unwrap();

@@ -45,7 +45,7 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     let manager = session_with(&disk, "B");
     let session = manager.session().clone();
     let first = manager.create(None).unwrap();
-    let sound = session.position().unwrap();
+    let sound = session.log().position().unwrap();
     let snapshot = session.snapshot(Default::default()).unwrap();
     let altered = Checkpoint { id: CheckpointId(2), position: snapshot.position, ..first.clone() };
     session.dispatch(CheckpointCreated { checkpoint: altered.clone() }).unwrap();
@@ -57,7 +57,7 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
 
     let result = validate(&disk, &session, sound);
     assert_eq!((result.is_valid, lines(&result)), (true, Vec::new()));
-    let result = validate(&disk, &session, session.position().unwrap());
+    let result = validate(&disk, &session, session.log().position().unwrap());
     let found = lines(&result);
     let begin = format!(
         "critical checkpoint-hashes: checkpoint_002 of record {} has a different digest than recorded: recorded {}, found ",
@@ -81,7 +81,7 @@ fn a_checkpoint_tells_of_a_record_before_it_that_was_altered() {
     assert_eq!(session.id(), told.session_id, "the same but for one title");
     session.snapshot(Default::default()).unwrap();
     session.dispatch(CheckpointCreated { checkpoint: told.clone() }).unwrap();
-    let result = validate(&other, session, session.position().unwrap());
+    let result = validate(&other, session, session.log().position().unwrap());
     let found = lines(&result);
     assert!(found.len() == 1 && found[0].contains("checkpoint_001 of record"), "{found:#?}");
     assert!(found[0].contains(&told.validation_hash) && !result.is_valid);
@@ -103,7 +103,7 @@ fn a_seal_with_another_digest_than_its_records_is_critical() {
     for name in ["a", "b", "c", "d", "e", "f"] {
         create(&session, NewTask { description: "x".repeat(2_000), ..task(name) }).unwrap();
     }
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.clone().close().unwrap();
     assert_eq!(lines(&validate(&disk, &session, position)), [""; 0]);
 
@@ -147,13 +147,13 @@ fn a_task_that_is_being_worked_on_requires_nothing_that_is_not_done_until_it_wai
         session.dispatch(DependencyAdded { from: id("a"), to: id(on), dep_type }).map(drop)
     };
     change(session, "a", TaskStatus::Pending, TaskStatus::InProgress).unwrap();
-    let position = session.position();
+    let position = session.log().position();
     let refused = refusal(depends("b", DependencyType::Requires));
     assert_eq!(refused, "task `a` is in_progress, and `b`, which it would require, is pending");
-    assert_eq!(session.position(), position, "nothing is recorded");
+    assert_eq!(session.log().position(), position, "nothing is recorded");
     depends("c", DependencyType::Prefers).unwrap();
     change(session, "a", TaskStatus::InProgress, TaskStatus::Pending).unwrap();
     depends("b", DependencyType::Requires).unwrap();
-    let result = validate(&disk, session, session.position().unwrap());
+    let result = validate(&disk, session, session.log().position().unwrap());
     assert_eq!(lines(&result), [""; 0]);
 }

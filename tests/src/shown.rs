@@ -103,7 +103,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
     let runner = runner(&session);
     let mut numbers = Numbers(seed);
     let mut turn = 0;
-    while session.position().map_or(0, |position| position.get()) < records {
+    while session.log().position().map_or(0, |position| position.get()) < records {
         let number = numbers.below(1000);
         match number % 100 {
             0..45 => {
@@ -132,7 +132,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
             }
             98 => session.set_tag("mood", ["calm", "busy"][numbers.below(2) as usize]).map(drop).unwrap(),
             _ => {
-                let position = session.position().unwrap().get();
+                let position = session.log().position().unwrap().get();
                 match session.rollback_to(position.saturating_sub(numbers.below(60))) {
                     // A rollback to a position within a call is refused.
                     Ok(_) | Err(Error::InsideTransaction { .. }) => {}
@@ -148,7 +148,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
 
 fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers) {
     let asked = format!("Question {turn}: {SECRET}");
-    session.record_input(&NewInput::new("talk", Role::User, asked)).unwrap();
+    session.conversation().record_input(&NewInput::new("talk", Role::User, asked)).unwrap();
     let call = |name: &str| ToolCallRecord {
         call_id: format!("call_{turn}_{name}"),
         name: name.to_owned(),
@@ -160,7 +160,7 @@ fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers
         calls: vec![call("read"), call("write")],
         ..NewAnswer::default()
     };
-    let answer = session.record_answer(&answer).unwrap();
+    let answer = session.conversation().record_answer(&answer).unwrap();
     for (ordinal, name) in (0..).zip(["read", "write"]) {
         let call = ToolCall::new(name, format!(r#"{{"path": "{turn}.txt", "why": "{SECRET}"}}"#))
             .with_id(format!("call_{turn}_{name}"))
@@ -173,7 +173,7 @@ fn talk(session: &Session, runner: &ToolRunner, turn: u64, numbers: &mut Numbers
             call.end(ToolResult::ok(format!("the text: {SECRET}"), turn)).unwrap();
         }
     }
-    session.record_turn("talk", false).unwrap();
+    session.conversation().record_turn("talk", false).unwrap();
 }
 
 /// The content of a workspace: texts by path.
@@ -186,14 +186,15 @@ pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>)
     std::fs::create_dir_all(directory.join("src")).unwrap();
     let session = store.create(&types()).unwrap();
     let files =
-        HostFilesystem::open(directory, session.captures_dir(), HostFilesystemOptions::default()).unwrap();
+        HostFilesystem::open(directory, session.log().captures_dir(), HostFilesystemOptions::default())
+            .unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
     let mut numbers = Numbers(5);
     let (mut now, mut at, mut ends) = (Files::new(), BTreeMap::new(), Vec::new());
     for number in 0..14_u64 {
         let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
-        let begin = session.position().unwrap().get();
+        let begin = session.log().position().unwrap().get();
         at.insert(begin, now.clone());
         let mut changed = now.clone();
         for _ in 0..2 {
@@ -214,7 +215,7 @@ pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>)
             call.end(ToolResult::ok("done", number)).unwrap();
             now = changed;
         }
-        let end = session.position().unwrap().get();
+        let end = session.log().position().unwrap().get();
         at.insert(end, now.clone());
         ends.push(end);
         if number == 9 {
@@ -224,7 +225,7 @@ pub fn edits(store: &Store, directory: &Path) -> (PathBuf, BTreeMap<u64, Files>)
             session.rollback_to(target).unwrap();
             let then = at.range(..=target).next_back().map(|(_, then)| then.clone()).unwrap_or_default();
             assert_ne!(then, now, "the rollback shows");
-            at.insert(session.position().unwrap().get(), then);
+            at.insert(session.log().position().unwrap().get(), then);
         }
     }
     let dir = session.dir().to_owned();
@@ -256,7 +257,7 @@ pub fn hostile(store: &Store) -> PathBuf {
         blocks: Some(ContentBlocks { format: "anthropic".to_owned(), json: blocks.to_string() }),
         ..NewInput::new(HOSTILE, Role::User, said)
     };
-    session.record_input(&input).unwrap();
+    session.conversation().record_input(&input).unwrap();
     let runner = runner(&session);
     let call = ToolCall::new(HOSTILE, format!("{{\"{UNSEEN}\": 1}}")).with_id(HOSTILE);
     let call = runner.begin(&call, &ExecuteOptions::default()).unwrap();
@@ -292,7 +293,10 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     change("pages", Pending, InProgress, None);
     let (_, second_turn) = say(&session, 2);
     let summary = (Role::User, format!("Twice it was asked. {SECRET}"));
-    session.record_shortened("talk", first_input, second_turn, &[summary], "it was long").unwrap();
+    session
+        .conversation()
+        .record_shortened("talk", first_input, second_turn, &[summary], "it was long")
+        .unwrap();
     let (_, kept) = say(&session, 3);
     change("pages", InProgress, Failed, Some("the disk is full"));
     session.rollback_to(kept).unwrap();
@@ -300,11 +304,14 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     change("front", InProgress, Completed, None);
     let summary = (Role::User, "Nothing of it counts.".to_owned());
     let (third_input, third_turn) = say(&session, 4);
-    session.record_shortened("talk", third_input, third_turn, &[summary], "it was wrong").unwrap();
+    session
+        .conversation()
+        .record_shortened("talk", third_input, third_turn, &[summary], "it was wrong")
+        .unwrap();
     session.rollback_to(third_input.saturating_sub(1)).unwrap();
     change("pages", InProgress, Completed, None);
     say(&session, 5);
-    let (dir, parent, at) = (session.dir().to_owned(), session.id(), session.position().unwrap());
+    let (dir, parent, at) = (session.dir().to_owned(), session.id(), session.log().position().unwrap());
     session.close().unwrap();
     let fork = store.fork(parent, at.saturating_sub(4), &types, SessionOptions::default()).unwrap();
     fork.dispatch(TaskStatusChanged {
@@ -331,6 +338,7 @@ pub fn spending(store: &Store) -> PathBuf {
     let asked = |model: &str| {
         let (evaluation_id, model) = ("main".to_owned(), Some(model.to_owned()));
         session
+            .conversation()
             .record_request(&NewRequest { evaluation_id, attempt: 1, model, ..NewRequest::default() })
             .unwrap()
     };
@@ -338,14 +346,20 @@ pub fn spending(store: &Store) -> PathBuf {
         let (evaluation_id, model) = (evaluation.to_owned(), model.map(str::to_owned));
         let content = Some(format!("It is {SECRET}."));
         let (usage, rest) = (Some(usage), NewAnswer::default());
-        session.record_answer(&NewAnswer { evaluation_id, request, content, model, usage, ..rest }).unwrap()
+        session
+            .conversation()
+            .record_answer(&NewAnswer { evaluation_id, request, content, model, usage, ..rest })
+            .unwrap()
     };
     let used = |input, output| TokenUsage { input, output, ..TokenUsage::default() };
-    session.record_input(&NewInput::new("main", Role::User, "How much is it?")).unwrap();
+    session.conversation().record_input(&NewInput::new("main", Role::User, "How much is it?")).unwrap();
     let cached = TokenUsage { cache_read: 5, cache_write: 1, ..used(100, 10) };
     answered(&session, "main", Some(asked("small")), None, cached);
     let failure = NewRequestFailure::new("main", asked("large"), "cut", "the line broke");
-    session.record_request_failure(&NewRequestFailure { usage: Some(used(50, 0)), ..failure }).unwrap();
+    session
+        .conversation()
+        .record_request_failure(&NewRequestFailure { usage: Some(used(50, 0)), ..failure })
+        .unwrap();
     let answer = answered(&session, "main", Some(asked("large")), Some("large-2"), used(200, 20));
     let begin = |runner: &ToolRunner, tool: &str| {
         runner.begin(&ToolCall::new(tool, r#"{"of": "it"}"#), &ExecuteOptions::default()).unwrap()
@@ -383,7 +397,7 @@ pub fn spending(store: &Store) -> PathBuf {
         is_resume: false,
     };
     session.dispatch(executed("main", Some(answer), Some("large-2"), (350, 30), Some(12_500))).unwrap();
-    let kept = session.position().unwrap();
+    let kept = session.log().position().unwrap();
     session.dispatch(executed("unrecorded", None, None, (30, 3), None)).unwrap();
     session.rollback_to(kept).unwrap();
     let dir = session.dir().to_owned();
@@ -411,7 +425,10 @@ pub fn parting(store: &Store) -> PathBuf {
 
 /// Records a question and its answer, which used tokens. Returns the two records.
 fn say(session: &Session, turn: u64) -> (SequenceNumber, SequenceNumber) {
-    let asked = session.record_input(&NewInput::new("talk", Role::User, format!("Question {turn}"))).unwrap();
+    let asked = session
+        .conversation()
+        .record_input(&NewInput::new("talk", Role::User, format!("Question {turn}")))
+        .unwrap();
     let answer = NewAnswer {
         evaluation_id: "talk".to_owned(),
         content: Some(format!("Answer {turn}: {SECRET}")),
@@ -423,5 +440,5 @@ fn say(session: &Session, turn: u64) -> (SequenceNumber, SequenceNumber) {
         }),
         ..NewAnswer::default()
     };
-    (asked, session.record_answer(&answer).unwrap())
+    (asked, session.conversation().record_answer(&answer).unwrap())
 }

@@ -246,7 +246,7 @@ fn an_export_comes_back_as_the_same_slices() {
         Store::open_with(fixture.directory.path(), StoreOptions { seed: Some(8), ..options() }).unwrap();
     let keep = foldlog::ImportOptions { keep_unknown: true, ..foldlog::ImportOptions::default() };
     let session = store.import(&export, &types(), keep).unwrap();
-    assert_eq!(session.export().unwrap().slices, export.slices);
+    assert_eq!(session.log().export().unwrap().slices, export.slices);
 }
 
 /// Returns the names, bytes and modification times of all files in a directory.

@@ -168,7 +168,7 @@ fn an_operation_that_waits_to_be_settled_costs_those_behind_it_nothing() {
     assert_eq!(reader.report().unsettled.len() as u64, CALLS);
     let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
     let opened = Store::open_with("/store", options).unwrap().open_untyped(session).unwrap();
-    assert_eq!(opened.unsettled_operations().len() as u64, CALLS);
+    assert_eq!(opened.calls().unsettled_operations().len() as u64, CALLS);
     holds(&reader, CALLS);
 }
 
@@ -239,7 +239,7 @@ fn each_of_many_conversations_is_found_at_once() {
     let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
     let opened = Store::open_with("/store", options).unwrap().open_untyped(session).unwrap();
     for number in 0..EVALUATIONS {
-        let resume = opened.resume(Some(&name(number))).unwrap();
+        let resume = opened.conversation().resume(Some(&name(number))).unwrap();
         assert_eq!(resume.point, foldlog::conversation::ResumePoint::AwaitProvider);
     }
     for number in (0..EVALUATIONS).step_by(40) {
@@ -263,7 +263,7 @@ fn what_was_abandoned_costs_a_conversation_nothing() {
     let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
     let opened = Store::open_with("/store", options).unwrap().open_untyped(session).unwrap();
     for _ in 0..ROLLBACKS {
-        let resume = opened.resume(Some("one")).unwrap();
+        let resume = opened.conversation().resume(Some("one")).unwrap();
         assert_eq!(resume.point, foldlog::conversation::ResumePoint::AwaitProvider);
     }
     let held = reader.conversation_at("one", u64::MAX).unwrap().unwrap();

@@ -189,7 +189,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
         let timing = Timing::begin(&state);
         async move {
             let session = state.session().clone();
-            if let Some(operation) = session.inside_operation() {
+            if let Some(operation) = session.calls().inside_operation() {
                 return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
             }
             if !session.replays() {

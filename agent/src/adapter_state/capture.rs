@@ -152,5 +152,5 @@ fn record(
         entry: entry.map(str::to_owned),
         occasion: occasion.name().to_owned(),
     };
-    Ok(session.record_adapter_state(&new)?)
+    Ok(session.conversation().record_adapter_state(&new)?)
 }

@@ -55,7 +55,7 @@ pub enum ResumePlan {
 ///
 /// [`Error::Engine`](crate::Error::Engine) if they cannot be read.
 pub(super) fn snapshots(session: &Session) -> Result<Vec<AdapterStateSnapshot>> {
-    Ok(session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect())
+    Ok(session.conversation().adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect())
 }
 
 /// Returns the latest capture of an adapter that can be resumed. Only captures that are not

@@ -82,14 +82,14 @@ pub(crate) async fn wait_until_ended(session: &Session, deadline: Deadline, canc
             }
             job_ended.await;
         }
-        session.until_stopped_calls_ended().await;
+        session.calls().until_stopped_calls_ended().await;
     };
     or(ended, or(timer(deadline.instant()), cancel.cancelled())).await;
 }
 
 /// Blocks this thread until the jobs have ended. Does nothing within an operation or in a replay.
 pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
-    if session.inside_operation().is_none() && !session.replays() {
+    if session.calls().inside_operation().is_none() && !session.replays() {
         block_on(wait_until_ended(session, deadline, cancel));
     }
 }

@@ -324,7 +324,7 @@ impl Evaluation {
 
 /// Returns the outcome of a request in the replayed run.
 pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
-    Ok(match session.recorded_reply()? {
+    Ok(match session.conversation().recorded_reply()? {
         Some(RecordedReply::Answered(answer)) => {
             let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
             let NewAnswer { model, request_id, usage, rate_limits, payload, .. } = *answer;

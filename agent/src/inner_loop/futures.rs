@@ -106,7 +106,7 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             LoopStep::RecordTurn { .. } if self.on_turn.is_some() => return false,
             _ => {}
         }
-        !self.session.replays() && self.session.durability() == Durability::Process
+        !self.session.replays() && self.session.log().durability() == Durability::Process
     }
 
     /// Performs a step on a thread of the pool, including the host's function after a turn.

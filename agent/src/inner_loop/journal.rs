@@ -224,9 +224,13 @@ impl Journal {
     ) -> Result<Option<SequenceNumber>> {
         let ShortenedRange { from, to, messages: texts } = shortening;
         match &mut self.to {
-            RecordsTo::Session(session, _) => {
-                Ok(Some(session.record_shortened(&self.evaluation, *from, *to, texts, reason.name())?))
-            }
+            RecordsTo::Session(session, _) => Ok(Some(session.conversation().record_shortened(
+                &self.evaluation,
+                *from,
+                *to,
+                texts,
+                reason.name(),
+            )?)),
             RecordsTo::Memory(messages) => {
                 let mut instead =
                     Some(texts.iter().map(|(role, text)| ConversationMessage::new(*role, text)));
@@ -258,7 +262,7 @@ impl Journal {
         match &mut self.to {
             RecordsTo::Session(session, _) => {
                 let input = NewInput { original, ..NewInput::system(&self.evaluation, text, prompt) };
-                Ok(Some(session.record_input(&input)?))
+                Ok(Some(session.conversation().record_input(&input)?))
             }
             RecordsTo::Memory(messages) => {
                 messages.retain(|message| message.role != Role::System);
@@ -274,7 +278,7 @@ impl Journal {
         match &mut self.to {
             RecordsTo::Session(session, _) => {
                 let input = NewInput { id: id.map(str::to_owned), ..NewInput::user(&self.evaluation, text) };
-                Ok(Some(session.record_input(&input)?))
+                Ok(Some(session.conversation().record_input(&input)?))
             }
             RecordsTo::Memory(messages) => {
                 messages.push(ConversationMessage::new(Role::User, text));
@@ -300,7 +304,7 @@ impl Journal {
             // The contents of a program's own requests are unknown here.
             sent: (!prepared.body.is_empty()).then(|| *blake3::hash(&prepared.body).as_bytes()),
         };
-        Ok(Some(session.record_request(&request)?))
+        Ok(Some(session.conversation().record_request(&request)?))
     }
 
     /// Records that a request failed.
@@ -321,7 +325,7 @@ impl Journal {
             rate_limits: error.rate_limits.clone(),
             ..NewRequestFailure::new(&self.evaluation, request, error.kind.name(), &error.message)
         };
-        Ok(Some(session.record_request_failure(&failure)?))
+        Ok(Some(session.conversation().record_request_failure(&failure)?))
     }
 
     /// Records an answer before any of its calls runs.
@@ -363,7 +367,7 @@ impl Journal {
                     payload: answer.payload,
                     original,
                 };
-                Ok(Some(session.record_answer(&answer)?))
+                Ok(Some(session.conversation().record_answer(&answer)?))
             }
             RecordsTo::Memory(messages) => {
                 messages.push(ConversationMessage {
@@ -403,7 +407,9 @@ impl Journal {
     /// Records the end of a turn.
     pub fn turn(&mut self, complete: bool) -> Result<Option<SequenceNumber>> {
         match &self.to {
-            RecordsTo::Session(session, _) => Ok(Some(session.record_turn(&self.evaluation, complete)?)),
+            RecordsTo::Session(session, _) => {
+                Ok(Some(session.conversation().record_turn(&self.evaluation, complete)?))
+            }
             RecordsTo::Memory(_) => Ok(None),
         }
     }
@@ -496,7 +502,7 @@ impl Journal {
                     original,
                     ..NewInput::new(&self.evaluation, message.role, "")
                 };
-                session.record_input(&input.with_id(id))?;
+                session.conversation().record_input(&input.with_id(id))?;
             }
         }
         Ok(())

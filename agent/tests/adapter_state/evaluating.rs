@@ -161,7 +161,7 @@ fn a_plain_evaluation_resumes_only_where_the_host_wants_that() {
 fn a_plain_evaluation_without_an_id_goes_on_with_the_one_that_the_log_holds() {
     let world = World::new();
     let session = crashed(&world, &Program::new(automatic()), &prompt());
-    session.record_input(&foldlog::conversation::NewInput::user("one", "hello")).unwrap();
+    session.conversation().record_input(&foldlog::conversation::NewInput::user("one", "hello")).unwrap();
     let state = run(&world, &session);
     let options = EvaluateOptions::default();
     Program::new(automatic()).evaluate(&prompt(), &state, options).unwrap_err();

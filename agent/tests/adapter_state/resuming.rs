@@ -262,7 +262,7 @@ fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_provider
     let world = World::new();
     let session = captured(&world, &["m1", "m2"]);
     record(&session, "unknown", json!({ "of": ["any", 1.5, null] }), None);
-    let json = session.export().unwrap().to_json().unwrap();
+    let json = session.log().export().unwrap().to_json().unwrap();
     let import = |json: &str| {
         let export = Export::from_json(json).unwrap();
         world.store.import(&export, &world.types, ImportOptions::default()).unwrap()
@@ -287,7 +287,7 @@ fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_provider
     let mut capture = world.capture(&session, "one", &on_every_occasion());
     capture.offer(&claude("abc123"), Some("m3"), CaptureOccasion::Message).unwrap();
     session.rollback(&before).unwrap();
-    let imported = import(&session.export().unwrap().to_json().unwrap());
+    let imported = import(&session.log().export().unwrap().to_json().unwrap());
     assert_eq!(recover(&imported), None);
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn on_every_occasion() -> AdapterStateOptions {
 }
 
 pub(crate) fn states(session: &Session) -> Vec<AdapterStateSnapshot> {
-    session.adapter_states().unwrap().into_iter().map(AdapterStateSnapshot::from).collect()
+    session.conversation().adapter_states().unwrap().into_iter().map(AdapterStateSnapshot::from).collect()
 }
 
 pub(crate) fn snapshot(state: CapturedState) -> AdapterStateSnapshot {
@@ -127,7 +127,7 @@ pub(crate) fn record(
         entry: None,
         occasion: "init".into(),
     };
-    session.record_adapter_state(&new).unwrap()
+    session.conversation().record_adapter_state(&new).unwrap()
 }
 
 /// Recovers like a host: resumes the provider's session if there is one, otherwise starts a new

@@ -65,7 +65,7 @@ fn prompt(desk: &Desk) -> Prompt<String> {
 /// Returns the causes of the conversation's failed calls, in the order in which the model reads
 /// them.
 fn causes(desk: &Desk) -> Vec<Cause> {
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let cause = |content: &EntryContent| match content {
         EntryContent::CallEnded { cause, .. } => *cause,
         _ => None,
@@ -96,7 +96,11 @@ fn check(desk: &Desk, script: &Script, whole: &[Said], at: &str) -> usize {
     script.asked().into_iter().for_each(|answer| *asked.entry(answer).or_default() += 1);
     let twice = asked.values().filter(|times| **times > 1).count();
     assert!(asked.len() == script.answers.len() && twice <= 1, "{at}: {asked:?}");
-    assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
+    assert_eq!(
+        desk.session().conversation().resume(Some(EVALUATION)).unwrap().point,
+        ResumePoint::Complete,
+        "{at}"
+    );
     assert_eq!(desk.kinds().iter().filter(|kind| **kind == "turn").count(), script.answers.len(), "{at}");
     stopped
 }

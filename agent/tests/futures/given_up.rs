@@ -81,7 +81,7 @@ impl AsyncProvider for Hangs {
 
 /// Returns the cause of the last request's failure, and the part that had arrived.
 fn failed(desk: &Desk) -> (String, Option<String>) {
-    let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     match &conversation.entries().last().unwrap().content {
         EntryContent::RequestFailed { cause, arrived, .. } => (cause.clone(), arrived.clone()),
         other => panic!("{other:?}"),

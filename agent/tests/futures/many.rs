@@ -193,7 +193,7 @@ async fn converse(adapter: Adapter, session: Session, number: usize) {
 /// Checks that the page has each line once and in order, unless its call was dropped, and that each
 /// answer is recorded once.
 fn check(session: &Session, number: usize) {
-    let conversation = session.conversation("page").unwrap().unwrap();
+    let conversation = session.conversation().read("page").unwrap().unwrap();
     let messages = conversation.sent_messages();
     let answers = messages.iter().filter(|message| message.role == Role::Assistant).count();
     assert_eq!(answers, 3, "{number}");
@@ -210,8 +210,8 @@ fn check(session: &Session, number: usize) {
     let failed = results.iter().filter(|(_, text)| !text.starts_with("added ") && !text.starts_with("got "));
     let may_fail = matches!(fate(number), Fate::Dropped(_));
     assert!(may_fail || failed.count() == 0, "{number}: {results:?}");
-    assert!(session.open_operations().is_empty() && !session.is_interrupted(), "{number}");
-    assert_eq!(session.resume(Some("page")).unwrap().point, ResumePoint::Complete, "{number}");
+    assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted(), "{number}");
+    assert_eq!(session.conversation().resume(Some("page")).unwrap().point, ResumePoint::Complete, "{number}");
 }
 
 fn hold_all(runtime: &Runtime) {

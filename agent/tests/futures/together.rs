@@ -65,7 +65,7 @@ fn calls(name: &str, count: usize) -> Vec<ToolCall> {
 
 /// Returns the ends of the calls in the order of the log.
 fn ends(desk: &Desk) -> Vec<(Outcome, Option<Cause>)> {
-    let log = desk.session().log::<ToolInvocations>().unwrap();
+    let log = desk.session().log().slice::<ToolInvocations>().unwrap();
     log.iter().map(|item| item.unwrap()).map(|item| (item.outcome, item.cause)).collect()
 }
 
@@ -85,7 +85,7 @@ fn calls_that_act_outside_end_when_their_tools_end_and_are_reported_in_their_ord
     let (desk, messages, ends) = together(ToolRegistry::new().with_async(Meets::<true>::of(4)), "requests");
     assert_eq!(messages, ["0", "no", "2", "3"]);
     assert!(ends.is_sorted_by(|one, next| one > next), "the last one ended first: {ends:?}");
-    assert!(desk.session().open_operations().is_empty());
+    assert!(desk.session().calls().open_operations().is_empty());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn calls_that_only_read_end_in_their_order_once_all_have_answered() {
     let (desk, messages, ends) = together(ToolRegistry::new().with_async(Meets::<false>::of(4)), "reads");
     assert_eq!(messages, ["0", "no", "2", "3"]);
     assert!(ends.is_sorted(), "{ends:?}");
-    assert!(desk.session().open_operations().is_empty());
+    assert!(desk.session().calls().open_operations().is_empty());
 }
 
 /// Waits until it is dropped, and reports its start.
@@ -124,8 +124,8 @@ fn calls_whose_future_is_dropped_are_all_ended_and_those_whose_time_is_over_say_
     single().block_on(async {
         let running = runner.execute_together_async(&calls("hangs", 3), &ExecuteOptions::default());
         dropped_once(running, began.notified()).await;
-        soon(desk.session().until_stopped_calls_ended()).await;
-        assert!(desk.session().open_operations().is_empty());
+        soon(desk.session().calls().until_stopped_calls_ended()).await;
+        assert!(desk.session().calls().open_operations().is_empty());
         assert_eq!(ends(&desk), [(Outcome::Failed, Some(Cause::Dropped)); 3]);
 
         let deadline = Some(Duration::from_millis(20));

@@ -104,15 +104,16 @@ fn no_record_of_a_failed_request_holds_the_key() {
         let desk = Desk::new();
         let error = evaluate(&desk, which, &server, true).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(KEY));
-        let conversation = desk.session().conversation("one").unwrap().unwrap();
+        let conversation = desk.session().conversation().read("one").unwrap().unwrap();
         let failures = conversation
             .entries()
             .iter()
             .filter(|entry| matches!(entry.content, EntryContent::RequestFailed { .. }));
         assert!(failures.count() >= 2, "{which:?}");
         let mut recorded = 0;
-        let last = desk.session().position().unwrap();
+        let last = desk.session().log().position().unwrap();
         desk.session()
+            .log()
             .records(0, last, |record| {
                 recorded += record.body.len();
                 let text = String::from_utf8_lossy(record.body);

@@ -67,7 +67,7 @@ fn a_conversation_that_the_provider_finds_too_long_is_shortened_and_sent_again()
         let (text, requests) = evaluate(&desk, which, 5, Some(shorten));
         assert_eq!(text.unwrap(), "done", "{which:?}");
         assert_eq!(desk.page(), ["0", "1", "2", "3"]);
-        let conversation = desk.session().conversation("one").unwrap().unwrap();
+        let conversation = desk.session().conversation().read("one").unwrap().unwrap();
         let reasons: Vec<&str> = conversation
             .entries()
             .iter()

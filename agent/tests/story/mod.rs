@@ -300,7 +300,7 @@ impl Desk {
     /// Ends the process, or the power, after `records` more records.
     pub(crate) fn crash_behind(&self, records: u64, crash: CrashKind) {
         let (disk, left) = (self.disk.clone(), AtomicU64::new(records));
-        let _ = self.session().subscribe(move |_| {
+        let _ = self.session().log().subscribe(move |_| {
             if left.fetch_sub(1, Ordering::SeqCst) == 1 {
                 disk.crash(crash);
             }
@@ -314,8 +314,9 @@ impl Desk {
     /// Returns the names of the records' kinds, from the first record of a conversation on.
     pub(crate) fn kinds(&self) -> Vec<&'static str> {
         let mut kinds = Vec::new();
-        let last = self.session().position().unwrap();
+        let last = self.session().log().position().unwrap();
         self.session()
+            .log()
             .records(0, last, |record| {
                 kinds.push(record.kind.name());
                 Ok(())
@@ -327,7 +328,8 @@ impl Desk {
 
     pub(crate) fn sent(&self, evaluation: &str) -> Vec<Said> {
         self.session()
-            .conversation(evaluation)
+            .conversation()
+            .read(evaluation)
             .unwrap()
             .unwrap()
             .sent_messages()

@@ -318,14 +318,14 @@ impl ProgramRuns {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::observations`].
+    /// Those of [`SessionLog::observations`](foldlog::SessionLog::observations).
     pub fn from_session(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
         let mut runs = ProgramRuns::default();
-        session.observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
+        session.log().observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
             runs.started += u64::from(started.is_some());
             Ok(())
         })?;
-        session.observations(ARRIVED, &mut |_, stamped: TimedArrival| {
+        session.log().observations(ARRIVED, &mut |_, stamped: TimedArrival| {
             let Arrival::Message(line) = &stamped.arrival else { return Ok(()) };
             let result = line.contains(r#""result""#).then(|| message_of(line)).flatten();
             let usage = result.as_ref().and_then(ClaudeMessage::result).and_then(|result| result.usage);

@@ -182,7 +182,7 @@ pub struct RunOptions {
     /// fails and reports this.
     pub native_tools: Vec<String>,
     /// Those of them that run only after a person has approved the call, by name, each with its
-    /// question. The [pending](foldlog::Session::pending_questions) question also contains the
+    /// question. The [pending](foldlog::SessionCalls::pending_questions) question also contains the
     /// arguments. None by default.
     pub asks: BTreeMap<String, Question>,
     /// Whether a command of `Bash` that exits with another code than 0 is a failed call, whose

@@ -512,7 +512,7 @@ impl<'a> Recorders<'a> {
             let evaluation = of_sub_agent(own.journal.evaluation(), parent);
             let journal = match own.journal.session() {
                 Some(_) => {
-                    let followed = session.follow_conversation(&evaluation);
+                    let followed = session.conversation().follow(&evaluation);
                     Journal::in_session(session.clone(), followed, Used::default(), None)
                 }
                 None => Journal::in_memory(evaluation),

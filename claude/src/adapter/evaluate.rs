@@ -439,7 +439,7 @@ impl ClaudeAgentSDKAdapter {
     /// Stores the program's session, if the adapter is stateful.
     fn keep(&self, ready: &Ready<'_>, id: &str) {
         if self.is_stateful {
-            let (session, position) = (ready.session.id(), ready.session.position());
+            let (session, position) = (ready.session.id(), ready.session.log().position());
             *self.kept.lock() = Some(StatefulSession { session, position, id: id.to_owned(), fork: None });
         }
     }

@@ -103,14 +103,14 @@ impl OrphanSearchProgress {
     ///
     /// [`Error::PromptEvaluation`] if the program does not end.
     pub(super) fn end_orphan(&self, session: &Session) -> Result<()> {
-        let Some(position) = session.position().filter(|_| !session.replays()) else { return Ok(()) };
+        let Some(position) = session.log().position().filter(|_| !session.replays()) else { return Ok(()) };
         let own = match session.parent() {
             Some(Parent::Fork { position, .. }) => position + 1,
             _ => SequenceNumber::from(0),
         };
         let from = self.0.lock().get(&session.id()).map_or(own, |searched| *searched + 1);
         let mut last: Option<ProcessIdentity> = None;
-        session.observations_from(STARTED, from, &mut |_, identity| {
+        session.log().observations_from(STARTED, from, &mut |_, identity| {
             last = identity;
             Ok(())
         })?;
@@ -141,7 +141,7 @@ impl ClaudeAgentSDKAdapter {
     ///
     /// [`Error::PromptEvaluation`] if the program does not end; nothing is restored then.
     /// [`Error::Engine`] as for [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) and
-    /// [`Session::settle`]. The recovery can be called again after each of them.
+    /// [`SessionCalls::settle`](foldlog::SessionCalls::settle). The recovery can be called again after each of them.
     pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
         let session = state.session();
         self.searched.end_orphan(session)?;
@@ -153,7 +153,12 @@ impl ClaudeAgentSDKAdapter {
                 report.recovered.push(one);
                 continue;
             }
-            session.settle(one.operation, &Settlement::failed().showing(text_of(&one)), BY, REASON)?;
+            session.calls().settle(
+                one.operation,
+                &Settlement::failed().showing(text_of(&one)),
+                BY,
+                REASON,
+            )?;
             report.undone.push(one);
         }
         Ok(report)

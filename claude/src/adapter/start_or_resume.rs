@@ -229,7 +229,7 @@ fn choose_id(
 ) -> Result<String> {
     match (is_recorded, chosen) {
         (true, chosen) => {
-            let derive = || derived_id(session.id(), session.position(), evaluation);
+            let derive = || derived_id(session.id(), session.log().position(), evaluation);
             Ok(session.observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
         }
         (false, Some(chosen)) => Ok(chosen),
@@ -253,7 +253,7 @@ pub(super) fn derived_id(session: Uuid, position: Option<SequenceNumber>, of: &s
 /// Finds the last capture of the program's session for an evaluation; `None` if a rollback left
 /// none, or if that session expired.
 fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterStateSnapshot>> {
-    let mut captures = session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from);
+    let mut captures = session.conversation().adapter_states()?.into_iter().map(AdapterStateSnapshot::from);
     let is_own = |one: &AdapterStateSnapshot| {
         let is_of_adapter = one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE;
         one.is_live && is_of_adapter && one.evaluation_id == evaluation

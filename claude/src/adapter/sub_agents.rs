@@ -90,12 +90,12 @@ impl SubAgentCleanup<'_> {
     fn sub_agent(&self, call: &ToolCallRecord, depth: u32) -> Result<Option<String>> {
         let SubAgentCleanup { session, prompt, runner, .. } = self;
         let child = of_sub_agent(self.evaluation, &call.call_id);
-        match session.resume(Some(&child))?.point {
+        match session.conversation().resume(Some(&child))?.point {
             ResumePoint::NotRecorded => return Ok(None),
             ResumePoint::NeedsSettle(operations) => return Err(must_settle(session, operations)?),
             _ => {}
         }
-        let mut followed = session.follow_conversation(&child);
+        let mut followed = session.conversation().follow(&child);
         let Some(conversation) = followed.read()? else { return Ok(None) };
         let (start, _) = LoopStart::from_conversation(conversation, prompt, VisibilityOverrides::new());
         let mut journal = Journal::in_session((*session).clone(), followed, Used::default(), None);
@@ -116,10 +116,13 @@ impl SubAgentCleanup<'_> {
     ///
     /// Those of [`sub_agents`](SubAgentCleanup::sub_agents).
     pub(super) fn record_received(&self, model: &str) -> Result<()> {
-        if matches!(self.session.resume(Some(self.evaluation))?.point, ResumePoint::NeedsSettle(_)) {
+        if matches!(
+            self.session.conversation().resume(Some(self.evaluation))?.point,
+            ResumePoint::NeedsSettle(_)
+        ) {
             return Ok(());
         }
-        let mut followed = self.session.follow_conversation(self.evaluation);
+        let mut followed = self.session.conversation().follow(self.evaluation);
         let Some(conversation) = followed.read()? else { return Ok(()) };
         let Some(received) = find_unrecorded_answer(self.session, conversation)? else { return Ok(()) };
         let (start, _) = LoopStart::from_conversation(conversation, self.prompt, VisibilityOverrides::new());
@@ -173,10 +176,14 @@ fn find_unrecorded_answer(
         return Ok(None);
     }
     let mut started = Vec::new();
-    session.observations_from(STARTED, last, &mut |at, _: Option<foldlog::process::ProcessIdentity>| {
-        started.push(at);
-        Ok(())
-    })?;
+    session.log().observations_from(
+        STARTED,
+        last,
+        &mut |at, _: Option<foldlog::process::ProcessIdentity>| {
+            started.push(at);
+            Ok(())
+        },
+    )?;
     // The program of a run starts after the first request of the run. A later start belongs to
     // another evaluation.
     let end = started.get(usize::from(is_start)).copied().unwrap_or(SequenceNumber::MAX);
@@ -186,7 +193,7 @@ fn find_unrecorded_answer(
     });
     let session_id = parameters.filter_map(session_in).next();
     let mut answer: Vec<Assistant> = Vec::new();
-    session.observations_from(ARRIVED, last, &mut |at, stamped: TimedArrival| {
+    session.log().observations_from(ARRIVED, last, &mut |at, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if at >= end || !line.contains("\"assistant\"") {
             return Ok(());

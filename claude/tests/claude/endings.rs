@@ -48,7 +48,7 @@ fn a_command_that_exits_with_3_keeps_its_changes_and_one_whose_time_is_over_does
     assert!(ledger.iter().skip(4).all(|entry| entry.outcome.name() == "failed"), "{ledger:?}");
     // The conversation contains the result that the model got, and the context that a hook added.
     // Newer versions also add reminders.
-    let conversation = world.session.conversation("run").unwrap().unwrap();
+    let conversation = world.session.conversation().read("run").unwrap().unwrap();
     let sent = conversation.sent_messages();
     let recorded = sent.iter().filter(|message| message.role == Role::Tool);
     let seen = api.seen();

@@ -122,7 +122,7 @@ fn part_that_is_the_host() {
     };
     if let Some((who, at)) = kill {
         let (url, cli) = (url.clone(), cli.clone());
-        session.subscribe(move |record| {
+        session.log().subscribe(move |record| {
             if record.sequence() == SequenceNumber::from(at) {
                 if who != Killed::Host {
                     kill_program(&url, &cli);

@@ -208,7 +208,7 @@ fn a_resumed_run_costs_what_it_used_itself() {
             adapter.evaluate(&world.prompt(), &world.state, world.asking(asked)).unwrap();
         }
         assert!(api.seen()[1].to_string().contains("Oslo?"), "the session was not resumed");
-        let executed = world.session.log::<PromptExecutions>().unwrap();
+        let executed = world.session.log().slice::<PromptExecutions>().unwrap();
         let costs: Vec<_> = executed.iter().map(|one| one.unwrap().cost_micros).collect();
         // 100 tokens of input and 20 of output.
         assert_eq!(costs, [Some(600), Some(600)], "kept: {is_kept}");

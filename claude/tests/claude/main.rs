@@ -33,7 +33,7 @@ use self::world::{Store, World, cli};
 
 /// Returns the roles and texts of a run's conversation.
 fn said(session: &Session) -> Vec<(Role, String)> {
-    let conversation = session.conversation("run").unwrap().unwrap();
+    let conversation = session.conversation().read("run").unwrap().unwrap();
     conversation.sent_messages().into_iter().map(|one| (one.role, one.content.unwrap_or_default())).collect()
 }
 

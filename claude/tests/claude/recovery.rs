@@ -75,7 +75,7 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
         );
 
         let session = store.open_session(first.session.id(), &types).unwrap();
-        assert!(session.is_interrupted());
+        assert!(session.calls().is_interrupted());
         let second = moved(elsewhere, session);
         assert_eq!(fs::read_to_string(second.workspace().join("page")).unwrap(), "half\n");
         let api = Api::answering(vec![Answers::With(vec![text("done")])]);
@@ -133,8 +133,8 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     let error = evaluate().unwrap_err();
     assert!(matches!(error, Error::Suspended { .. }), "{error:?}");
     assert!(!world.workspace().join("page").exists());
-    let asked = world.session.pending_questions().unwrap().remove(0);
-    world.session.settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
+    let asked = world.session.calls().pending_questions().unwrap().remove(0);
+    world.session.calls().settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
     assert_eq!(evaluate().unwrap().text, "done");
     assert_eq!(fs::read_to_string(world.workspace().join("page")).unwrap(), "one\n");
     let told = results(&api.seen()[1]);
@@ -157,10 +157,13 @@ impl Tool for Kill {
         // The program writes a little later.
         wait_until(|| file_in(&self.0).is_some());
         let mut pid = None;
-        context.session().observations("claude.started", &mut |_, started: Option<ProcessIdentity>| {
-            pid = started.map(|started| started.pid.to_string());
-            Ok(())
-        })?;
+        context.session().log().observations(
+            "claude.started",
+            &mut |_, started: Option<ProcessIdentity>| {
+                pid = started.map(|started| started.pid.to_string());
+                Ok(())
+            },
+        )?;
         let killed = Command::new("kill").args(["-9", &pid.unwrap_or_default()]).status()?;
         assert!(killed.success());
         Ok(ToolResult::ok("killed", ()))

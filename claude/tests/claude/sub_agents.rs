@@ -159,7 +159,7 @@ fn check(directory: &Path, session: &Session, count: usize, told: &str) {
         assert!((1..=runs[name]).contains(&ran), "{told}: {name} ran {ran} times of {runs:?}");
     }
     let tools = |id: &str| -> BTreeSet<String> {
-        let conversation = session.conversation(id).unwrap().unwrap();
+        let conversation = session.conversation().read(id).unwrap().unwrap();
         conversation
             .sent_messages()
             .into_iter()
@@ -168,7 +168,7 @@ fn check(directory: &Path, session: &Session, count: usize, told: &str) {
             .collect()
     };
     assert_eq!(tools("run"), BTreeSet::from(["Agent".to_owned()]), "{told}");
-    for id in session.evaluations().into_iter().filter(|id| id != "run") {
+    for id in session.conversation().evaluations().into_iter().filter(|id| id != "run") {
         assert!(tools(&id).is_subset(&BTreeSet::from(["Bash".to_owned()])), "{told}: {id} {:?}", tools(&id));
     }
 }
@@ -197,7 +197,7 @@ fn work_together(count: usize, in_background: bool) {
     check(world.directory.path(), &world.session, count, &told);
     check_requests(&api, &told);
     for id in seen.lock().unwrap().begun.keys() {
-        let child = world.session.conversation(&format!("run/{id}")).unwrap().unwrap();
+        let child = world.session.conversation().read(&format!("run/{id}")).unwrap().unwrap();
         let said = child.sent_messages();
         let asked: usize = said.iter().map(|message| message.tool_calls.len()).sum();
         assert_eq!(asked, PIECES, "{told}: {said:?}");

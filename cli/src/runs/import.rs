@@ -118,8 +118,8 @@ pub(super) fn close_session(session: Session) -> foldlog::Result<ImportCounts> {
     // A second handle remains usable after the session is closed, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
-    let records = closed.position().map_or(0, |last| last.get() + 1);
-    Ok(ImportCounts { sessions: 1, records, log_bytes: closed.log_bytes(), ..ImportCounts::default() })
+    let records = closed.log().position().map_or(0, |last| last.get() + 1);
+    Ok(ImportCounts { sessions: 1, records, log_bytes: closed.log().bytes(), ..ImportCounts::default() })
 }
 
 struct ConversationWriter<'a> {
@@ -146,7 +146,7 @@ impl<'a> ConversationWriter<'a> {
 
     /// Writes an answer, and ends its turn if it makes no calls.
     fn write_answer(&mut self, answer: &NewAnswer) -> foldlog::Result<()> {
-        self.answer = Some(self.session.record_answer(answer)?);
+        self.answer = Some(self.session.conversation().record_answer(answer)?);
         self.calls = answer.calls.iter().map(|call| (call.call_id.clone(), false)).collect();
         self.end_turn()
     }
@@ -154,7 +154,7 @@ impl<'a> ConversationWriter<'a> {
     /// Ends the turn if all calls of its answer have a result.
     fn end_turn(&mut self) -> foldlog::Result<()> {
         if self.calls.iter().all(|(_, closed)| *closed) {
-            self.session.record_turn(&self.evaluation, false)?;
+            self.session.conversation().record_turn(&self.evaluation, false)?;
         }
         Ok(())
     }
@@ -179,7 +179,10 @@ impl<'a> ConversationWriter<'a> {
         }
         let input = self.input(if role == "system" { Role::System } else { Role::User });
         let name = message.get("name").and_then(Value::as_str).map(str::to_owned);
-        self.session.record_input(&NewInput { content, blocks, payload, name, ..input }).map(drop)
+        self.session
+            .conversation()
+            .record_input(&NewInput { content, blocks, payload, name, ..input })
+            .map(drop)
     }
 
     /// Writes a message of an OpenAI file.
@@ -194,7 +197,7 @@ impl<'a> ConversationWriter<'a> {
         });
         let origin = self.answer.zip(ordinal).map(|(answer, ordinal)| CallOrigin { answer, ordinal });
         let input = NewInput { content, blocks, name, call_id, origin, ..self.input(role) };
-        self.session.record_input(&input)?;
+        self.session.conversation().record_input(&input)?;
         ordinal.map_or(Ok(()), |ordinal| self.close_call(ordinal))
     }
 }

@@ -417,14 +417,14 @@ pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Resu
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     let types = SessionTypes::builder().build()?;
     let session = Store::open(store)?.import(&export, &types, options)?;
-    let state = session.state()?;
+    let state = session.dynamic().state()?;
     let document = SnapshotDocument {
         session: session.id().to_string(),
         dir: session.dir().to_owned(),
         exported_at_us: export.created_at_us()?,
         slices: state.slices.len() as u64,
         items: state.slices.values().map(|slice| slice.items.len() as u64).sum(),
-        conversations: session.evaluations().len() as u64,
+        conversations: session.conversation().evaluations().len() as u64,
     };
     session.close()?;
     if output.json() {

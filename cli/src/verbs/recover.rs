@@ -237,10 +237,10 @@ pub fn run(dir: &Path, asked: &WorkspaceOptions<'_>, output: &mut Output<'_>) ->
 }
 
 fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Document> {
-    let open = session.open_operations();
+    let open = session.calls().open_operations();
     let mut workspaces = Vec::new();
     let mut resources = ResourceRegistry::builder();
-    let places = places(session.open_captures()?, dir, asked)?;
+    let places = places(session.calls().open_captures()?, dir, asked)?;
     let (marks, idle) = match places.is_empty() {
         true => (unmark(dir, asked)?, idle(asked)),
         false => (Vec::new(), None),
@@ -283,7 +283,7 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
         idle,
         not_undone,
         replaced,
-        unsettled: session.unsettled_operations().iter().map(RecoverOperationRow::from).collect(),
+        unsettled: session.calls().unsettled_operations().iter().map(RecoverOperationRow::from).collect(),
     })
 }
 

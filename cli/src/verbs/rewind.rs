@@ -291,11 +291,11 @@ fn run_of(
     dir: &Path,
     directories: &WorkspaceOptions<'_>,
 ) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
-    let captured = session.recorded_captures()?.into_iter();
+    let captured = session.calls().recorded_captures()?.into_iter();
     let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
     // If the session was interrupted within the first call on a workspace, only that call has
     // captured it.
-    for (name, recorded) in session.open_captures()? {
+    for (name, recorded) in session.calls().open_captures()? {
         captured.entry(name).or_insert(recorded);
     }
     let places = places(captured, dir, directories)?;

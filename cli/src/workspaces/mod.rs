@@ -71,7 +71,7 @@ pub(crate) fn open_given(
     ends_calls: bool,
 ) -> Result<CheckpointWorkspaces> {
     let session = store.open_to_recover(id)?;
-    let open = if ends_calls { session.open_captures() } else { Ok(ResourceCaptures::new()) };
+    let open = if ends_calls { session.calls().open_captures() } else { Ok(ResourceCaptures::new()) };
     session.close()?;
     let open = open?;
     let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());

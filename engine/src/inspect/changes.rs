@@ -72,7 +72,7 @@ mod tests {
         for number in 0..60_u64 {
             session.dispatch(Said(number)).unwrap();
             if number % 4 == 3 {
-                session.rollback_to(number * 7 % (session.position().unwrap().get() + 1)).unwrap();
+                session.rollback_to(number * 7 % (session.log().position().unwrap().get() + 1)).unwrap();
             }
         }
         let dir = session.dir().to_owned();

@@ -18,7 +18,7 @@ use super::LogReader;
 use crate::error::{Error, Result};
 use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
-use crate::session::Session;
+use crate::session::SessionLog;
 use crate::types::{Event, read_event};
 
 /// A record as [`LogReader::contents`] passes it on.
@@ -286,7 +286,7 @@ impl LogReader {
     }
 }
 
-impl Session {
+impl SessionLog<'_> {
     /// Passes each record from `from` through `through` to `visit`, as [`LogReader::contents`]
     /// does. The session is not locked in the meantime.
     ///
@@ -325,7 +325,7 @@ impl Session {
         through: SequenceNumber,
         mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        let source = self.log_source();
+        let source = self.session.log_source();
         let mut names = RecordNames::default();
         names.learn(&source.names.all());
         let compaction = source.places.compaction.as_deref();

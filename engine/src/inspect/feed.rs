@@ -32,7 +32,8 @@ use crate::fold::live_path::LivePath;
 use crate::log::chain;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
-use crate::session::{Session, SubscriptionGuard};
+use crate::session::SessionLog;
+use crate::session::SubscriptionGuard;
 use crate::storage::{FileStorage, Storage};
 use crate::wakeups::ChangeNotifier;
 
@@ -63,7 +64,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// use foldlog::inspect::Fed;
 ///
 /// session.dispatch(Said("before".to_owned()))?;
-/// let mut events = session.events_from(0)?;
+/// let mut events = session.log().events_from(0)?;
 /// session.dispatch(Said("meanwhile".to_owned()))?;
 /// let mut said = Vec::new();
 /// while let Some(fed) = events.try_next()? {
@@ -400,7 +401,7 @@ impl LogReader {
     }
 }
 
-impl Session {
+impl SessionLog<'_> {
     /// Reads the session's events from the record `from` on, and continues with new events until
     /// the session is closed. A feed does not keep the session open. Except with
     /// [`Durability::Every`](crate::Durability::Every), an event may be returned before it is
@@ -413,7 +414,7 @@ impl Session {
         let told = Arc::<FeedSignal>::default();
         let tells = Tells(Arc::clone(&told));
         let listening = self.listen(move |_| tells.0.tell(|told| told.more = true));
-        let feed = EventFeed::open_on(Arc::clone(self.storage()), self.dir(), from)?;
+        let feed = EventFeed::open_on(Arc::clone(self.session.storage()), self.session.dir(), from)?;
         Ok(EventFeed { told: listening.map(|listening| (told, listening)), ..feed })
     }
 }

@@ -513,7 +513,7 @@ impl LogReader {
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
     }
 
-    /// Lists the snapshots in the log, as [`Session::snapshots`](crate::Session::snapshots) does.
+    /// Lists the snapshots in the log, as [`SessionLog::snapshots`](crate::SessionLog::snapshots) does.
     ///
     /// # Errors
     ///
@@ -748,11 +748,11 @@ mod tests {
             session.dispatch(Said(number)).unwrap();
             if number % 3 == 2 {
                 // Rolls back a little, then far, then onto a path that was abandoned before.
-                session.rollback_to(number * 7 % (session.position().unwrap().get() + 1)).unwrap();
+                session.rollback_to(number * 7 % (session.log().position().unwrap().get() + 1)).unwrap();
             }
         }
         let dir = session.dir().to_owned();
-        let last = session.position().unwrap().get();
+        let last = session.log().position().unwrap().get();
         session.close().unwrap();
         let reader = LogReader::open(&dir).unwrap();
         let mixed = (0..=last).map(|position| position * 17 % (last + 1));

@@ -193,7 +193,7 @@ pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
 }
 
 /// Returns the directory of a session for captures of its workspace; see
-/// [`Session::captures_dir`](crate::Session::captures_dir).
+/// [`SessionLog::captures_dir`](crate::SessionLog::captures_dir).
 pub fn captures_dir(dir: &Path) -> PathBuf {
     dir.join("files")
 }

@@ -53,7 +53,7 @@
 //! | a write was refused because of the state, or of its handle's call | it is refused as well, without waiting for a turn, unless its lane's next record looks like it: then it waits for that record's turn, or until the [patience](Replay::patience) is over |
 //! | a write was refused because of records of a different lane | it may be refused or not: a thread must not read the records of other lanes |
 //! | a recovery or a call found that an operation had expired, or had not | the same, from the record that settles it |
-//! | [`pending_questions`](Session::pending_questions) was called | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. Expiry between two records is unknown |
+//! | [`pending_questions`](crate::SessionCalls::pending_questions) was called | a question counts as expired by the time of the process's last record; by that of the next one if that settles something, or before the first. Expiry between two records is unknown |
 //! | an observation was refused, since it could not be read again | unknown: it counts as an extra record |
 //! | a call was refused before its start record, since a resource could not be captured or was [left dirty](crate::Error::ResourceDirty) | unknown: the replay captures nothing and starts the call, which counts as an extra record |
 //! | a subscriber was notified of a record | it is notified before the call returns that led to the record; with several threads, the thread is undefined |

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. [`ConversationFollower::read`] returns the same as [`Session::conversation`] at the same
+//! 1. [`ConversationFollower::read`] returns the same as [`SessionConversation::read`](crate::SessionConversation::read) at the same
 //!    moment.
 //! 2. No record is read from the log twice, unless a reading failed. A rollback, and the failure of
 //!    a tool, only move known records between the live and the abandoned ones.
@@ -13,6 +13,7 @@ use super::Session;
 use crate::conversation::Conversation;
 use crate::error::Result;
 use crate::fold::conversation_reading;
+use crate::session::SessionConversation;
 
 /// Reads one conversation of an open session repeatedly, without reading known records again.
 #[derive(Clone, Debug)]
@@ -33,9 +34,9 @@ impl ConversationFollower {
     ///
     /// # Errors
     ///
-    /// The errors of [`Session::conversation`]. The next reading then starts from the beginning.
+    /// The errors of [`SessionConversation::read`](crate::SessionConversation::read). The next reading then starts from the beginning.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
-        let (conversations, source, last) = self.session.recorded_conversations();
+        let (conversations, source, last) = self.session.conversation().recorded_conversations();
         let (conversation, through) = (&mut self.conversation, self.through);
         match conversation_reading::update(conversation, &conversations, &source, through, last, None) {
             Ok(()) => self.through = Some(last),
@@ -49,11 +50,11 @@ impl ConversationFollower {
     }
 }
 
-impl Session {
+impl SessionConversation<'_> {
     /// Returns a reader of one conversation. Each reading costs only the records since the last
     /// one. Use it in a loop that sends the conversation with each request.
-    pub fn follow_conversation(&self, evaluation_id: impl Into<String>) -> ConversationFollower {
-        let conversation = Conversation::new(self.inner.id, evaluation_id.into());
-        ConversationFollower { session: self.clone(), conversation, through: None }
+    pub fn follow(&self, evaluation_id: impl Into<String>) -> ConversationFollower {
+        let conversation = Conversation::new(self.session.inner.id, evaluation_id.into());
+        ConversationFollower { session: self.session.clone(), conversation, through: None }
     }
 }

@@ -29,6 +29,7 @@ use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
 use crate::fold::record_kinds::RecordBody;
+use crate::session::SessionConversation;
 use crate::types::encode;
 
 fn json_text(value: &serde_json::Value) -> Vec<u8> {
@@ -59,11 +60,11 @@ macro_rules! write_body {
         let references = session.inner.references(&state, $body.payloads_mut())?;
         session.inner.refer($body.payloads_mut(), &references);
         let note = ConversationNote::from(&$body);
-        session.write_note(state, time_us, $kind, &$body.encode(), note)
+        session.conversation().write_note(state, time_us, $kind, &$body.encode(), note)
     }};
 }
 
-impl Session {
+impl SessionConversation<'_> {
     /// Records a message of a conversation, or the result of a call. If the conversation has a live
     /// record with the host's id of the message, returns that record without writing.
     ///
@@ -78,15 +79,15 @@ impl Session {
     pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
         let known = |state: &WriterState| {
             let id = input.id.as_deref()?;
-            known_input(state, &input.evaluation_id, id, self.record_lane().within)
+            known_input(state, &input.evaluation_id, id, self.session.record_lane().within)
         };
         // A call that writes no record has no turn in a replay.
-        if self.replays()
-            && let Some(known) = known(&self.inner.state.lock())
+        if self.session.replays()
+            && let Some(known) = known(&self.session.inner.state.lock())
         {
             return Ok(known);
         }
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         if let Some(known) = known(&state) {
             return Ok(known);
         }
@@ -106,16 +107,16 @@ impl Session {
             is_error: input.is_error,
             payload: payload.as_deref().map(Payload::new),
         };
-        write_body!(self, state, RecordKind::Input, body)
+        write_body!(self.session, state, RecordKind::Input, body)
     }
 
     /// Records a request to a provider, before it is sent.
     ///
     /// # Errors
     ///
-    /// See [`record_input`](Session::record_input).
+    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_request(&self, request: &NewRequest) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let parameters = request.parameters.as_ref().map(json_text);
         let mut body = Request {
             prompt: request.prompt,
@@ -124,16 +125,16 @@ impl Session {
             sent: request.sent,
             ..Request::new(self.scope(&request.evaluation_id), request.attempt.max(1))
         };
-        write_body!(self, state, RecordKind::Request, body)
+        write_body!(self.session, state, RecordKind::Request, body)
     }
 
     /// Records the failure of a request, and its known usage.
     ///
     /// # Errors
     ///
-    /// See [`record_input`](Session::record_input).
+    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_request_failure(&self, failure: &NewRequestFailure) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let arrived = failure.arrived.as_deref().map(text_payload);
         let mut body = Request {
             failure: Some(RequestFailure {
@@ -146,7 +147,7 @@ impl Session {
             }),
             ..Request::new(self.scope(&failure.evaluation_id), failure.attempt.max(1))
         };
-        write_body!(self, state, RecordKind::Request, body)
+        write_body!(self.session, state, RecordKind::Request, body)
     }
 
     /// Records a complete answer. Its calls must not run before this returns.
@@ -156,9 +157,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`record_input`](Session::record_input).
+    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_answer(&self, answer: &NewAnswer) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let content = answer.content.as_deref().map(text_payload);
         let arguments: Vec<Vec<u8>> = answer.calls.iter().map(|call| text_payload(&call.arguments)).collect();
         let payload = answer.payload.as_ref().map(json_text);
@@ -187,7 +188,7 @@ impl Session {
                 content.as_deref().map(Payload::new),
             )
         };
-        write_body!(self, state, RecordKind::Answer, body)
+        write_body!(self.session, state, RecordKind::Answer, body)
     }
 
     /// Records the end of a turn, once the last answer and all its calls have ended, with the
@@ -196,19 +197,19 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still
-    /// open; otherwise the errors of [`record_input`](Session::record_input).
+    /// open; otherwise the errors of [`record_input`](crate::SessionConversation::record_input).
     pub fn record_turn(&self, evaluation_id: &str, complete: bool) -> Result<SequenceNumber> {
         let refused = |reason| Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason };
         let known = |parts: &TurnParts| {
             parts.turn.filter(|(_, was_complete)| *was_complete || !complete).map(|(turn, _)| turn)
         };
-        if self.replays() {
-            let parts = turn_parts(&self.inner.state.lock(), evaluation_id);
+        if self.session.replays() {
+            let parts = turn_parts(&self.session.inner.state.lock(), evaluation_id);
             if let Some(turn) = parts.as_ref().and_then(known) {
                 return Ok(turn);
             }
         }
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let parts = turn_parts(&state, evaluation_id).ok_or_else(|| refused("it has no answer"))?;
         if let Some(turn) = known(&parts) {
             return Ok(turn);
@@ -218,7 +219,7 @@ impl Session {
         let scope = self.scope(evaluation_id);
         let body =
             Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
-        let time_us = self.inner.now_us();
+        let time_us = self.session.inner.now_us();
         let note = ConversationNote::from(&body);
         self.write_note(state, time_us, RecordKind::Turn, &body.encode(), note)
     }
@@ -230,7 +231,7 @@ impl Session {
     ///
     /// [`Error::NoSuchConversation`] if `from` is after `to`, if `to` is not in the log yet, or if
     /// a message has the role `tool`; otherwise the errors of
-    /// [`record_input`](Session::record_input).
+    /// [`record_input`](crate::SessionConversation::record_input).
     pub fn record_shortened(
         &self,
         evaluation_id: &str,
@@ -239,7 +240,7 @@ impl Session {
         messages: &[(Role, String)],
         reason: &str,
     ) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         if from > to
             || to >= state.log.next_sequence()
             || messages.iter().any(|(role, _)| *role == Role::Tool)
@@ -258,14 +259,14 @@ impl Session {
                 .collect(),
             reason: Cow::from(reason),
         };
-        write_body!(self, state, RecordKind::Shortened, body)
+        write_body!(self.session, state, RecordKind::Shortened, body)
     }
 
     /// Records that a conversation continues with a changed prompt.
     ///
     /// # Errors
     ///
-    /// See [`record_input`](Session::record_input).
+    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn accept_prompt(
         &self,
         evaluation_id: &str,
@@ -274,7 +275,7 @@ impl Session {
         by: &str,
         reason: &str,
     ) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let body = PromptAccepted {
             scope: self.scope(evaluation_id),
             was: recorded_identity(was),
@@ -283,7 +284,7 @@ impl Session {
             reason: Cow::from(reason),
         };
         let note = ConversationNote::from(&body);
-        let time_us = self.inner.now_us();
+        let time_us = self.session.inner.now_us();
         self.write_note(state, time_us, RecordKind::PromptAccepted, &body.encode(), note)
     }
 
@@ -291,9 +292,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`record_input`](Session::record_input).
+    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_adapter_state(&self, captured: &NewAdapterState) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let encoded = encode("an adapter's state", &captured.state)?;
         let mut body = AdapterState {
             scope: self.scope(&captured.evaluation_id),
@@ -304,7 +305,7 @@ impl Session {
             entry: captured.entry.as_deref().map(Cow::from),
             occasion: Cow::from(&captured.occasion),
         };
-        write_body!(self, state, RecordKind::AdapterState, body)
+        write_body!(self.session, state, RecordKind::AdapterState, body)
     }
 
     /// Returns the recorded states of adapters in the order of their records, including abandoned
@@ -322,13 +323,13 @@ impl Session {
     pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
         let (conversations, source, last) = self.recorded_conversations();
         let position = position.min(last);
-        conversation_reading::adapter_states(&conversations, &source, self.inner.id, position, None)
+        conversation_reading::adapter_states(&conversations, &source, self.session.inner.id, position, None)
     }
 
     /// Returns whether a rollback of the host has abandoned the answer that requested a call.
     /// `false` if the log has no answer there.
     pub(crate) fn is_abandoned(&self, origin: CallOrigin) -> bool {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let conversations = &state.live.projection.conversations;
         let live = conversations.live_at(state.last_position());
         conversations.entry(origin.answer).is_some_and(|answer| !live.holds(origin.answer, answer))
@@ -337,7 +338,7 @@ impl Session {
     /// Returns whether a rollback after the record `since` went back to before the record `at`, and
     /// `since` is not live again.
     pub(crate) fn was_rolled_back_behind(&self, at: SequenceNumber, since: SequenceNumber) -> bool {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let went_back = state.live.rollbacks.range(since..).any(|(_, rollback)| rollback.to < at);
         went_back && !state.live.path.is_live(since, state.last_position())
     }
@@ -350,7 +351,7 @@ impl Session {
 
     /// Returns the ids of the evaluations with a conversation on the live path at `position`.
     pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let last = state.last_position();
         state.live.projection.conversations.evaluations_at(position.into().min(last))
     }
@@ -362,8 +363,8 @@ impl Session {
     ///
     /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
     /// damaged.
-    pub fn conversation(&self, evaluation_id: &str) -> Result<Option<Conversation>> {
-        self.conversation_at(evaluation_id, SequenceNumber::MAX)
+    pub fn read(&self, evaluation_id: &str) -> Result<Option<Conversation>> {
+        self.read_at(evaluation_id, SequenceNumber::MAX)
     }
 
     /// Returns the conversation of an evaluation as of the record at `position`, or `None` if there
@@ -371,8 +372,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`conversation`](Session::conversation).
-    pub fn conversation_at(
+    /// See [`conversation`](crate::SessionConversation::read).
+    pub fn read_at(
         &self,
         evaluation_id: &str,
         position: impl Into<SequenceNumber>,
@@ -389,7 +390,7 @@ impl Session {
         budget: Option<&TextBudget<'_>>,
     ) -> Result<Option<Conversation>> {
         let (conversations, source, last) = self.recorded_conversations();
-        let (session, position) = (self.inner.id, position.min(last));
+        let (session, position) = (self.session.inner.id, position.min(last));
         conversation_reading::conversation(&conversations, &source, session, evaluation_id, position, budget)
     }
 
@@ -399,8 +400,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`conversation`](Session::conversation).
-    pub fn conversation_behind(
+    /// See [`conversation`](crate::SessionConversation::read).
+    pub fn read_behind(
         &self,
         evaluation_id: &str,
         after: impl Into<SequenceNumber>,
@@ -411,7 +412,7 @@ impl Session {
         if conversations.changed_before() > Some(after) {
             return Ok(None);
         }
-        let mut conversation = Conversation::new(self.inner.id, evaluation_id.to_owned());
+        let mut conversation = Conversation::new(self.session.inner.id, evaluation_id.to_owned());
         let (through, position) = (Some(after), position.min(last));
         conversation_reading::update(&mut conversation, &conversations, &source, through, position, None)?;
         Ok(Some(conversation))
@@ -424,9 +425,9 @@ impl Session {
     ///
     /// [`Error::Interrupted`] if operations were left open: recover the session first.
     pub fn resume(&self, evaluation_id: Option<&str>) -> Result<Resume> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         if state.interrupted {
-            return Err(self.inner.interrupted_error(&state));
+            return Err(self.session.inner.interrupted_error(&state));
         }
         let projection = &state.live.projection;
         let conversations = &projection.conversations;
@@ -442,7 +443,7 @@ impl Session {
             let evaluation_id = evaluation_id.map(str::to_owned);
             return Ok(Resume { evaluation_id, answer: None, point: ResumePoint::NotRecorded });
         };
-        let standings = self.inner.standings(&state);
+        let standings = self.session.inner.standings(&state);
         let waits_for = |operation| settle::waits_for(&standings, operation);
         let (answer, point) = resume_of(conversations, &live, place, waits_for);
         let evaluation_id = conversations.evaluation(place).map(|id| id.to_string());
@@ -452,9 +453,9 @@ impl Session {
     /// Returns the index of conversation records, the source to read them from, and the last record
     /// of the log.
     pub(super) fn recorded_conversations(&self) -> (Conversations, LogSource, SequenceNumber) {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let last = state.last_position();
-        (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
+        (state.live.projection.conversations.clone(), self.session.inner.log_source(&state), last)
     }
 
     fn scope<'a>(&'a self, evaluation: &'a str) -> ConversationScope<'a> {
@@ -467,7 +468,7 @@ impl Session {
         original: Option<OriginalMessage>,
     ) -> ConversationScope<'a> {
         let original = original.map(OriginalMessage::into_original);
-        ConversationScope { lane: self.record_lane(), original, ..ConversationScope::new(evaluation) }
+        ConversationScope { lane: self.session.record_lane(), original, ..ConversationScope::new(evaluation) }
     }
 
     fn write_note(
@@ -478,7 +479,7 @@ impl Session {
         body: &[u8],
         note: ConversationNote,
     ) -> Result<SequenceNumber> {
-        self.inner.write(
+        self.session.inner.write(
             state,
             time_us,
             [PendingRecord::new(kind, body, RecordBody::Conversation(Some(note)))],

@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
+use crate::session::SessionCalls;
 use crate::storage::{DirectoryWatch, Storage};
 use crate::wakeups::ChangeNotifier;
 
@@ -135,7 +136,7 @@ struct Rings {
     _records: Option<SubscriptionGuard>,
 }
 
-impl Session {
+impl SessionCalls<'_> {
     /// Records the decisions that other processes left for this session, with
     /// [`Store::leave_decision`](crate::Store::leave_decision) or `foldlog settle`. The session
     /// must be open in this process. This does not block.
@@ -148,21 +149,21 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::Io`] if the directory of decisions cannot be read. The errors of
-    /// [`settle`](Session::settle) if nothing can be recorded; the decisions then remain in the
+    /// [`settle`](crate::SessionCalls::settle) if nothing can be recorded; the decisions then remain in the
     /// directory.
     pub fn take_decisions(&self) -> Result<DecisionsTaken> {
-        if self.replays() {
+        if self.session.replays() {
             return self.take_replayed();
         }
-        drop(self.inner.settleable()?);
-        let (storage, dir) = (&self.inner.store.options.storage, &self.inner.dir);
+        drop(self.session.inner.settleable()?);
+        let (storage, dir) = (&self.session.inner.store.options.storage, &self.session.inner.dir);
         let mut report = DecisionsTaken::default();
         // Two threads that find the same file would each answer it. `try_lock`, because a
         // subscriber may run on this thread while it takes decisions.
-        let Some(_taking) = self.inner.taking.try_lock() else { return Ok(report) };
+        let Some(_taking) = self.session.inner.taking.try_lock() else { return Ok(report) };
         for entry in decisions::list(storage.as_ref(), dir)? {
             let path = layout::decisions_dir(dir).join(&entry.name);
-            let access = self.inner.store.options.access.file_mode();
+            let access = self.session.inner.store.options.access.file_mode();
             let exposed = entry.mode.is_some_and(|mode| mode & !access & 0o022 != 0);
             let left = match exposed {
                 true => Err("its permissions allow others to write it"),
@@ -178,7 +179,7 @@ impl Session {
     }
 
     /// Blocks until one of these operations needs no decision, for at most `limit`. During that
-    /// time it records the [decisions](Session::take_decisions) of other processes; decisions of
+    /// time it records the [decisions](crate::SessionCalls::take_decisions) of other processes; decisions of
     /// this process also end the wait. Returns at once if one of the operations needs no decision
     /// now. Afterwards recover the session, and evaluate again.
     ///
@@ -190,9 +191,9 @@ impl Session {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let session = foldlog::Store::open(directory.path())?.create(&foldlog::SessionTypes::builder().build()?)?;
-    /// let waiting: Vec<_> = session.pending_questions()?.iter().map(|question| question.operation).collect();
+    /// let waiting: Vec<_> = session.calls().pending_questions()?.iter().map(|question| question.operation).collect();
     /// if !waiting.is_empty() {
-    ///     let wait = session.wait_for_decision(&waiting, Duration::from_secs(3600))?;
+    ///     let wait = session.calls().wait_for_decision(&waiting, Duration::from_secs(3600))?;
     ///     println!("decided: {:?}", wait.decided);
     /// }
     /// # Ok(())
@@ -201,11 +202,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after
+    /// The errors of [`take_decisions`](crate::SessionCalls::take_decisions), also [`Error::Closed`] soon after
     /// the session is closed.
     pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
         let until = clock::after(limit);
-        if self.replays() {
+        if self.session.replays() {
             return self.wait_replayed(operations, until);
         }
         let rings = self.rings();
@@ -219,12 +220,12 @@ impl Session {
         }
     }
 
-    /// Waits as [`wait_for_decision`](Session::wait_for_decision) does, without blocking a thread
+    /// Waits as [`wait_for_decision`](crate::SessionCalls::wait_for_decision) does, without blocking a thread
     /// of the executor. Dropping the future ends the wait.
     ///
     /// # Errors
     ///
-    /// See [`wait_for_decision`](Session::wait_for_decision).
+    /// See [`wait_for_decision`](crate::SessionCalls::wait_for_decision).
     #[cfg(feature = "async")]
     pub fn wait_for_decision_async(
         &self,
@@ -232,21 +233,21 @@ impl Session {
         limit: Duration,
     ) -> impl Future<Output = Result<DecisionWait>> + Send + use<> {
         use crate::offload::{offload, wait_for_any};
-        let (session, operations) = (self.clone(), operations.to_vec());
+        let (session, operations) = (self.session.clone(), operations.to_vec());
         async move {
             let until = clock::after(limit);
             if session.replays() {
-                return offload(move || session.wait_replayed(&operations, until)).await;
+                return offload(move || session.calls().wait_replayed(&operations, until)).await;
             }
             let ringing = session.clone();
-            let rings = offload(move || ringing.rings()).await;
+            let rings = offload(move || ringing.calls().rings()).await;
             let mut refused = Vec::new();
             loop {
                 let heard = rings.bell.changes.listen();
                 let (looking, asked) = (session.clone(), operations.clone());
                 let mut more = Vec::new();
                 let (found, more) = offload(move || {
-                    let found = looking.look_for_decision(&asked, until, &mut more);
+                    let found = looking.calls().look_for_decision(&asked, until, &mut more);
                     (found, more)
                 })
                 .await;
@@ -264,9 +265,9 @@ impl Session {
     /// end an operation's wait.
     fn rings(&self) -> Rings {
         let bell: Arc<Bell> = Arc::default();
-        let files = bell.watch(self.inner.store.options.storage.as_ref(), &self.inner.dir);
+        let files = bell.watch(self.session.inner.store.options.storage.as_ref(), &self.session.inner.dir);
         let heard = Arc::clone(&bell);
-        let records = self.listen(move |record| {
+        let records = self.session.log().listen(move |record| {
             if matches!(
                 record.kind(),
                 RecordKind::Settle | RecordKind::Rollback | RecordKind::ToolBegin | RecordKind::ToolEnd
@@ -286,7 +287,7 @@ impl Session {
         refused: &mut Vec<RefusedDecision>,
     ) -> Result<(Vec<OperationId>, Instant)> {
         refused.extend(self.take_decisions()?.refused);
-        Ok((self.inner.filter_decided(operations), look_again(until)))
+        Ok((self.session.inner.filter_decided(operations), look_again(until)))
     }
 
     /// Records a decision that was left, if it fits, and returns the answer.
@@ -304,7 +305,7 @@ impl Session {
             Ok(settlement)
         });
         let recorded = checked.and_then(|settlement| {
-            self.of_decisions().settle(operation, &settlement, &settle.by, &settle.reason)
+            self.of_decisions().calls().settle(operation, &settlement, &settle.by, &settle.reason)
         });
         match recorded {
             Ok(sequence) => Ok(report.take(left, operation, by, sequence)),
@@ -322,10 +323,10 @@ impl Session {
     fn check_left(&self, left: &LeftBody, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
         let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
-        if left.session != self.inner.id {
+        if left.session != self.session.inner.id {
             return refused("the decision was left for another session");
         }
-        if settle.until_us.is_some_and(|until_us| until_us <= self.inner.now_us()) {
+        if settle.until_us.is_some_and(|until_us| until_us <= self.session.inner.now_us()) {
             return refused("the approval had expired before it was taken");
         }
         match self.digest_of(operation)? {
@@ -339,7 +340,7 @@ impl Session {
     /// Returns the BLAKE3 of the arguments of a waiting operation; `None` for other operations.
     fn digest_of(&self, operation: OperationId) -> Result<Option<[u8; 32]>> {
         let begin = {
-            let state = self.inner.state.lock();
+            let state = self.session.inner.state.lock();
             let operations = &state.live.projection.operations;
             if let Some(suspended) = operations.suspended_one(operation) {
                 return Ok(Some(suspended.suspension.arguments));
@@ -355,7 +356,7 @@ impl Session {
     /// Returns the record of a decision if a process was killed after it took the decision and
     /// before it removed the file.
     fn recorded_before(&self, settle: &Settle<'_>) -> Result<Option<SequenceNumber>> {
-        let source = self.log_source();
+        let source = self.session.log_source();
         let mut found = None;
         source.places.read(&source.storage, settle.operation.into(), SequenceNumber::MAX, &mut |record| {
             if record.kind == RecordKind::Settle {
@@ -373,15 +374,15 @@ impl Session {
 
     /// Returns the handle that records decisions from outside.
     fn of_decisions(&self) -> Session {
-        Session { within: None, ..self.lane(LANE) }
+        Session { within: None, ..self.session.lane(LANE) }
     }
 
     /// In a replay, reads the decisions that the host recorded here from the log.
     fn take_replayed(&self) -> Result<DecisionsTaken> {
         let lane = self.of_decisions();
         let mut report = DecisionsTaken::default();
-        while let Some((operation, time_us, next)) = lane.next_replayed()? {
-            let sequence = lane.settle(operation, &next.settlement, &next.by, &next.reason)?;
+        while let Some((operation, time_us, next)) = lane.calls().next_replayed()? {
+            let sequence = lane.calls().settle(operation, &next.settlement, &next.by, &next.reason)?;
             let decided_at = conversation_reading::time(time_us);
             report.taken.push(TakenDecision { operation, by: next.by, decided_at, sequence });
         }
@@ -391,11 +392,11 @@ impl Session {
     /// Returns the next record of a replay with its operation and its time, if it is a decision of
     /// this lane.
     fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
-        let source = self.log_source();
-        let mut state = self.inner.state.lock();
-        let own = RecordProducer::Lane(self.lane_name());
+        let source = self.session.log_source();
+        let mut state = self.session.inner.state.lock();
+        let own = RecordProducer::Lane(self.session.lane_name());
         // Records of the engine come first; no caller brings them.
-        self.inner.move_on(&mut state, Waits::Others, |recording| {
+        self.session.inner.move_on(&mut state, Waits::Others, |recording| {
             let is_engines = matches!(recording.head()?, Some((_, RecordProducer::Engine)));
             Ok((!is_engines).then_some(()))
         })?;
@@ -418,20 +419,20 @@ impl Session {
     /// Reads the decisions that ended the wait from the log. Waits for earlier records of other
     /// lanes until `until` at the latest.
     fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
-        let own = RecordProducer::Lane(self.lane_name());
+        let own = RecordProducer::Lane(self.session.lane_name());
         loop {
             self.take_replayed()?;
-            let decided = self.inner.filter_decided(operations);
+            let decided = self.session.inner.filter_decided(operations);
             if !decided.is_empty() || operations.is_empty() {
                 return Ok(DecisionWait { decided, refused: Vec::new() });
             }
-            let mut state = self.inner.state.lock();
+            let mut state = self.session.inner.state.lock();
             let recording = state.replay_log_mut()?;
             let over_at = clock::after(recording.rules.patience).min(until);
             let is_others =
                 recording.head()?.is_some_and(|(_, whose)| whose != own && whose != RecordProducer::Engine);
             // The wait timed out, or the host's next call brings the next record.
-            if !is_others || self.inner.schedule.wait_until(&mut state, over_at).timed_out() {
+            if !is_others || self.session.inner.schedule.wait_until(&mut state, over_at).timed_out() {
                 return Ok(DecisionWait::default());
             }
         }

@@ -59,7 +59,7 @@ impl Session {
     /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// let sequence = session.dispatch(Said("hello".to_owned()))?;
-    /// assert_eq!(session.position(), Some(sequence));
+    /// assert_eq!(session.log().position(), Some(sequence));
     /// assert_eq!(session.view::<Chat>()?.len(), 1);
     /// # Ok(())
     /// # }

@@ -30,6 +30,7 @@ use super::{Session, WriterState};
 use crate::clock;
 use crate::error::Result;
 use crate::offload::{offload, wait_for_any};
+use crate::session::{DynamicSession, SessionCalls};
 use crate::types::Event;
 
 /// Result of a write that the schedule had to allow, or the input of the write if it was not
@@ -58,7 +59,7 @@ impl Session {
     /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # futures_lite::future::block_on(async {
     /// let sequence = session.dispatch_async(Said("hello".to_owned())).await?;
-    /// assert_eq!(session.position(), Some(sequence));
+    /// assert_eq!(session.log().position(), Some(sequence));
     /// # Ok(())
     /// # })
     /// # }
@@ -79,30 +80,6 @@ impl Session {
             }
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
             session.when_allowed(access, RecordKind::Dispatch, event, Session::try_dispatch).await
-        }
-    }
-
-    /// Records an event by name as [`dispatch_value`](Session::dispatch_value) does. Waiting and
-    /// dropping the future work as for [`dispatch_async`](Session::dispatch_async).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`dispatch_value`](Session::dispatch_value) and
-    /// [`dispatch_async`](Session::dispatch_async).
-    pub fn dispatch_value_async<V: Into<Value>>(
-        &self,
-        event: &str,
-        value: V,
-    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<V> {
-        let (session, event, value) = (self.clone(), SmolStr::new(event), value.into());
-        async move {
-            if session.replays() {
-                return offload(move || session.dispatch_value(&event, value)).await;
-            }
-            let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
-            let (dispatched, buffer) = session.event_of_value(&event, value)?;
-            let asked = (event, dispatched, buffer);
-            session.when_allowed(access, RecordKind::Dispatch, asked, Session::try_dispatch_named).await
         }
     }
 
@@ -182,7 +159,7 @@ impl Session {
     /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # futures_lite::future::block_on(async {
     /// let before = session.snapshot_async(SnapshotOptions::default()).await?;
-    /// session.dispatch_value_async("noted", "a mistake").await?;
+    /// session.dynamic().dispatch_async("noted", "a mistake").await?;
     /// let report = session.rollback_async(&before).await?;
     /// assert_eq!(report.to, before.position);
     /// # Ok(())
@@ -238,24 +215,6 @@ impl Session {
         }
     }
 
-    /// Decides about an operation as [`settle`](Session::settle) does. If the future is dropped
-    /// after it was first polled, the decision is still recorded.
-    ///
-    /// # Errors
-    ///
-    /// See [`settle`](Session::settle).
-    pub fn settle_async<O: Into<OperationId>>(
-        &self,
-        operation: O,
-        settlement: &Settlement,
-        by: &str,
-        reason: &str,
-    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<O> {
-        let (session, operation) = (self.clone(), operation.into());
-        let (settlement, by, reason) = (settlement.clone(), by.to_owned(), reason.to_owned());
-        async move { offload(move || session.settle(operation, &settlement, &by, &reason)).await }
-    }
-
     /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a
     /// thread of the pool if the write is synced, or has to read the log first. If the schedule no
     /// longer allows the attempt, it returns its input and the loop repeats.
@@ -267,7 +226,7 @@ impl Session {
         attempt: fn(&Session, Access, A) -> WriteAttempt<A, T>,
     ) -> Result<T> {
         let patience = self.patience_of_future();
-        let blocks = promises_sync(self.durability(), kind) || kind == RecordKind::Rollback;
+        let blocks = promises_sync(self.log().durability(), kind) || kind == RecordKind::Rollback;
         loop {
             self.until_allowed(access, &patience).await?;
             let attempted = if blocks {
@@ -293,26 +252,9 @@ impl Session {
         async move { offload(move || session.sync()).await }
     }
 
-    /// Returns once no stopping call of the session is open, and no thread is just starting or
-    /// ending a call. A stopping call was cancelled, or the future that ran it was dropped. Does
-    /// not wait for a call that is [stuck](Session::stuck_operations), and no longer than a call
-    /// through this handle would wait for others.
-    pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let session = self.clone();
-        async move {
-            let (patience, grace) = (session.patience_of_future(), session.inner.store.options.grace);
-            while !clock::is_past(patience.over_at()) {
-                let changed = session.inner.schedule.listen();
-                let stopping = session.inner.state.lock().running_calls.next_stop_check(grace);
-                let Some(at) = stopping else { return };
-                wait_for_any([changed], Some(at.min(patience.over_at()))).await;
-            }
-        }
-    }
-
     /// Returns how long a call through this handle may wait, without a thread.
     fn patience_of_future(&self) -> Patience {
-        self.patience(self.call_scope().and_then(|within| within.until()), None).holding_no_thread()
+        self.patience(self.calls().call_scope().and_then(|within| within.until()), None).holding_no_thread()
     }
 
     /// Returns once the schedule allows an operation to start within this handle's operation, if
@@ -350,5 +292,68 @@ impl Session {
             drop(offload(move || abandon()));
         }
         Ok(None)
+    }
+}
+
+impl DynamicSession<'_> {
+    /// Records an event by name as [`dispatch_value`](crate::DynamicSession::dispatch) does. Waiting and
+    /// dropping the future work as for [`dispatch_async`](Session::dispatch_async).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`dispatch_value`](crate::DynamicSession::dispatch) and
+    /// [`dispatch_async`](Session::dispatch_async).
+    pub fn dispatch_async<V: Into<Value>>(
+        &self,
+        event: &str,
+        value: V,
+    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<V> {
+        let (session, event, value) = (self.session.clone(), SmolStr::new(event), value.into());
+        async move {
+            if session.replays() {
+                return offload(move || session.dynamic().dispatch(&event, value)).await;
+            }
+            let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
+            let (dispatched, buffer) = session.dynamic().event_of_value(&event, value)?;
+            let asked = (event, dispatched, buffer);
+            session.when_allowed(access, RecordKind::Dispatch, asked, Session::try_dispatch_named).await
+        }
+    }
+}
+
+impl SessionCalls<'_> {
+    /// Decides about an operation as [`settle`](crate::SessionCalls::settle) does. If the future is dropped
+    /// after it was first polled, the decision is still recorded.
+    ///
+    /// # Errors
+    ///
+    /// See [`settle`](crate::SessionCalls::settle).
+    pub fn settle_async<O: Into<OperationId>>(
+        &self,
+        operation: O,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<O> {
+        let (session, operation) = (self.session.clone(), operation.into());
+        let (settlement, by, reason) = (settlement.clone(), by.to_owned(), reason.to_owned());
+        async move { offload(move || session.calls().settle(operation, &settlement, &by, &reason)).await }
+    }
+
+    /// Returns once no stopping call of the session is open, and no thread is just starting or
+    /// ending a call. A stopping call was cancelled, or the future that ran it was dropped. Does
+    /// not wait for a call that is [stuck](crate::SessionCalls::stuck_operations), and no longer than a call
+    /// through this handle would wait for others.
+    pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let session = self.session.clone();
+        async move {
+            let (patience, grace) = (session.patience_of_future(), session.inner.store.options.grace);
+            while !clock::is_past(patience.over_at()) {
+                let changed = session.inner.schedule.listen();
+                let stopping = session.inner.state.lock().running_calls.next_stop_check(grace);
+                let Some(at) = stopping else { return };
+                wait_for_any([changed], Some(at.min(patience.over_at()))).await;
+            }
+        }
     }
 }

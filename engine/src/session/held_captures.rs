@@ -1,7 +1,7 @@
 //! Replicates the files that captures of workspaces need before the records that name them, and
 //! fetches them back.
 //!
-//! Only captures in the directory [`captures_dir`](crate::Session::captures_dir) are replicated;
+//! Only captures in the directory [`captures_dir`](crate::SessionLog::captures_dir) are replicated;
 //! for a child session, only those of the session that it works for
 //! ([`child_captures`](super::child_captures)). A missing capture is skipped: the host stores it
 //! elsewhere, or it was collected. A damaged capture fails the feed, so that no record is

@@ -23,6 +23,7 @@ use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
 use crate::fold::record_kinds::RecordBody;
 use crate::generator::Generator;
+use crate::session::SessionLog;
 use crate::types::encode;
 
 /// Prefix of the names of observations by the engine.
@@ -82,55 +83,6 @@ impl Session {
         let value = decoded(&bytes)?;
         self.write_observation(name, &bytes)?;
         Ok(value)
-    }
-
-    /// Reads all earlier observations named `name`, by any process of the session or of the one
-    /// that it was forked from, and passes each value to `visit` in the order of the records.
-    /// Rolled-back observations are included. The whole log is read.
-    ///
-    /// ```
-    /// # use foldlog::{SessionTypes, Store};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
-    /// session.observe("letter", || "first".to_owned())?;
-    /// session.observe("letter", || "second".to_owned())?;
-    /// let mut letters = Vec::new();
-    /// session.observations("letter", &mut |_, letter: String| {
-    ///     letters.push(letter);
-    ///     Ok(())
-    /// })?;
-    /// assert_eq!(letters, ["first", "second"]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Inconsistent`] if a value cannot be read as a `T`; [`Error::Io`] if the log cannot
-    /// be read; [`Error::Object`] if an object is missing or damaged; the error of `visit`, which
-    /// ends the reading.
-    pub fn observations<T: DeserializeOwned>(
-        &self,
-        name: &str,
-        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
-    ) -> Result<()> {
-        self.observations_from(name, SequenceNumber::from(0), visit)
-    }
-
-    /// Reads the observations named `name` as [`observations`](Session::observations) does, from
-    /// record `from` on. Only that part of the log is read.
-    ///
-    /// # Errors
-    ///
-    /// See [`observations`](Session::observations).
-    pub fn observations_from<T: DeserializeOwned>(
-        &self,
-        name: &str,
-        from: SequenceNumber,
-        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
-    ) -> Result<()> {
-        self.visit_observed(name, from, SequenceNumber::MAX, visit)
     }
 
     /// Passes the observations named `name`, in a range of records, to `visit`.
@@ -288,6 +240,57 @@ impl Session {
         data: &[u8],
     ) -> Result<SequenceNumber> {
         self.inner.write_observed(state, time_us, name, data, &self.record_lane())
+    }
+}
+
+impl SessionLog<'_> {
+    /// Reads all earlier observations named `name`, by any process of the session or of the one
+    /// that it was forked from, and passes each value to `visit` in the order of the records.
+    /// Rolled-back observations are included. The whole log is read.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
+    /// session.observe("letter", || "first".to_owned())?;
+    /// session.observe("letter", || "second".to_owned())?;
+    /// let mut letters = Vec::new();
+    /// session.log().observations("letter", &mut |_, letter: String| {
+    ///     letters.push(letter);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(letters, ["first", "second"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inconsistent`] if a value cannot be read as a `T`; [`Error::Io`] if the log cannot
+    /// be read; [`Error::Object`] if an object is missing or damaged; the error of `visit`, which
+    /// ends the reading.
+    pub fn observations<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        self.observations_from(name, SequenceNumber::from(0), visit)
+    }
+
+    /// Reads the observations named `name` as [`observations`](crate::SessionLog::observations) does, from
+    /// record `from` on. Only that part of the log is read.
+    ///
+    /// # Errors
+    ///
+    /// See [`observations`](crate::SessionLog::observations).
+    pub fn observations_from<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        from: SequenceNumber,
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        self.session.visit_observed(name, from, SequenceNumber::MAX, visit)
     }
 }
 

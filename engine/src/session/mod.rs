@@ -5,6 +5,7 @@
 //! | `open` | opens a session from its directory; `recovery_report` contains [`RecoveryReport`] |
 //! | `write` | writes a record: resolve, append, apply, sync, notify |
 //! | `dispatch` | events, seeds, clears, resets, tags |
+//! | `views` | methods of a session by topic |
 //! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | cached facts about dispatched events, and their fast path |
 //! | `conversations` | records of conversations and adapter states |
@@ -83,6 +84,7 @@ pub(crate) mod settle;
 mod shared_prefix;
 mod subscribers;
 mod values;
+mod views;
 mod wait;
 mod write;
 
@@ -126,6 +128,7 @@ pub(crate) use replica_feed::{ReplicaClaim, replica_error};
 pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
+pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionLog};
 #[cfg(feature = "testkit")]
 pub(crate) use write::{
     SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
@@ -268,25 +271,11 @@ impl Session {
         &self.inner.dir
     }
 
-    /// Returns the directory for captures of the session's workspace. Creates nothing.
-    ///
-    /// The directory is inside the session directory, so the captures move with the session and are
-    /// [collected](crate::Store::collect) with it. Pass it as `store` to
-    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
-    pub fn captures_dir(&self) -> PathBuf {
-        crate::log::layout::captures_dir(&self.inner.dir)
-    }
-
     /// Returns the directory of captures that the store's replicator copies; `None` if it copies
     /// none.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
-        self.inner.holds_captures().then(|| self.captures_dir())
-    }
-
-    /// Returns the report of the recovery at opening.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.inner.report
+        self.inner.holds_captures().then(|| self.log().captures_dir())
     }
 
     /// Returns the session from which this one was forked, or for which it was created.
@@ -297,37 +286,6 @@ impl Session {
     /// Returns the tags of the session.
     pub fn tags(&self) -> BTreeMap<String, String> {
         (*self.inner.state.lock().live.projection.tags).clone()
-    }
-
-    /// Returns the sequence number of the last record, or `None` if there is no record.
-    pub fn position(&self) -> Option<SequenceNumber> {
-        self.inner.state.lock().log.next_sequence().checked_sub(1)
-    }
-
-    /// Returns the size of the log in bytes. Headers and envelope frames count; allocated but
-    /// unused space does not.
-    pub fn log_bytes(&self) -> u64 {
-        self.inner.state.lock().log.used_bytes()
-    }
-
-    /// Returns the epoch under which this process writes the session to the store's
-    /// [replicator](crate::replication). Each claim of the session gets a higher epoch than the
-    /// claims before. Returns `None` without a replicator, and for a session that was opened for
-    /// reading.
-    pub fn epoch(&self) -> Option<u64> {
-        self.inner.replica.as_ref().map(replica_feed::Replica::epoch)
-    }
-
-    /// Returns the log's record about the replica of the session; `None` if the session is not
-    /// replicated.
-    pub fn replicated_record(&self) -> Option<Replicated> {
-        self.inner.state.lock().live.projection.replicated.as_deref().cloned()
-    }
-
-    /// Returns the end of the durable records: every record with a lower sequence number is known
-    /// to be durable.
-    pub fn synced_end(&self) -> SequenceNumber {
-        self.inner.gate.synced_end()
     }
 
     /// Makes every record written so far durable. One sync serves all blocked threads.
@@ -356,7 +314,7 @@ impl Session {
     ///
     /// Running tool calls are neither awaited nor stopped. Their later writes and end records are
     /// refused, and the session has to be recovered at its next opening. To avoid that,
-    /// [`cancel`](Session::cancel) the calls and join their threads first.
+    /// [`cancel`](crate::SessionCalls::cancel) the calls and join their threads first.
     ///
     /// # Errors
     ///
@@ -365,11 +323,6 @@ impl Session {
     /// is closed in any case.
     pub fn close(self) -> Result<()> {
         self.inner.close()
-    }
-
-    /// Returns the durability of the session's records.
-    pub fn durability(&self) -> Durability {
-        self.inner.durability
     }
 
     /// Returns a handle that writes its records in the lane `name`.
@@ -465,6 +418,58 @@ impl Session {
     /// Returns the storage and the memory limit for reading the store's sessions.
     pub(crate) fn read_ground(&self) -> ReadGround<'_> {
         ReadGround::from_options(&self.inner.store.options)
+    }
+}
+
+impl<'a> SessionLog<'a> {
+    /// Returns the directory for captures of the session's workspace. Creates nothing.
+    ///
+    /// The directory is inside the session directory, so the captures move with the session and are
+    /// [collected](crate::Store::collect) with it. Pass it as `store` to
+    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
+    pub fn captures_dir(&self) -> PathBuf {
+        crate::log::layout::captures_dir(&self.session.inner.dir)
+    }
+
+    /// Returns the report of the recovery at opening.
+    pub fn recovery(&self) -> &'a RecoveryReport {
+        &self.session.inner.report
+    }
+
+    /// Returns the sequence number of the last record, or `None` if there is no record.
+    pub fn position(&self) -> Option<SequenceNumber> {
+        self.session.inner.state.lock().log.next_sequence().checked_sub(1)
+    }
+
+    /// Returns the size of the log in bytes. Headers and envelope frames count; allocated but
+    /// unused space does not.
+    pub fn bytes(&self) -> u64 {
+        self.session.inner.state.lock().log.used_bytes()
+    }
+
+    /// Returns the epoch under which this process writes the session to the store's
+    /// [replicator](crate::replication). Each claim of the session gets a higher epoch than the
+    /// claims before. Returns `None` without a replicator, and for a session that was opened for
+    /// reading.
+    pub fn epoch(&self) -> Option<u64> {
+        self.session.inner.replica.as_ref().map(replica_feed::Replica::epoch)
+    }
+
+    /// Returns the log's record about the replica of the session; `None` if the session is not
+    /// replicated.
+    pub fn replicated_record(&self) -> Option<Replicated> {
+        self.session.inner.state.lock().live.projection.replicated.as_deref().cloned()
+    }
+
+    /// Returns the end of the durable records: every record with a lower sequence number is known
+    /// to be durable.
+    pub fn synced_end(&self) -> SequenceNumber {
+        self.session.inner.gate.synced_end()
+    }
+
+    /// Returns the durability of the session's records.
+    pub fn durability(&self) -> Durability {
+        self.session.inner.durability
     }
 }
 

@@ -13,7 +13,6 @@ use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Session;
 use super::log_view::LogView;
 use super::settle::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
@@ -25,6 +24,7 @@ use crate::operation::{
     CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, ReplacedContent, RollbackBegun,
 };
 use crate::options::Durability;
+use crate::session::SessionCalls;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read
@@ -99,26 +99,26 @@ pub(super) fn captures_of(
     captures.collect()
 }
 
-impl Session {
+impl SessionCalls<'_> {
     /// Records a fact for recovery.
     pub(crate) fn record_fact<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
         let data = encode(name, data)?;
-        self.write_observation(name, &data)
+        self.session.write_observation(name, &data)
     }
 
     /// Records that a child session is about to be created or to work, through the handle of its
     /// operation. The record is at least as durable as the child's records.
     pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
         self.record_fact(CHILD_SESSION, child)?;
-        if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
+        if self.session.log().durability() == Durability::Process { Ok(()) } else { self.session.sync() }
     }
 
     /// Records the state of the resources before a rollback. The record is at least as durable as
     /// the rollback. If there is no space for it, the rollback takes place without.
     pub(crate) fn record_rollback(&self, begun: &RollbackBegun) -> Result<()> {
-        let recorded = self.observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
+        let recorded = self.session.observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
         let durable = match recorded {
-            Ok(_) if self.durability() != Durability::Process => self.sync(),
+            Ok(_) if self.session.log().durability() != Durability::Process => self.session.sync(),
             recorded => recorded.map(drop),
         };
         match durable {
@@ -157,7 +157,7 @@ impl Session {
         through: SequenceNumber,
     ) -> Result<Vec<T>> {
         let mut found = Vec::new();
-        self.visit_observed(name, from, through, &mut |_, value| {
+        self.session.visit_observed(name, from, through, &mut |_, value| {
             found.push(value);
             Ok(())
         })?;
@@ -183,8 +183,8 @@ impl Session {
     /// durable, by the names of the resources.
     pub(crate) fn unattested_captures(&self) -> Result<BTreeMap<String, Vec<Vec<u8>>>> {
         let (source, from) = {
-            let state = self.inner.state.lock();
-            (self.inner.log_source(&state), state.log.unattested_from())
+            let state = self.session.inner.state.lock();
+            (self.session.inner.log_source(&state), state.log.unattested_from())
         };
         let mut found = BTreeMap::<String, Vec<Vec<u8>>>::new();
         let Some(from) = from else { return Ok(found) };
@@ -203,7 +203,7 @@ impl Session {
         begin: SequenceNumber,
         read: impl FnOnce(BeginRead) -> T,
     ) -> Result<T> {
-        let source = self.inner.log_source(&self.inner.state.lock());
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, begin, begin, &mut |record| {
             let bad = Error::unread(begin);
@@ -227,7 +227,7 @@ impl Session {
     /// Returns the last known capture of a resource: at the end of a committed call or, if
     /// `committed` is `false`, also at the start of any other call.
     pub(crate) fn last_captured(&self, resource: &str, committed: bool) -> Result<Option<Vec<u8>>> {
-        let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
+        let latest = self.session.log().slice::<ToolInvocations>()?.tail(LATEST_CALLS)?;
         for item in latest.iter().rev() {
             let mut resources = match item.position() {
                 Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
@@ -247,7 +247,7 @@ impl Session {
     /// works on separate resources.
     pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures, bool)>> {
         let own_from = self.opened_sequence();
-        let calls = self.log::<ToolInvocations>()?;
+        let calls = self.session.log().slice::<ToolInvocations>()?;
         // The latest call nearly always has captures; earlier ones are read only if it does not.
         let (mut end, mut count) = (calls.len(), 1);
         for _ in 0..2 {
@@ -280,8 +280,8 @@ impl Session {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
         // A fork works on separate resources, so its parent's captures do not apply.
-        let first = if self.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
-        let calls = self.log::<ToolInvocations>()?;
+        let first = if self.session.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
+        let calls = self.session.log().slice::<ToolInvocations>()?;
         // The latest call nearly always has captures; earlier ones are read only if it does not.
         let (mut end, mut count) = (calls.len(), 1);
         while end > 0 {
@@ -306,7 +306,7 @@ impl Session {
 
     /// Returns the sequence number of the `Opened` record of this session, not of an ancestor.
     fn opened_sequence(&self) -> SequenceNumber {
-        self.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
+        self.session.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
     }
 
     /// Passes the end record of an operation to `read`, with the source of its payloads.
@@ -315,7 +315,7 @@ impl Session {
         end: SequenceNumber,
         read: impl Fn(ToolEnd<'_>, &LogSource) -> Result<T>,
     ) -> Result<T> {
-        let source = self.inner.log_source(&self.inner.state.lock());
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, end, end, &mut |record| {
             found = Some(read(ToolEnd::decode(record.body).map_err(Error::unread(end))?, &source)?);
@@ -357,7 +357,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`replaced_by`](Session::replaced_by).
+    /// See [`replaced_by`](crate::SessionCalls::replaced_by).
     pub fn has_captured_rollback(&self, end: SequenceNumber) -> Result<bool> {
         Ok(!self.captures_replaced_at(end)?.is_empty())
     }
@@ -382,7 +382,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// See [`replaced_by`](Session::replaced_by).
+    /// See [`replaced_by`](crate::SessionCalls::replaced_by).
     pub fn result_at(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         self.read_tool_end(end, |body, source| decode_result(end, &body, source))
     }
@@ -415,12 +415,12 @@ impl Session {
     /// interrupted run counts regardless of later rollbacks, any other one if its end is live now.
     pub(crate) fn last_ended(&self, origin: CallOrigin) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
         let ended = {
-            let mut state = self.inner.state.lock();
+            let mut state = self.session.inner.state.lock();
             let position = state.last_position();
             if state.live.projection.conversations.entry(origin.answer).is_none() {
-                let log = self.inner.log::<ToolInvocations>(&mut state)?;
+                let log = self.session.inner.log::<ToolInvocations>(&mut state)?;
                 drop(state);
-                let is_live = |end| self.inner.state.lock().live.path.is_live(end, position);
+                let is_live = |end| self.session.inner.state.lock().live.path.is_live(end, position);
                 return last_ended_in(&log, origin, is_live);
             }
             let live = state.live.path.down_from(position);
@@ -438,7 +438,7 @@ impl Session {
         operation: OperationId,
         from: SequenceNumber,
     ) -> Result<Option<RecordedSettlement>> {
-        let source = self.inner.log_source(&self.inner.state.lock());
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
         let (mut found, mut ran_again) = (None, false);
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
@@ -470,9 +470,9 @@ impl Session {
     /// regardless of later runs: it applies to each run that follows from it.
     pub(crate) fn read_approval(&self, operation: OperationId) -> Result<Option<RecordedSettlement>> {
         let (source, opened, now_us) = {
-            let state = self.inner.state.lock();
+            let state = self.session.inner.state.lock();
             let opened = state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence);
-            (self.inner.log_source(&state), opened, self.inner.judged_us(&state))
+            (self.session.inner.log_source(&state), opened, self.session.inner.judged_us(&state))
         };
         let from = operation.sequence().max(opened);
         let mut found = None;
@@ -496,7 +496,7 @@ impl Session {
 }
 
 /// Searches for the last ended run of the call of an origin that counts, as
-/// [`last_ended`](Session::last_ended) does, if the answer is no record of a conversation.
+/// [`last_ended`](crate::SessionCalls::last_ended) does, if the answer is no record of a conversation.
 fn last_ended_in(
     log: &LogView<ToolInvoked>,
     origin: CallOrigin,

@@ -37,6 +37,7 @@ use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 use crate::offload::offload;
 use crate::operation::OpenOperation;
 use crate::options::Durability;
+use crate::session::SessionCalls;
 use crate::types::{Slice, ToolInvocations};
 
 impl Session {
@@ -72,9 +73,23 @@ impl Session {
         Ok(Admission { session: self, ticket, until, guest_of: None, begun: false })
     }
 
+    /// Locks the recovery of the session, and checks that the session can be recovered: only a
+    /// handle that may write the result may change the resources.
+    pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
+        if let Some(operation) = runs_here(self.inner.id) {
+            return Err(Error::InsideOperation { operation });
+        }
+        let recovering = self.inner.recovering.try_lock_until(patience.over_at());
+        let recovering = recovering.ok_or_else(|| patience.waited_for(Blocker::Recovery))?;
+        drop(self.inner.settleable()?);
+        Ok(recovering)
+    }
+}
+
+impl SessionCalls<'_> {
     /// Returns the open operations, in the order of their starts.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
-        self.inner.state.lock().live.projection.operations.open().cloned().collect()
+        self.session.inner.state.lock().live.projection.operations.open().cloned().collect()
     }
 
     /// Cancels a running operation and its nested calls: its handle is revoked, its programs are
@@ -82,15 +97,15 @@ impl Session {
     /// Returns `false` if this process runs no such operation.
     ///
     /// A host finds calls that other threads [run](crate::tools::ToolRunner::execute) in
-    /// [`open_operations`](Session::open_operations). The cancellation itself is not recorded; the
+    /// [`open_operations`](crate::SessionCalls::open_operations). The cancellation itself is not recorded; the
     /// end record of the operation states that it was cancelled.
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let open =
             state.running_calls.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
         let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
-        self.inner.cancel(state, &within);
+        self.session.inner.cancel(state, &within);
         true
     }
 
@@ -103,9 +118,9 @@ impl Session {
     /// [`Error::Stuck`]. If the operation ends after all, it is rolled back and the session
     /// continues; until then no other call can change STATE or the tool's resources.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let stuck: Vec<OperationId> =
-            state.running_calls.stuck_operations(self.inner.store.options.grace).collect();
+            state.running_calls.stuck_operations(self.session.inner.store.options.grace).collect();
         state
             .live
             .projection
@@ -118,45 +133,34 @@ impl Session {
 
     /// Returns whether the session accepts no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
-        self.inner.state.lock().interrupted
+        self.session.inner.state.lock().interrupted
     }
 
     /// Returns the operation that owns this handle, or else the one that the calling thread runs on
     /// this session.
     pub fn inside_operation(&self) -> Option<OperationId> {
-        let own = self.within.as_ref().map(|within| within.operation());
-        own.or_else(|| runs_here(self.inner.id))
+        let own = self.session.within.as_ref().map(|within| within.operation());
+        own.or_else(|| runs_here(self.session.inner.id))
     }
 
     pub(crate) fn call_scope(&self) -> Option<&Arc<CallScope>> {
-        self.within.as_ref()
-    }
-
-    /// Locks the recovery of the session, and checks that the session can be recovered: only a
-    /// handle that may write the result may change the resources.
-    pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
-        if let Some(operation) = runs_here(self.inner.id) {
-            return Err(Error::InsideOperation { operation });
-        }
-        let recovering = self.inner.recovering.try_lock_until(patience.over_at());
-        let recovering = recovering.ok_or_else(|| patience.waited_for(Blocker::Recovery))?;
-        drop(self.inner.settleable()?);
-        Ok(recovering)
+        self.session.within.as_ref()
     }
 
     /// Returns the first open operation that may have made changes, also of a closed session.
     pub(crate) fn changing_operation(&self) -> Option<OpenOperation> {
-        self.inner.state.lock().live.projection.operations.changing_operation().cloned()
+        self.session.inner.state.lock().live.projection.operations.changing_operation().cloned()
     }
 
     pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
-        self.inner.state.lock().left_open().cloned().collect()
+        self.session.inner.state.lock().left_open().cloned().collect()
     }
 
     /// Returns whether no open operation may make changes, and none can be open at the next
     /// opening. After a failed write, the contents of the log are unknown.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.inner
+        self.session
+            .inner
             .settleable()
             .is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
     }
@@ -164,7 +168,7 @@ impl Session {
     /// Returns the session that started the first open operation with possible changes. It differs
     /// from this one if this one was salvaged; a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let begin = state.live.projection.operations.changing_operation()?.begin;
         let before = state.openings.iter().rev().find(|(sequence, _)| *sequence < begin);
         before.map(|(_, opened)| opened.session)
@@ -172,7 +176,7 @@ impl Session {
 
     /// Records the end of an operation that was left open.
     pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<SequenceNumber> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let state = inner.settleable()?;
         let sequence = inner.write_end(state, inner.now_us(), end, None, false)?;
         let mut state = inner.state.lock();

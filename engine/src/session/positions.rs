@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::fold::projection::FrozenProjection;
 use crate::fold::record_kinds::RecordBody;
 use crate::log::reader::RecordLocator;
+use crate::session::SessionLog;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
 
@@ -183,44 +184,6 @@ impl Session {
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
 
-    /// Lists the snapshots in the log, in the order of their positions. The list includes snapshots
-    /// of earlier processes, abandoned ones, and in a fork the shared ones of its parent. A
-    /// rollback may go to each of them. Reads the log once.
-    ///
-    /// ```
-    /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let types = SessionTypes::builder().build()?;
-    /// # let store = Store::open(directory.path())?;
-    /// let session = store.create(&types)?;
-    /// let taken = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
-    /// let id = session.id();
-    /// session.close()?;
-    /// let session = store.open_session(id, &types)?; // another day
-    /// assert_eq!(session.snapshots()?, [taken.clone()]);
-    /// assert_eq!(session.snapshot_tagged("before the attempt")?, Some(taken));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the log cannot be read.
-    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        list(&source.places, &source.storage, self.inner.id)
-    }
-
-    /// Returns the latest snapshot with a tag; `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// See [`snapshots`](Session::snapshots).
-    pub fn snapshot_tagged(&self, tag: &str) -> Result<Option<Snapshot>> {
-        Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
-    }
-
     /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position.
     /// Workspaces and other resources are unchanged;
     /// [`ExecutionState::restore`](crate::ExecutionState::restore) rolls both back.
@@ -301,7 +264,7 @@ impl Session {
     /// Rolls back to a position before the operation of this handle, which restores a composite
     /// snapshot.
     pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
-        self.roll_back_past(position, true, self.call_scope().map(|within| within.operation()))
+        self.roll_back_past(position, true, self.calls().call_scope().map(|within| within.operation()))
     }
 
     /// Rolls back to `to`. The operation `past` may have started later than that.
@@ -351,6 +314,46 @@ impl Session {
         }
         drop(state);
         Ok(RollbackReport { sequence: result?, to, abandoned, outside })
+    }
+}
+
+impl SessionLog<'_> {
+    /// Lists the snapshots in the log, in the order of their positions. The list includes snapshots
+    /// of earlier processes, abandoned ones, and in a fork the shared ones of its parent. A
+    /// rollback may go to each of them. Reads the log once.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().build()?;
+    /// # let store = Store::open(directory.path())?;
+    /// let session = store.create(&types)?;
+    /// let taken = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
+    /// let id = session.id();
+    /// session.close()?;
+    /// let session = store.open_session(id, &types)?; // another day
+    /// assert_eq!(session.log().snapshots()?, [taken.clone()]);
+    /// assert_eq!(session.log().snapshot_tagged("before the attempt")?, Some(taken));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
+        list(&source.places, &source.storage, self.session.inner.id)
+    }
+
+    /// Returns the latest snapshot with a tag; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`snapshots`](crate::SessionLog::snapshots).
+    pub fn snapshot_tagged(&self, tag: &str) -> Result<Option<Snapshot>> {
+        Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
     }
 }
 

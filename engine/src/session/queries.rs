@@ -18,6 +18,7 @@ use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::items::row::RowRef;
+use crate::session::{DynamicSession, SessionLog};
 use crate::types::{
     Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
     decode_item, default_policy,
@@ -110,7 +111,7 @@ impl State {
     /// # let session = Store::open(directory.path())?.create(&types)?;
     /// let hello = session.dispatch(Said("hello".to_owned()))?;
     /// session.dispatch(Said("bye".to_owned()))?;
-    /// let said = session.state_at(hello)?.items::<Chat>(&types)?;
+    /// let said = session.dynamic().state_at(hello)?.items::<Chat>(&types)?;
     /// assert_eq!(*said[0], Said("hello".to_owned()));
     /// assert_eq!(said.len(), 1);
     /// # Ok(())
@@ -244,7 +245,7 @@ impl Session {
         match self.read::<S>()? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
                 slice: S::NAME.to_owned(),
-                reason: "it is a LOG slice: read it with `Session::log`",
+                reason: "it is a LOG slice: read it with `SessionLog::slice`",
             }),
             (_, Some(items)) => Ok(View::new(items.rows_in_memory().clone())),
             (_, None) => {
@@ -252,27 +253,6 @@ impl Session {
                 Ok(View::new(SliceTypes::no_rows(types)))
             }
         }
-    }
-
-    /// Returns the present items of a LOG slice, which the view reads from the log.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, if it is not LOG,
-    /// or if its items have a different type.
-    pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
-        self.inner.log::<S>(&mut self.inner.state.lock())
-    }
-
-    /// Returns the last item of a slice of any policy.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if its items
-    /// have a different type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
-    pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
-        let (_, items) = self.read::<S>()?;
-        Ok(items.and_then(|items| View::new(items.rows_in_memory().clone()).items().next_back()))
     }
 
     /// Returns the policy and the items of a slice. The items are `None` if the log has not
@@ -287,6 +267,58 @@ impl Session {
         self.inner.state.lock().live.projection.log_slices() == LogSlices::StateUnread
     }
 
+    /// Returns the log as it is now, for reading records without a lock.
+    pub(crate) fn log_source(&self) -> LogSource {
+        self.inner.log_source(&self.inner.state.lock())
+    }
+}
+
+impl SessionLog<'_> {
+    /// Returns the present items of a LOG slice, which the view reads from the log.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, if it is not LOG,
+    /// or if its items have a different type.
+    pub fn slice<S: Slice>(&self) -> Result<LogView<S::Item>> {
+        self.session.inner.log::<S>(&mut self.session.inner.state.lock())
+    }
+
+    /// Returns the last item of a slice of any policy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if its items
+    /// have a different type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
+    pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
+        let (_, items) = self.session.read::<S>()?;
+        Ok(items.and_then(|items| View::new(items.rows_in_memory().clone()).items().next_back()))
+    }
+
+    /// Passes the records from `from` through `through` to `visit`, in order. The session is locked
+    /// meanwhile, so `visit` must not call into it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read; the error of `visit`.
+    pub fn records(
+        &self,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
+        mut visit: impl FnMut(&Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (from, through) = (from.into(), through.into());
+        let state = self.session.inner.state.lock();
+        state.log.places.read(self.session.storage(), from, through, &mut |record| visit(&record))
+    }
+
+    /// Returns the live records as of now. The cost is proportional to the number of rollbacks.
+    pub fn live_path(&self) -> LivePath {
+        self.session.inner.state.lock().live.path.clone()
+    }
+}
+
+impl DynamicSession<'_> {
     /// Returns all present slices, without types. LOG slices are read from the log, so the result
     /// has all of their items in memory.
     ///
@@ -296,8 +328,8 @@ impl Session {
     /// damaged.
     pub fn state(&self) -> Result<State> {
         let (projection, source) = {
-            let state = self.inner.state.lock();
-            (state.live.projection.clone(), self.inner.log_source(&state))
+            let state = self.session.inner.state.lock();
+            (state.live.projection.clone(), self.session.inner.log_source(&state))
         };
         State::read(&projection, &source)
     }
@@ -324,7 +356,7 @@ impl Session {
     /// # let session = store.create(&types)?;
     /// let hello = session.dispatch(Said("hello".to_owned()))?;
     /// session.dispatch(Said("bye".to_owned()))?;
-    /// assert_eq!(session.state_at(hello)?.slices["chat"].items.len(), 1);
+    /// assert_eq!(session.dynamic().state_at(hello)?.slices["chat"].items.len(), 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -335,41 +367,17 @@ impl Session {
     /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let next = state.log.next_sequence();
         if position >= next {
             return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
         }
         let folded =
-            self.inner.history(&state).fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
+            self.session
+                .inner
+                .history(&state)
+                .fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
         Ok(State::from_projection(&folded.projection))
-    }
-
-    /// Passes the records from `from` through `through` to `visit`, in order. The session is locked
-    /// meanwhile, so `visit` must not call into it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the log cannot be read; the error of `visit`.
-    pub fn records(
-        &self,
-        from: impl Into<SequenceNumber>,
-        through: impl Into<SequenceNumber>,
-        mut visit: impl FnMut(&Record<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let (from, through) = (from.into(), through.into());
-        let state = self.inner.state.lock();
-        state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
-    }
-
-    /// Returns the live records as of now. The cost is proportional to the number of rollbacks.
-    pub fn live_path(&self) -> LivePath {
-        self.inner.state.lock().live.path.clone()
-    }
-
-    /// Returns the log as it is now, for reading records without a lock.
-    pub(crate) fn log_source(&self) -> LogSource {
-        self.inner.log_source(&self.inner.state.lock())
     }
 }
 
@@ -394,7 +402,7 @@ impl SessionInner {
         }
     }
 
-    /// Reads a LOG slice for [`Session::log`].
+    /// Reads a LOG slice for [`SessionLog::slice`](crate::SessionLog::slice).
     pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
         let viewed = match self.read::<S>(state)? {
             (Policy::Log, Some(SliceItems::InLog(items))) => {

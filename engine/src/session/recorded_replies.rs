@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use foldlog_codec::body::{AnswerBody, Payload, Request};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
-use super::Session;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
+use crate::session::SessionConversation;
 
 /// Outcome of a request in the replayed run.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub enum RecordedReply {
     },
 }
 
-impl Session {
+impl SessionConversation<'_> {
     /// Returns the recorded outcome of the last request through a handle of this lane. In a replay,
     /// call this instead of the provider, and record the returned value. Returns `None` if neither
     /// an answer nor a failure is recorded there.
@@ -38,11 +38,12 @@ impl Session {
     /// - [`Error::Object`] if an object is missing or damaged
     /// - [`Error::NoSuchPosition`] if the session does not replay
     pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
-        let Some((sequence, kind, body)) = self.next_recorded(&[RecordKind::Answer, RecordKind::Request])?
+        let Some((sequence, kind, body)) =
+            self.session.next_recorded(&[RecordKind::Answer, RecordKind::Request])?
         else {
             return Ok(None);
         };
-        let source = self.inner.log_source(&self.inner.state.lock());
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
         let reading = ReplyReader { source: &source, sequence };
         let bad = Error::unread(sequence);
         if kind == RecordKind::Answer {
@@ -50,7 +51,7 @@ impl Session {
             return Ok(Some(RecordedReply::Answered(Box::new(answer))));
         }
         let Some(failure) = reading.failure(Request::decode(&body).map_err(bad)?)? else { return Ok(None) };
-        let asked_again = self.is_asked_again()?;
+        let asked_again = self.session.is_asked_again()?;
         Ok(Some(RecordedReply::Failed { failure: Box::new(failure), asked_again }))
     }
 }

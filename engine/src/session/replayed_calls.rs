@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use foldlog_codec::body::{Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
-use super::Session;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, OperationEnd};
 use super::recorded_log::{FromLog, RecordProducer};
@@ -16,8 +15,9 @@ use super::write::PendingRecord;
 use crate::error::Result;
 use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
+use crate::session::SessionCalls;
 
-impl Session {
+impl SessionCalls<'_> {
     /// Compares the start of a call with the recorded one, uses the recorded captures, and reads
     /// everything up to the call's end from the log. Returns the sequence number of the start
     /// record.
@@ -33,15 +33,15 @@ impl Session {
     /// Compares the start of a call that runs again with the recorded one.
     pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
         let sequence = self.begin_again(begin, false)?;
-        let began_us = self.inner.now_us();
-        Ok(self.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
+        let began_us = self.session.inner.now_us();
+        Ok(self.session.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
     }
 
     fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let state = inner.writable()?;
-        self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
-        let mut state = self.in_turn(state)?;
+        self.session.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
+        let mut state = self.session.in_turn(state)?;
         let next = state.log.next_sequence();
         let recorded = state.replay_log_mut()?.head()?.filter(|(head, _)| head.kind == RecordKind::ToolBegin);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Session {
         inner.refer(begin.payloads_mut(), &references);
         let mut body = begin.encode();
         // The start record names the enclosing operation in a separate field.
-        Lane { within: None, ..self.record_lane() }.add_to(&mut body, 0);
+        Lane { within: None, ..self.session.record_lane() }.add_to(&mut body, 0);
         let content = RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin));
         let sequence = inner.write_pending(
             &mut state,
@@ -76,18 +76,18 @@ impl Session {
     /// Reads the rest of a dropped call that ran again from the log. `is_awaited` states that its
     /// end will be requested.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
-        let mut state = self.inner.state.lock();
+        let mut state = self.session.inner.state.lock();
         if let Ok(recording) = state.replay_log_mut() {
             let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
             recording.from_log.insert(begin, from_log);
         }
-        self.inner.schedule.notify_all();
+        self.session.inner.schedule.notify_all();
     }
 
     /// Waits for the turn of the end of a call that ran again, and returns the captures in the
     /// recorded end.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
         let objects = state.log.objects.clone();
         let Some((head, _)) = state.replay_log_mut()?.head()? else { return Ok(RecordedCaptures::new()) };
@@ -99,7 +99,7 @@ impl Session {
 
     /// Returns the captures of the first remaining start record that has any; empty if none has.
     pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
-        let mut state = self.inner.state.lock();
+        let mut state = self.session.inner.state.lock();
         let objects = state.log.objects.clone();
         let first = state.replay_log_mut()?.look_ahead(|record| {
             if record.kind != RecordKind::ToolBegin {
@@ -115,7 +115,7 @@ impl Session {
 
     /// Returns whether the call that starts next in this handle's lane opened child sessions.
     pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
-        let mut state = self.in_turn(self.inner.writable()?)?;
+        let mut state = self.session.in_turn(self.session.inner.writable()?)?;
         let recording = state.replay_log_mut()?;
         let begin = recording.head()?.map(|(head, _)| head.sequence);
         let opened = recording.look_ahead(|record| {
@@ -140,7 +140,7 @@ impl Session {
         end: &ToolEnd<'_>,
         left: BTreeMap<String, Vec<String>>,
     ) -> Result<OperationEnd> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(end.begin), None)?;
         for (resource, paths) in left {
             state.note_left_otherwise(&resource, paths)?;
@@ -170,20 +170,20 @@ impl Session {
 
     /// Returns whether this session replays and lets tools run again.
     pub(crate) fn runs_tools_again(&self) -> bool {
-        let mut state = self.inner.state.lock();
+        let mut state = self.session.inner.state.lock();
         state.replay_log_mut().is_ok_and(|recording| recording.rules.run_tools)
     }
 
     /// Waits for the end of a call in the log, and returns its sequence number.
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let mut state = inner.writable()?;
         inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Reads the end of a call that an earlier process left open from the log.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
         let end = state.log.next_sequence();
         inner.apply_recorded(&mut state)?;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
 
+use super::AbandonedCall;
 use super::operation_records::RecordedCaptures;
-use super::{AbandonedCall, Session};
 use crate::conversation::Conversation;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading::TextBudget;
@@ -18,6 +18,7 @@ use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
 use crate::items::SliceItems;
 use crate::operation::RESTORE;
+use crate::session::SessionCalls;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 /// Number of calls that are read at a time.
@@ -114,7 +115,7 @@ pub(crate) struct ConversationBeside {
     pub(crate) then: Option<Conversation>,
 }
 
-impl Session {
+impl SessionCalls<'_> {
     /// Returns the captures of these resources at a position: those left by the last call that had
     /// ended by then. For a resource without one, returns the first capture in a later start record
     /// that has the position on its live path.
@@ -123,13 +124,13 @@ impl Session {
         to: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
-        let path = self.live_path();
+        let path = self.session.log().live_path();
         let mut found = self.last_captures(names, &|end| end <= to && path.is_live(end, to))?;
         if found.len() == names.names.len() {
             return Ok(found);
         }
         let mut begins = BTreeSet::new();
-        for item in self.log::<ToolInvocations>()?.items_after(to) {
+        for item in self.session.log().slice::<ToolInvocations>()?.items_after(to) {
             let begin = item?.begin;
             if begin > to && path.is_live(to, begin) {
                 begins.insert(begin);
@@ -189,7 +190,7 @@ impl Session {
     /// damaged.
     pub fn recorded_captures(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut names = BTreeSet::new();
-        for item in self.log::<ToolInvocations>()?.iter() {
+        for item in self.session.log().slice::<ToolInvocations>()?.iter() {
             names.extend(self.read_begin(item?.begin, |begin| begin.resources)?.into_keys());
         }
         let found = self.last_captures(&Sought::all(names), &|_| true)?.into_iter();
@@ -233,7 +234,7 @@ impl Session {
 
     /// Passes the calls that have ended to `visit`, the last one first, until it returns `false`.
     pub(crate) fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
-        let calls = self.log::<ToolInvocations>()?;
+        let calls = self.session.log().slice::<ToolInvocations>()?;
         let mut end = calls.len();
         while end > 0 {
             let from = end.saturating_sub(CALLS);
@@ -254,7 +255,7 @@ impl Session {
     ///
     /// The errors of [`rollback_to`](Session::rollback_to) that concern the position.
     pub(crate) fn check_target(&self, to: SequenceNumber) -> Result<()> {
-        self.inner.target(&self.inner.state.lock(), to, None).map(drop)
+        self.session.inner.target(&self.session.inner.state.lock(), to, None).map(drop)
     }
 
     /// Checks that STATE can be rolled back to a position once the session is recovered, which ends
@@ -262,14 +263,14 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of [`check_target`](Session::check_target) then.
+    /// The errors of [`check_target`](crate::SessionCalls::check_target) then.
     pub(crate) fn check_target_recovered(&self, to: SequenceNumber) -> Result<()> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let next = state.log.next_sequence();
         if to >= next {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
-        let frozen = self.inner.frozen_at(&state, to)?;
+        let frozen = self.session.inner.frozen_at(&state, to)?;
         match frozen.projection().operations.all_changing().first() {
             Some(operation) => Err(Error::InsideTransaction { position: to, operation: *operation }),
             None => Ok(()),
@@ -278,12 +279,12 @@ impl Session {
 
     /// Returns the slices as they are now, and as they were at a position.
     pub(crate) fn slices_beside(&self, to: SequenceNumber) -> Result<SlicesBeside> {
-        let state = self.inner.state.lock();
-        let then = self.inner.frozen_at(&state, to)?.projection().clone();
-        let source = self.inner.log_source(&state);
+        let state = self.session.inner.state.lock();
+        let then = self.session.inner.frozen_at(&state, to)?.projection().clone();
+        let source = self.session.inner.log_source(&state);
         let log_bytes = state.log.used_bytes();
-        let budget = self.inner.store.options.memory.bytes(log_bytes);
-        let limit = budget.map(|budget| (Arc::from(self.inner.dir.as_path()), budget));
+        let budget = self.session.inner.store.options.memory.bytes(log_bytes);
+        let limit = budget.map(|budget| (Arc::from(self.session.inner.dir.as_path()), budget));
         Ok(SlicesBeside { now: state.live.projection.clone(), then, source, limit })
     }
 
@@ -295,12 +296,14 @@ impl Session {
         budget: Option<&TextBudget<'_>>,
         visit: &mut dyn FnMut(ConversationBeside) -> Result<()>,
     ) -> Result<()> {
-        let mut evaluations = self.evaluations();
+        let mut evaluations = self.session.conversation().evaluations();
         let known: BTreeSet<_> = evaluations.iter().cloned().collect();
-        evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
+        evaluations.extend(
+            self.session.conversation().evaluations_at(to).into_iter().filter(|one| !known.contains(one)),
+        );
         for evaluation in evaluations {
             let budget = budget.cloned();
-            let read = |at| self.read_conversation(&evaluation, at, budget.as_ref());
+            let read = |at| self.session.conversation().read_conversation(&evaluation, at, budget.as_ref());
             let (now, then) = (read(SequenceNumber::MAX)?, read(to)?);
             visit(ConversationBeside { evaluation_id: evaluation.to_string(), now, then })?;
         }
@@ -310,7 +313,7 @@ impl Session {
     /// Returns how often the tool of a call may run, according to its start record.
     pub(crate) fn idempotency_of(&self, call: &AbandonedCall) -> Result<Idempotency> {
         let begin = SequenceNumber::from(call.operation);
-        let source = self.log_source();
+        let source = self.session.log_source();
         let mut found = Idempotency::Manual;
         source.places.read(&source.storage, begin, begin, &mut |record| {
             found = ToolBegin::decode(record.body).map_err(Error::unread(begin))?.idempotency;

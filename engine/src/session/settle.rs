@@ -17,6 +17,7 @@ use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_kinds::RecordBody;
 use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
+use crate::session::SessionCalls;
 use crate::types::encode;
 
 /// A decision about an operation that was interrupted or is suspended.
@@ -139,15 +140,15 @@ impl RecordedSettlement {
     }
 }
 
-impl Session {
+impl SessionCalls<'_> {
     /// Returns the operations that were interrupted and have neither run again nor been settled
     /// since.
     pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
-        self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
+        self.session.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
     }
 
     pub(crate) fn unsettled_operation(&self, operation: OperationId) -> Option<UnsettledOperation> {
-        self.inner.state.lock().live.projection.operations.unsettled_one(operation).cloned()
+        self.session.inner.state.lock().live.projection.operations.unsettled_one(operation).cloned()
     }
 
     /// Returns the unanswered questions of suspended operations that have not expired, in the order
@@ -159,11 +160,11 @@ impl Session {
     /// damaged, [`Error::Inconsistent`] if a recorded text is no string.
     pub fn pending_questions(&self) -> Result<Vec<PendingQuestion>> {
         let (waiting, source) = {
-            let state = self.inner.state.lock();
-            let standing = self.inner.standings(&state);
-            (standing.waiting_operations(), self.inner.log_source(&state))
+            let state = self.session.inner.state.lock();
+            let standing = self.session.inner.standings(&state);
+            (standing.waiting_operations(), self.session.inner.log_source(&state))
         };
-        questions::read(&source, self.inner.id, &waiting, None)
+        questions::read(&source, self.session.inner.id, &waiting, None)
     }
 
     /// Decides about a suspended operation, or about an interrupted one that only a person or the
@@ -193,17 +194,17 @@ impl Session {
         reason: &str,
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         // Records of an earlier version are replayed unchanged.
-        if by.trim().is_empty() && !self.replays() {
+        if by.trim().is_empty() && !self.session.replays() {
             return Err(Error::Blank { argument: "by" });
         }
         let attempt = Attempt {
             brings: &|recorded, _| recorded.kind == RecordKind::Settle,
             refused: &mut |state| inner.settles(state, operation, settlement),
         };
-        let state = match self.replays() {
-            true => self.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
+        let state = match self.session.replays() {
+            true => self.session.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
             false => inner.settleable()?,
         };
         if let Err(error) = inner.settles(&state, operation, settlement) {
@@ -220,20 +221,20 @@ impl Session {
         &self,
         operation: OperationId,
     ) -> Option<(SuspendedOperation, SuspensionStatus)> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let suspended = state.live.projection.operations.suspended_one(operation)?;
-        let standings = self.inner.standings_of(&state, self, suspended);
+        let standings = self.session.inner.standings_of(&state, self.session, suspended);
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
     /// Returns the operations that needed a decision at a position, and have not ended since.
     pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
-        self.inner.standings(&self.inner.state.lock()).waited_at(position)
+        self.session.inner.standings(&self.session.inner.state.lock()).waited_at(position)
     }
 
     /// Returns a suspended operation, also one that a rollback has withdrawn.
     pub(crate) fn suspended_one(&self, operation: OperationId) -> Option<SuspendedOperation> {
-        self.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
+        self.session.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
     }
 
     /// Returns the first operation, and its status, that was suspended within this handle's
@@ -244,26 +245,26 @@ impl Session {
         tool: &str,
         arguments: &str,
     ) -> Option<(SuspendedOperation, SuspensionStatus)> {
-        let parent = self.within.as_deref()?.operation();
-        let state = self.inner.state.lock();
+        let parent = self.session.within.as_deref()?.operation();
+        let state = self.session.inner.state.lock();
         let operations = &state.live.projection.operations;
         operations.suspended_within(parent).next()?;
         let arguments = blake3::hash(arguments.as_bytes());
-        let made_again = self.within.as_deref()?.made_again.lock();
+        let made_again = self.session.within.as_deref()?.made_again.lock();
         let same = |one: &&SuspendedOperation| {
             one.tool == tool
                 && one.suspension.arguments == *arguments.as_bytes()
                 && !made_again.contains(&one.operation)
         };
         let suspended = operations.suspended_within(parent).filter(same).last()?;
-        let standings = self.inner.standings_of(&state, self, suspended);
+        let standings = self.session.inner.standings_of(&state, self.session, suspended);
         Some((suspended.clone(), standings.status_of(suspended)))
     }
 
     /// Notes that a call is repeated that was suspended within an earlier run of this handle's
     /// operation, so that a second call like it is distinct.
     pub(crate) fn makes_again(&self, operation: OperationId) {
-        if let Some(within) = &self.within {
+        if let Some(within) = &self.session.within {
             within.made_again.lock().push(operation);
         }
     }
@@ -271,28 +272,30 @@ impl Session {
     /// Returns the outermost suspended operations that continue without a decision: approved ones,
     /// expired ones, and those with a nested call that no longer waits.
     pub(crate) fn due(&self) -> Vec<(SuspendedOperation, SuspensionStatus)> {
-        let state = self.inner.state.lock();
-        let standings = self.inner.standings(&state);
+        let state = self.session.inner.state.lock();
+        let standings = self.session.inner.standings(&state);
         let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
         // Only the tool can find out whether a call in another session still waits. The
         // conversation that requested the call runs the tool for that.
         let is_asked = |one: &SuspendedOperation| {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
-        let due = outer.filter_map(|one| match self.inner.standings_of(&state, self, one).of_live(one)? {
-            standing @ (SuspensionStatus::MayRun(Some(_)) | SuspensionStatus::Expired) => {
-                Some((one.clone(), standing))
+        let due = outer.filter_map(|one| {
+            match self.session.inner.standings_of(&state, self.session, one).of_live(one)? {
+                standing @ (SuspensionStatus::MayRun(Some(_)) | SuspensionStatus::Expired) => {
+                    Some((one.clone(), standing))
+                }
+                standing @ SuspensionStatus::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
+                SuspensionStatus::Waits(_) => None,
             }
-            standing @ SuspensionStatus::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
-            SuspensionStatus::Waits(_) => None,
         });
         due.collect()
     }
 
     /// Records that a suspended operation has expired, unless it was settled in the meantime.
     pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
-        let state = self.in_turn(self.inner.settleable()?)?;
-        let standings = self.inner.standings(&state);
+        let state = self.session.in_turn(self.session.inner.settleable()?)?;
+        let standings = self.session.inner.standings(&state);
         let suspended = standings.operations.suspended_one(operation);
         if suspended.map(|suspended| standings.status_of(suspended)) != Some(SuspensionStatus::Expired) {
             return Ok(());
@@ -302,7 +305,7 @@ impl Session {
 
     /// Returns the error that names the last settlement of an operation, if there is one.
     fn settled_before(&self, operation: OperationId) -> Result<Option<Error>> {
-        let source = self.log_source();
+        let source = self.session.log_source();
         let mut found = None;
         source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
             if record.kind == RecordKind::Settle {
@@ -326,13 +329,13 @@ impl Session {
         by: &str,
         reason: &str,
     ) -> Result<SequenceNumber> {
-        let inner = &self.inner;
+        let inner = &self.session.inner;
         let time_us = inner.now_us();
         let payloads = settlement.payloads()?;
         let mut settle = settlement.to_record(operation, by, reason, &payloads);
         let references = inner.references(&state, settle.payloads_mut())?;
         inner.refer(settle.payloads_mut(), &references);
-        let body = self.in_lane(settle.encode());
+        let body = self.session.in_lane(settle.encode());
         inner.write(
             state,
             time_us,

@@ -11,10 +11,11 @@ use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
+use super::SessionInner;
 use super::write::PendingEvent;
-use super::{Session, SessionInner};
 use crate::error::panic_message;
 use crate::items::AnyValue;
+use crate::session::SessionLog;
 use crate::types::Event;
 
 /// Maximum number of subscriber panics that are stored.
@@ -87,7 +88,7 @@ impl RecordNotification {
     }
 }
 
-/// Identifies a subscriber, for [`Session::unsubscribe`].
+/// Identifies a subscriber, for [`SessionLog::unsubscribe`](crate::SessionLog::unsubscribe).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subscription(u64);
 
@@ -220,12 +221,12 @@ impl Drop for SubscriptionGuard {
     }
 }
 
-impl Session {
+impl SessionLog<'_> {
     /// Calls `subscriber` for each record from now on, in order, once the record is as durable as
-    /// [`durability`](Session::durability) promises. The subscriber may dispatch.
+    /// [`durability`](crate::SessionLog::durability) promises. The subscriber may dispatch.
     ///
     /// If it panics, the record is unaffected, the other subscribers are called, and
-    /// [`take_panics`](Session::take_panics) reports the panic. Closing ends all subscriptions; a
+    /// [`take_panics`](crate::SessionLog::take_panics) reports the panic. Closing ends all subscriptions; a
     /// subscriber that owns a handle of this session keeps it open until then.
     ///
     /// A [replay](crate::replay) notifies subscribers of the recorded records. Notifications of
@@ -254,7 +255,7 @@ impl Session {
     /// use std::sync::mpsc;
     ///
     /// let (tell, told) = mpsc::channel();
-    /// let _subscription = session.subscribe(move |record| {
+    /// let _subscription = session.log().subscribe(move |record| {
     ///     let _ = tell.send(record.event::<Said>().cloned());
     /// });
     /// session.dispatch(Said("hello".to_owned()))?;
@@ -266,10 +267,10 @@ impl Session {
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
     ) -> Subscription {
-        let subscribers = &self.inner.subscribers;
+        let subscribers = &self.session.inner.subscribers;
         let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
         // Records before this one may still be queued for others.
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         let since = state.log.next_sequence();
         subscribers.subscribers.lock().push(SubscriberEntry { id, since, subscriber: Arc::new(subscriber) });
         subscribers.count.fetch_add(1, Ordering::Release);
@@ -278,10 +279,10 @@ impl Session {
 
     /// Ends a subscription. Idempotent.
     pub fn unsubscribe(&self, subscription: Subscription) {
-        self.inner.subscribers.remove(subscription);
+        self.session.inner.subscribers.remove(subscription);
     }
 
-    /// Calls `subscriber` as [`subscribe`](Session::subscribe) does, until the returned guard is
+    /// Calls `subscriber` as [`subscribe`](crate::SessionLog::subscribe) does, until the returned guard is
     /// dropped. Does not keep the session open.
     ///
     /// Returns `None` for a session that another process may write, since that causes no
@@ -290,18 +291,18 @@ impl Session {
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
     ) -> Option<SubscriptionGuard> {
-        if self.inner.types.is_none() || self.inner.read_only.is_some() {
+        if self.session.inner.types.is_none() || self.session.inner.read_only.is_some() {
             return None;
         }
         let subscription = self.subscribe(subscriber);
-        if self.inner.state.lock().closed {
-            self.inner.subscribers.end();
+        if self.session.inner.state.lock().closed {
+            self.session.inner.subscribers.end();
         }
-        Some(SubscriptionGuard { session: Arc::downgrade(&self.inner), subscription })
+        Some(SubscriptionGuard { session: Arc::downgrade(&self.session.inner), subscription })
     }
 
     /// Returns the panics of subscribers since the last call, at most the last 64.
     pub fn take_panics(&self) -> Vec<SubscriberPanic> {
-        self.inner.subscribers.warnings.lock().drain(..).collect()
+        self.session.inner.subscribers.warnings.lock().drain(..).collect()
     }
 }

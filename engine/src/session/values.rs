@@ -11,17 +11,18 @@ use foldlog_codec::msgpack::Value;
 use super::dispatch::{ChangedSlice, DispatchedEvent};
 use super::event_plan::EncodeBuffer;
 use super::log_view::{LogView, ViewedSlice};
-use super::{Session, SessionInner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::items::row::{RowItem, SliceRow};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, SliceItems};
+use crate::session::DynamicSession;
 use crate::types::{
     Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, RecordedBytes, SliceEffect, SliceOp, SliceTypes,
     ValueDecoder, View, default_policy, encode_value, read_value, resolve_op,
 };
 
-impl Session {
+impl DynamicSession<'_> {
     /// Records an event by name, and applies its reducers to their slices. Returns the sequence
     /// number of the record.
     ///
@@ -49,9 +50,9 @@ impl Session {
     /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
     /// # let session = Store::open(directory.path())?.create(&types)?;
-    /// session.dispatch_value("chat.said", serde_json::json!({"text": "hello"}))?;
+    /// session.dynamic().dispatch("chat.said", serde_json::json!({"text": "hello"}))?;
     /// assert_eq!(session.view::<Chat>()?.latest(), Some(&Said { text: "hello".to_owned() }));
-    /// assert!(session.dispatch_value("chat.said", serde_json::json!({"words": "hello"})).is_err());
+    /// assert!(session.dynamic().dispatch("chat.said", serde_json::json!({"words": "hello"})).is_err());
     /// # Ok(())
     /// # }
     /// ```
@@ -62,9 +63,9 @@ impl Session {
     /// type cannot be read from the value, or lacks a field of the value, so that data would be
     /// lost. [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
     /// [options](crate::StoreOptions::undeclared_events) refuse such names.
-    pub fn dispatch_value(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
+    pub fn dispatch(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
         let (dispatched, buffer) = self.event_of_value(event, value.into())?;
-        self.dispatch_named(event, dispatched, buffer)
+        self.session.dispatch_named(event, dispatched, buffer)
     }
 
     /// Returns an event in the form for a dispatch by name, and its encoded payload.
@@ -73,13 +74,13 @@ impl Session {
         event: &str,
         value: Value,
     ) -> Result<(DispatchedEvent, Box<EncodeBuffer>)> {
-        let (dispatched, bytes) = match self.inner.types()?.event(event) {
+        let (dispatched, bytes) = match self.session.inner.types()?.event(event) {
             Some(types) => {
                 let (value, bytes) = types.check_value(value)?;
                 (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
             }
             None => {
-                self.inner.check_declared(event)?;
+                self.session.inner.check_declared(event)?;
                 let bytes = encode_value(event, &value)?;
                 (DispatchedEvent { value: Arc::new(value), is_held: false }, bytes)
             }
@@ -101,11 +102,11 @@ impl Session {
     /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if it is LOG;
     /// [`Error::Decode`] if a recorded item cannot be read; [`Error::Io`] or [`Error::Object`] if
     /// the items of an undeclared slice cannot be read from the log.
-    pub fn view_values(&self, slice: &str) -> Result<View<Value>> {
+    pub fn view(&self, slice: &str) -> Result<View<Value>> {
         match self.read_named(slice)? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
                 slice: slice.to_owned(),
-                reason: "it is a LOG slice: read it with `Session::log_values`",
+                reason: "it is a LOG slice: read it with `DynamicSession::log`",
             }),
             (_, Some(items)) => Ok(View::new(self.value_rows(slice, items.rows_in_memory())?)),
             (_, None) => Ok(View::new(SliceTypes::no_rows(self.dynamic_slice(slice)))),
@@ -118,20 +119,20 @@ impl Session {
     ///
     /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if it is not
     /// LOG.
-    pub fn log_values(&self, slice: &str) -> Result<LogView<Value>> {
+    pub fn log(&self, slice: &str) -> Result<LogView<Value>> {
         let viewed = match self.read_named(slice)? {
             (Policy::Log, Some(SliceItems::InLog(items))) => {
-                let state = self.inner.state.lock();
+                let state = self.session.inner.state.lock();
                 let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
-                let types = self.inner.types.as_ref().and_then(|types| types.slice(slice));
+                let types = self.session.inner.types.as_ref().and_then(|types| types.slice(slice));
                 let decoder = types.map_or_else(|| untyped_decoder(slice), SliceTypes::value_decoder);
-                Some(ViewedSlice { id, items, source: self.inner.log_source(&state), decoder })
+                Some(ViewedSlice { id, items, source: self.session.inner.log_source(&state), decoder })
             }
             (Policy::Log, _) => None,
             _ => {
                 return Err(Error::NoSuchSlice {
                     slice: slice.to_owned(),
-                    reason: "it is not a LOG slice: read it with `Session::view_values`",
+                    reason: "it is not a LOG slice: read it with `DynamicSession::view`",
                 });
             }
         };
@@ -142,8 +143,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The errors of [`view_values`](Session::view_values), except for LOG slices.
-    pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
+    /// The errors of [`view_values`](crate::DynamicSession::view), except for LOG slices.
+    pub fn latest(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
         let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);
         Ok(last.items().next_back())
@@ -156,12 +157,12 @@ impl Session {
     ///
     /// The errors of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that
     /// cannot be read from a value.
-    pub fn seed_values(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
-        let types = self.inner.types()?.slice(slice);
+    pub fn seed(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
+        let types = self.session.inner.types()?.slice(slice);
         let items: Result<Vec<NewItem>> =
             items.into_iter().map(|item| new_item(slice, types, item)).collect();
         let items = items?;
-        self.change_named(&self.changed_slice(slice), Action::Seed, "seed", |rows, version| {
+        self.session.change_named(&self.changed_slice(slice), Action::Seed, "seed", |rows, version| {
             Ok(SliceEffect::seed(rows, items, version))
         })
     }
@@ -171,9 +172,9 @@ impl Session {
     /// # Errors
     ///
     /// See [`clear`](Session::clear).
-    pub fn clear_values(&self, slice: &str) -> Result<SequenceNumber> {
+    pub fn clear(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
-        self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
+        self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             resolve_op(rows, SliceOp::Clear(Clear::All), version, &coding)
         })
     }
@@ -185,17 +186,17 @@ impl Session {
     ///
     /// The errors of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not
     /// declare the slice.
-    pub fn clear_values_where(
+    pub fn clear_where(
         &self,
         slice: &str,
         predicate: impl Fn(&Value) -> bool + 'static,
     ) -> Result<SequenceNumber> {
-        let types = self.inner.types()?.slice(slice);
+        let types = self.session.inner.types()?.slice(slice);
         let types = types.ok_or_else(|| Error::NoSuchSlice {
             slice: slice.to_owned(),
             reason: "the host does not declare it, so its items cannot be read as values",
         })?;
-        self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
+        self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             let values = values_of(types, rows)?;
             let coding = ItemCoding { name: slice, encode: encode_value };
             resolve_op(&values, SliceOp::Clear(Clear::Where(Box::new(predicate))), version, &coding)
@@ -205,11 +206,11 @@ impl Session {
     /// Returns the policy and the items of a slice. The items are `None` if the log has not
     /// declared it yet.
     fn read_named(&self, slice: &str) -> Result<(Policy, Option<SliceItems>)> {
-        let state = self.inner.state.lock();
+        let state = self.session.inner.state.lock();
         if let Some((policy, items)) = state.live.projection.items_named(slice) {
             return Ok((policy, Some(items.clone())));
         }
-        let types = self.inner.types.as_ref();
+        let types = self.session.inner.types.as_ref();
         match types.and_then(|types| types.slice(slice)) {
             Some(types) => Ok((types.policy, None)),
             // The implicit slice of an event is created with the first such event.
@@ -223,7 +224,7 @@ impl Session {
     fn changed_slice<'a>(&self, name: &'a str) -> ChangedSlice<'a> {
         let declared = self.implicit_event(name).map(|event| event.version);
         let recorded = || {
-            let state = self.inner.state.lock();
+            let state = self.session.inner.state.lock();
             state.live.projection.names.event_named(name).map(|event| event.version)
         };
         let version = declared.or_else(recorded).unwrap_or(1);
@@ -233,23 +234,23 @@ impl Session {
     /// Returns the event of this name that is declared without a slice, so that it has an implicit
     /// one.
     fn implicit_event(&self, name: &str) -> Option<&EventTypes> {
-        self.inner.types.as_ref()?.event(name).filter(|event| event.reducers.is_empty())
+        self.session.inner.types.as_ref()?.event(name).filter(|event| event.reducers.is_empty())
     }
 
     fn dynamic_slice(&self, slice: &str) -> Option<&SliceTypes> {
-        let types = self.inner.types.as_ref()?.slice(slice)?;
+        let types = self.session.inner.types.as_ref()?.slice(slice)?;
         Some(types).filter(|types| types.item_type.id == TypeId::of::<Value>())
     }
 
     fn value_rows(&self, slice: &str, rows: &Rows) -> Result<Rows> {
-        if let Some(types) = self.inner.types.as_ref().and_then(|types| types.slice(slice)) {
+        if let Some(types) = self.session.inner.types.as_ref().and_then(|types| types.slice(slice)) {
             return values_of(types, rows);
         }
         // Some items may have a type that was known only where their events were dispatched.
         let (source, id) = {
-            let state = self.inner.state.lock();
+            let state = self.session.inner.state.lock();
             let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
-            (self.inner.log_source(&state), id)
+            (self.session.inner.log_source(&state), id)
         };
         let recorded = source.recorded_of(id, &rows.iter().collect::<Vec<_>>())?;
         let event = self.implicit_event(slice);

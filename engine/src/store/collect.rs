@@ -3,7 +3,7 @@
 //! | file | is collected if |
 //! |---|---|
 //! | an object of a session | no record of the session's log names it: the bodies that did were [dropped](Store::compact), or a crash came before its record |
-//! | a capture of a workspace in a session's [directory of captures](crate::Session::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
+//! | a capture of a workspace in a session's [directory of captures](crate::SessionLog::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
 //! | an object in the store's pool | that is its last name |
 //! | an image | its position is not in the log, or there are two newer ones |
 //! | an unfinished file | its session is not open, so the process that was writing it was killed |
@@ -255,7 +255,7 @@ impl Store {
     /// Returns the captures of workspaces that the log of a session needs, as a
     /// [collection](Store::collect) with these options keeps them, and the unneeded ones that it
     /// names. For hosts that store captures outside of
-    /// [`captures_dir`](crate::Session::captures_dir): they pass the result to
+    /// [`captures_dir`](crate::SessionLog::captures_dir): they pass the result to
     /// [`collect_snapshots`](crate::filesystem::collect_snapshots) while the session is not open.
     ///
     /// # Errors

@@ -39,7 +39,7 @@
 //!
 //! | process | sees |
 //! |---|---|
-//! | a writer | the session is locked; [`Session::compact`] compacts the session that its own process has open, and blocks its other calls |
+//! | a writer | the session is locked; [`SessionLog::compact`](crate::SessionLog::compact) compacts the session that its own process has open, and blocks its other calls |
 //! | a reader | the log as it was when opened, since it holds the files open ([`crate::inspect::LogReader`]); beyond its maximum of open files, and in a session's views, each segment in its old or new form, and data from a segment that was replaced during the read is read again |
 //! | a follower | each segment in its old or new form |
 //! | a fork that was made earlier | its own names of the old files |
@@ -76,6 +76,7 @@ use crate::log::segment_replacement::{self, SegmentRewrite};
 use crate::names::DeclaredNames;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
+use crate::session::SessionLog;
 use crate::session::{LoadedSession, Session, lock_to_write, open_read};
 
 /// Bytes that finishing a segment needs: the observation, and the head of the segment that starts
@@ -177,7 +178,7 @@ impl Store {
     /// Drops bodies of STATE that a session no longer needs. Afterwards the size of its log is in
     /// proportion to the contents of its slices and to its history. The current contents of the
     /// slices, LOG slices, calls, conversations, times and the hashes of all bodies stay. The
-    /// session must not be open for writing; if it is, see [`Session::compact`].
+    /// session must not be open for writing; if it is, see [`SessionLog::compact`](crate::SessionLog::compact).
     ///
     /// ```
     /// # use foldlog::{CompactOptions, Event, SessionTypes, Slice, SnapshotOptions, Store};
@@ -260,7 +261,7 @@ impl Store {
     /// compressed. Returns whether there is anything to drop.
     fn finish_last_segment(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<bool> {
         let opened = self.open_to_recover(session)?;
-        let operations = opened.recovery().interrupted.clone();
+        let operations = opened.log().recovery().interrupted.clone();
         if !operations.is_empty() {
             opened.close()?;
             return Err(Error::Interrupted { session, operations });
@@ -276,7 +277,7 @@ impl Store {
         // A compacted segment attests that its contents are durable. So everything before it, and
         // the objects that it names, must be durable first. A sync may rewrite the last segments,
         // so they are read again.
-        if (chosen.is_some() || options.compression.is_some()) && opened.recovery().unattested > 0 {
+        if (chosen.is_some() || options.compression.is_some()) && opened.log().recovery().unattested > 0 {
             opened.sync()?;
             now = read()?;
             chosen = self.choose(dir, &now, options)?;
@@ -439,7 +440,7 @@ impl Store {
     }
 }
 
-impl Session {
+impl SessionLog<'_> {
     /// Drops bodies of STATE as [`Store::compact`] does, while the session is open. No call of a
     /// tool may be open. Other calls of the session block until the segments are rewritten, which
     /// takes as long as reading the log a few times.
@@ -450,22 +451,22 @@ impl Session {
     /// - The errors of [`sync`](Session::sync) and of [`Store::compact`]. If the log cannot be read
     ///   after a compaction, the session rejects further writes.
     pub fn compact(&self, options: &CompactOptions) -> Result<CompactReport> {
-        let (store, session, dir) = (self.store(), self.id(), self.dir());
+        let (store, session, dir) = (self.session.store(), self.session.id(), self.session.dir());
         if options.dry_run {
             return store.compact(session, options);
         }
-        if let Some(open) = self.open_operations().first() {
+        if let Some(open) = self.session.calls().open_operations().first() {
             let position = self.position().unwrap_or_default();
             return Err(Error::InsideTransaction { position, operation: open.operation });
         }
         check_available(dir, options)?;
-        if !store.finish_as_chosen(self, dir, options)? && options.compression.is_none() {
+        if !store.finish_as_chosen(self.session, dir, options)? && options.compression.is_none() {
             return Ok(CompactReport { session, ..CompactReport::default() });
         }
-        self.sync()?;
-        let report = self.replace_segments(|| store.compact_finished(session, dir, options))?;
+        self.session.sync()?;
+        let report = self.session.replace_segments(|| store.compact_finished(session, dir, options))?;
         if report.through.is_some() {
-            self.say_dropped()?;
+            self.session.say_dropped()?;
         }
         Ok(report)
     }

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::inspect::LogReader;
 use crate::names::DeclaredNames;
 use crate::options::SessionOptions;
+use crate::session::SessionLog;
 use crate::session::{Session, Snapshot, State};
 use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
 use crate::types::{RecordedBytes, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
@@ -73,7 +74,7 @@ fn add_conversations(
     Ok(())
 }
 
-impl Session {
+impl SessionLog<'_> {
     /// Exports the session's current STATE and LOG slices. CACHE slices are left out, since they
     /// can be computed again.
     ///
@@ -95,7 +96,7 @@ impl Session {
     /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// session.dispatch(Said("hello".to_owned()))?;
-    /// let json = session.export()?.to_json()?;
+    /// let json = session.log().export()?.to_json()?;
     /// assert!(json.contains("hello"));
     /// # Ok(())
     /// # }
@@ -107,7 +108,12 @@ impl Session {
     /// store's directory cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        self.export_state(&self.state()?, self.now_us(), SequenceNumber::MAX, &policies)
+        self.export_state(
+            &self.session.dynamic().state()?,
+            self.session.now_us(),
+            SequenceNumber::MAX,
+            &policies,
+        )
     }
 
     /// Exports the slices of a snapshot's policies, as of the time of the snapshot.
@@ -115,9 +121,9 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at the snapshot's position; otherwise the
-    /// errors of [`export`](Session::export).
+    /// errors of [`export`](crate::SessionLog::export).
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
-        let state = self.state_at(snapshot.position)?;
+        let state = self.session.dynamic().state_at(snapshot.position)?;
         self.export_state(&state, snapshot.time_us, snapshot.position, &snapshot.policies)
     }
 
@@ -126,7 +132,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
-    /// [`export`](Session::export).
+    /// [`export`](crate::SessionLog::export).
     pub fn export_at(
         &self,
         position: impl Into<SequenceNumber>,
@@ -138,7 +144,7 @@ impl Session {
             time_us = record.time_us;
             Ok(())
         })?;
-        self.export_state(&self.state_at(position)?, time_us, position, policies)
+        self.export_state(&self.session.dynamic().state_at(position)?, time_us, position, policies)
     }
 
     fn export_state(
@@ -150,14 +156,19 @@ impl Session {
     ) -> Result<Export> {
         let mut export = export_of(state, time_us, policies)?;
         if policies.contains(&Policy::Log) {
-            let evaluations = self.evaluations_at(position);
-            let read = |evaluation: &SmolStr| self.conversation_at(evaluation, position).transpose();
+            let evaluations = self.session.conversation().evaluations_at(position);
+            let read =
+                |evaluation: &SmolStr| self.session.conversation().read_at(evaluation, position).transpose();
             let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
-            add_conversations(&mut export, &conversations?, &self.adapter_states_at(position)?)?;
+            add_conversations(
+                &mut export,
+                &conversations?,
+                &self.session.conversation().adapter_states_at(position)?,
+            )?;
         }
-        export.suspended_operations = self.suspended_at(position);
-        export.parent_id = self.parent().map(|parent| parent.session());
-        export.children_ids = self.children()?;
+        export.suspended_operations = self.session.calls().suspended_at(position);
+        export.parent_id = self.session.parent().map(|parent| parent.session());
+        export.children_ids = self.session.calls().children()?;
         Ok(export)
     }
 }

@@ -37,6 +37,7 @@ use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::{LogIdentity, LogWriter};
 use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
+use crate::session::SessionCalls;
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
     OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
@@ -124,7 +125,9 @@ impl Session {
     pub fn store(&self) -> Store {
         Store::from_inner(self.open_store())
     }
+}
 
+impl SessionCalls<'_> {
     /// Returns the sessions that were forked from this one or created for it, in ascending order of
     /// their ids. Sessions with unreadable logs are left out.
     ///
@@ -132,7 +135,7 @@ impl Session {
     ///
     /// [`Error::Io`] if the store's directory cannot be read.
     pub fn children(&self) -> Result<Vec<Uuid>> {
-        self.store().children(self.id())
+        self.session.store().children(self.session.id())
     }
 }
 
@@ -503,13 +506,13 @@ impl Store {
     }
 
     /// Decides about an interrupted operation of a session that is not open for writing; see
-    /// [`Session::settle`]. Needs no types. Returns the sequence number of the decision's record.
+    /// [`SessionCalls::settle`](crate::SessionCalls::settle). Needs no types. Returns the sequence number of the decision's record.
     /// The record is durable when this returns.
     ///
     /// # Errors
     ///
     /// [`Error::Locked`] if the session is open for writing; otherwise the errors of
-    /// [`Session::settle`].
+    /// [`SessionCalls::settle`](crate::SessionCalls::settle).
     pub fn settle(
         &self,
         session: Uuid,
@@ -520,7 +523,7 @@ impl Store {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let session = self.open_to_recover(session)?;
-        let settled = session.settle(operation, settlement, by, reason);
+        let settled = session.calls().settle(operation, settlement, by, reason);
         let closed = session.close();
         settled.and_then(|sequence| closed.map(|()| sequence))
     }

@@ -145,11 +145,11 @@ impl<'a> Life<'a> {
     }
 
     fn position(&self) -> SequenceNumber {
-        self.session.position().unwrap_or_default()
+        self.session.log().position().unwrap_or_default()
     }
 
     fn note(&mut self) {
-        self.shown.insert(self.position(), expect_ok(self.session.state()));
+        self.shown.insert(self.position(), expect_ok(self.session.dynamic().state()));
     }
 
     fn at(&self, index: &Index) -> SequenceNumber {
@@ -178,14 +178,14 @@ impl<'a> Life<'a> {
     }
 
     fn act(&self, action: &Action) {
-        let (state, position) = (expect_ok(self.session.state()), self.session.position());
+        let (state, position) = (expect_ok(self.session.dynamic().state()), self.session.log().position());
         match action.act(&self.session) {
             Ok(()) => {}
             // An action with several calls may have done some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
-                if self.session.position() == position {
+                if self.session.log().position() == position {
                     assert_eq!(
-                        expect_ok(self.session.state()),
+                        expect_ok(self.session.dynamic().state()),
                         state,
                         "{action:?} was refused but left a trace"
                     );
@@ -196,9 +196,10 @@ impl<'a> Life<'a> {
     }
 
     fn roll_back(&mut self, to: SequenceNumber) {
-        let before = expect_ok(self.session.state());
+        let before = expect_ok(self.session.dynamic().state());
         let rolled = expect_ok(self.session.rollback_to(to));
-        let (now, then) = (expect_ok(self.session.state()), expect_ok(self.session.state_at(to)));
+        let (now, then) =
+            (expect_ok(self.session.dynamic().state()), expect_ok(self.session.dynamic().state_at(to)));
         assert_eq!(
             slices_of_policy(&now, Policy::State),
             slices_of_policy(&then, Policy::State),
@@ -215,7 +216,7 @@ impl<'a> Life<'a> {
     }
 
     fn reopen(&mut self, killed: bool) {
-        let (id, live) = (self.session.id(), expect_ok(self.session.state()));
+        let (id, live) = (self.session.id(), expect_ok(self.session.dynamic().state()));
         if killed {
             self.disk.crash(CrashKind::Process);
             self.store = store(&self.disk, &self.clock);
@@ -223,16 +224,20 @@ impl<'a> Life<'a> {
             expect_ok(self.session.clone().close());
         }
         self.session = expect_ok(self.store.open_session(id, self.types));
-        assert_eq!(expect_ok(self.session.state()), live, "state after the session is opened again");
+        assert_eq!(
+            expect_ok(self.session.dynamic().state()),
+            live,
+            "state after the session is opened again"
+        );
     }
 
     fn fork(&mut self, at: SequenceNumber) {
         self.check_reducers();
-        let shared = expect_ok(self.session.state_at(at));
+        let shared = expect_ok(self.session.dynamic().state_at(at));
         self.sessions += 1;
         let fork =
             expect_ok(self.store.fork(self.session.id(), at, self.types, seeded_options(self.sessions)));
-        assert_eq!(expect_ok(fork.state()).slices, shared.slices, "state of a fork at {at}");
+        assert_eq!(expect_ok(fork.dynamic().state()).slices, shared.slices, "state of a fork at {at}");
         self.session = fork;
         self.shown.retain(|position, _| *position <= at);
         self.snapshots.retain(|snapshot| snapshot.position <= at);
@@ -241,7 +246,11 @@ impl<'a> Life<'a> {
     /// Checks every position, read from the log without the host's code.
     fn check_positions(&self) {
         let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(expect_ok(reader.state()), expect_ok(self.session.state()), "state read without types");
+        assert_eq!(
+            expect_ok(reader.state()),
+            expect_ok(self.session.dynamic().state()),
+            "state read without types"
+        );
         for position in SequenceNumber::MIN.through(self.position()) {
             let at = expect_ok(reader.state_at(position));
             let along = expect_ok(reader.state_along(position));
@@ -267,7 +276,7 @@ impl<'a> Life<'a> {
 
     fn content(&self) -> Vec<RecordContent> {
         let mut content = Vec::new();
-        expect_ok(self.session.records(0, u64::MAX, |record| {
+        expect_ok(self.session.log().records(0, u64::MAX, |record| {
             let (sequence, kind, time_us) = (record.sequence, record.kind, record.time_us);
             content.push(RecordContent { sequence, kind, time_us, body: record.body.to_vec() });
             Ok(())

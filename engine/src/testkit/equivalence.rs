@@ -53,7 +53,7 @@ fn slices(state: &ExecutionState, snapshot: &CompositeSnapshot) -> Result<Slices
         let reason = format!("a snapshot is of session {session}, but this run belongs to session {own}");
         return Err(Error::SnapshotMismatch(reason));
     }
-    let slices = state.session().state_at(snapshot.session.position)?.slices;
+    let slices = state.session().dynamic().state_at(snapshot.session.position)?.slices;
     let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
     Ok(kept.map(|(name, slice)| (name, slice.items)).filter(|(_, items)| !items.is_empty()).collect())
 }

@@ -75,7 +75,7 @@ fn is_same_in_any_order(one: &str, other: &str) -> bool {
 pub fn dispatch_value(event: impl Into<String>, value: impl Into<Shape>) -> Action {
     let (event, value) = (event.into(), value.into());
     let label = format!("dispatch {event} {value:?}");
-    Action::new(label, move |session| session.dispatch_value(&event, value.clone()).map(drop))
+    Action::new(label, move |session| session.dynamic().dispatch(&event, value.clone()).map(drop))
 }
 
 /// Describes one step of a history.

@@ -119,7 +119,8 @@ impl ToolContext {
         }
         if children.before.is_none() {
             let (from, begin) = (self.operation().sequence(), self.running.begun.begin);
-            let announced: Vec<ChildAnnounced> = self.session.observed_within(CHILD_SESSION, from, begin)?;
+            let announced: Vec<ChildAnnounced> =
+                self.session.calls().observed_within(CHILD_SESSION, from, begin)?;
             let mut before = BTreeMap::new();
             for child in announced.into_iter().filter(|child| child.operation == self.operation()) {
                 let Some(holds) = child.holds else { continue };
@@ -142,8 +143,9 @@ impl ToolContext {
         is_first: bool,
     ) -> Result<()> {
         let session = state.session();
-        let left_open = session.changing_operation();
-        let left = if is_first && left_open.is_none() { session.captures_left()? } else { BTreeMap::new() };
+        let left_open = session.calls().changing_operation();
+        let left =
+            if is_first && left_open.is_none() { session.calls().captures_left()? } else { BTreeMap::new() };
         let leaves = left_open.is_some() || !left.is_empty();
         // Stints that the resources contain once the child's captures are restored; `None` if these
         // are not restored.
@@ -170,7 +172,7 @@ impl ToolContext {
         let before = if holds.is_some() { self.decode_captures(state, left)? } else { CaptureSet::default() };
         let restore = || {
             let mut put_back = PutBack::default();
-            if session.is_interrupted() {
+            if session.calls().is_interrupted() {
                 let patience = self.session.patience(self.deadline(), None);
                 let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(&patience)?;
                 ended.into_iter().for_each(|(_, told)| put_back.append(told));

@@ -11,6 +11,7 @@ use crate::conversation::Resume;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, UnsettledOperation};
 use crate::session::Session;
+use crate::session::SessionCalls;
 use crate::store::Store;
 
 /// Describes a child session of an operation.
@@ -54,13 +55,13 @@ pub enum ChildStop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildChoice {
-    /// Run the operation again, by a recovery, after [settling](Session::settle) it with
+    /// Run the operation again, by a recovery, after [settling](crate::SessionCalls::settle) it with
     /// [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child continues
     /// where it stopped.
     Resume,
     /// [Settle](Store::settle) these operations of the child, and then choose again.
     Settle(Vec<OperationId>),
-    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::failed()). The
+    /// [Settle](crate::SessionCalls::settle) the operation as [`Failed`](crate::Settlement::failed()). The
     /// child does not continue, and its committed operations count as abandoned.
     Abandon,
 }
@@ -97,7 +98,7 @@ impl AnnouncedChildren {
     ) -> Result<AnnouncedChildren> {
         let mut announced = AnnouncedChildren::default();
         let Some(first) = operations.into_iter().min() else { return Ok(announced) };
-        for child in session.observed_from::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
+        for child in session.calls().observed_from::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
             if let Some(session) = child.session() {
                 announced.0.entry(child.operation).or_default().insert(child.ordinal, session);
             }
@@ -129,11 +130,11 @@ pub(super) fn is_child_of(child: &Session, session: Uuid, operation: OperationId
     child.parent() == Some(Parent::Child { session, operation: Some(operation) })
 }
 
-impl Session {
+impl SessionCalls<'_> {
     /// Reports the child sessions of an operation, in the order of their numbers. Takes no lock, so
     /// that a process with an open child is not disturbed.
     ///
-    /// Hosts use it to decide about an [unsettled](Session::unsettled_operations) operation. After
+    /// Hosts use it to decide about an [unsettled](crate::SessionCalls::unsettled_operations) operation. After
     /// a recovery, [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children)
     /// contains the same reports.
     ///
@@ -143,7 +144,7 @@ impl Session {
     /// missing or damaged.
     pub fn children_of(&self, operation: impl Into<OperationId>) -> Result<Vec<ChildReport>> {
         let operation = operation.into();
-        Ok(AnnouncedChildren::read(self, [operation])?.report(self, operation))
+        Ok(AnnouncedChildren::read(self.session, [operation])?.report(self.session, operation))
     }
 }
 
@@ -152,11 +153,17 @@ fn stop(store: &Store, parent: Uuid, operation: OperationId, session: Uuid) -> R
     if !is_child_of(&child, parent, operation) {
         return Err(Error::WrongChild { session, parent, operation });
     }
-    let open = child.open_operations();
+    let open = child.calls().open_operations();
     let conversations = match open.is_empty() {
-        true => child.evaluations().iter().map(|id| child.resume(Some(id))).collect::<Result<_>>()?,
+        true => child
+            .conversation()
+            .evaluations()
+            .iter()
+            .map(|id| child.conversation().resume(Some(id)))
+            .collect::<Result<_>>()?,
         false => Vec::new(),
     };
-    let (position, unsettled) = (child.position().unwrap_or_default(), child.unsettled_operations());
+    let (position, unsettled) =
+        (child.log().position().unwrap_or_default(), child.calls().unsettled_operations());
     Ok(ChildStop::At { position, open, unsettled, conversations })
 }

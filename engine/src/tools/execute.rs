@@ -27,7 +27,7 @@ impl ToolRunner {
     /// The end is durable when this returns, with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool
-    /// runs. Another thread can stop the tool with [`Session::cancel`](crate::Session::cancel): the
+    /// runs. Another thread can stop the tool with [`SessionCalls::cancel`](crate::SessionCalls::cancel): the
     /// call is rolled back, and the cause in its report is
     /// [`Cause::Cancelled`](crate::Cause::Cancelled).
     ///
@@ -95,7 +95,7 @@ impl ToolRunner {
     ///
     /// [`Error::RestoreFailed`] if a resource could not be restored; the error lists the resources
     /// that were restored and those that were not. The call is left open: the session shows STATE
-    /// as it was before the call, is [interrupted](crate::Session::is_interrupted), and rejects
+    /// as it was before the call, is [interrupted](crate::SessionCalls::is_interrupted), and rejects
     /// writes until [`recover`](ToolRunner::recover), in this process or another, has restored the
     /// other resources.
     ///
@@ -139,9 +139,9 @@ impl ToolRunner {
     /// caller looks up earlier calls after this, so that no result falls between the two. A call
     /// without an origin is always due.
     pub(super) fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
-        let asked_at = call.origin.map(|_| self.session.position());
+        let asked_at = call.origin.map(|_| self.session.log().position());
         move || {
-            if asked_at.is_none_or(|asked_at| self.session.position() == asked_at) {
+            if asked_at.is_none_or(|asked_at| self.session.log().position() == asked_at) {
                 return Ok(());
             }
             match self.recorded_report(call)? {

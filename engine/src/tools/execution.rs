@@ -96,7 +96,7 @@ impl ParentCall {
         let stint = children.stints + 1;
         let mut holds = children.holds.clone();
         holds.insert(ordinal, stint);
-        self.call.announce_child(&self.child.of_stint(&holds))?;
+        self.call.calls().announce_child(&self.child.of_stint(&holds))?;
         (children.stints, children.holds, children.worked) = (stint, holds, Some(ordinal));
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Children {
     /// Returns the reason why the call that opened these children cannot commit; `None` if it can.
     pub(crate) fn refusal(&self) -> Option<String> {
         let left_open = self.working.values().find_map(|child| {
-            let OpenOperation { operation, tool, .. } = child.changing_operation()?;
+            let OpenOperation { operation, tool, .. } = child.calls().changing_operation()?;
             let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
             Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
         });
@@ -162,7 +162,7 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         // No call starts without the leases, so a call that is open now was left open.
-        if self.of_each.is_empty() || !self.session.is_at_rest() {
+        if self.of_each.is_empty() || !self.session.calls().is_at_rest() {
             return;
         }
         for lease in &self.of_each {
@@ -377,7 +377,7 @@ impl ExecutionState {
         if self.registered_resources().captured_resources().is_empty() {
             return;
         }
-        let synced = self.session().unattested_captures().and_then(|captured| {
+        let synced = self.session().calls().unattested_captures().and_then(|captured| {
             captured.iter().try_for_each(|(name, recorded)| {
                 match self.registered_resources().captured_resources().get(name.as_str()) {
                     Some(resource) => resource.sync_captures(recorded),
@@ -408,7 +408,7 @@ impl ExecutionState {
 
     /// Returns this run with a session handle that belongs to no call.
     pub(super) fn outside_call(self) -> ExecutionState {
-        match self.session.call_scope() {
+        match self.session.calls().call_scope() {
             Some(_) => ExecutionState { session: self.session.outside(), inner: self.inner },
             None => self,
         }
@@ -417,7 +417,7 @@ impl ExecutionState {
     /// Fails for the run of a tool's context, which is neither captured nor restored within the
     /// call.
     pub(super) fn check_outside(&self) -> Result<()> {
-        match self.session.call_scope() {
+        match self.session.calls().call_scope() {
             Some(within) => Err(Error::InsideOperation { operation: within.operation() }),
             None => Ok(()),
         }
@@ -585,7 +585,7 @@ impl ExecutionState {
         }
         self.check_apart()?;
         let tag = tag();
-        let durable = self.session().durability() != Durability::Process;
+        let durable = self.session().log().durability() != Durability::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
         let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
         if !durable {
@@ -637,7 +637,7 @@ impl ExecutionState {
     /// contents that it replaced. The changes are durable when this returns, unless the session's
     /// durability is [`Durability::Process`].
     pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
-        let durable = self.session().durability() != Durability::Process;
+        let durable = self.session().log().durability() != Durability::Process;
         captures.restore(self.resources(), all, durable)
     }
 
@@ -701,7 +701,7 @@ impl ExecutionState {
     /// Returns the earlier one of `until` and the deadline of the call under whose leases the run
     /// works.
     pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
-        let parent = self.parent().and_then(|parent| parent.call.call_scope()?.until());
+        let parent = self.parent().and_then(|parent| parent.call.calls().call_scope()?.until());
         until.into_iter().chain(parent).min()
     }
 

@@ -283,7 +283,7 @@ impl ToolRunner {
 
 /// Returns whether start and end of a run's calls touch no files, so that they need no thread.
 fn touches_no_files(state: &ExecutionState) -> bool {
-    state.session().durability() == Durability::Process && state.is_in_memory()
+    state.session().log().durability() == Durability::Process && state.is_in_memory()
 }
 
 impl CallRequest {
@@ -330,12 +330,12 @@ impl CallRequest {
     /// Starts the call that `info` describes, once the schedule and the leases allow that.
     async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
         let session = &self.runner.session;
-        let around = session.call_scope().and_then(|within| within.until());
+        let around = session.calls().call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();
         let mut pause = PAUSES.0;
         // A call that the log may know need not wait.
-        if self.call.origin.is_none() && session.call_scope().is_none() {
+        if self.call.origin.is_none() && session.calls().call_scope().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
         // Dropped with the future: an attempt on a thread then starts no call.

@@ -85,10 +85,10 @@
 //!
 //! After the recovery, the parent's operation runs again, or waits to be settled, as its tool
 //! declares. [`RecoveredOperation::children`] and
-//! [`Session::children_of`](crate::Session::children_of) report where each child stopped, and
+//! [`SessionCalls::children_of`](crate::SessionCalls::children_of) report where each child stopped, and
 //! [`ChildReport::choices`] lists the possible decisions. If the operation runs again and opens the
 //! child, the resources are restored to the child's last end, and
-//! [`Session::resume`](crate::Session::resume) continues the child's conversation. If the operation
+//! [`SessionConversation::resume`](crate::SessionConversation::resume) continues the child's conversation. If the operation
 //! is settled otherwise, its children are abandoned.
 //!
 //! A call cannot run within a call of another session in any other way. A conversation in the

@@ -19,7 +19,7 @@ impl ExecutionState {
         if !is_kept || self.parent().is_some() || self.session().replays() {
             return;
         }
-        if let Ok(Some((left, found, true))) = self.session().captures_of_last_call() {
+        if let Ok(Some((left, found, true))) = self.session().calls().captures_of_last_call() {
             CaptureSet::carry_over(self.registered_resources(), &left);
             CaptureSet::carry_over(self.registered_resources(), &found);
         }
@@ -35,7 +35,7 @@ impl ExecutionState {
         if now.is_empty() || self.parent().is_some() || self.compared_once().set(()).is_err() {
             return;
         }
-        if let Ok(Some((left, found, is_own))) = self.session().captures_of_last_call() {
+        if let Ok(Some((left, found, is_own))) = self.session().calls().captures_of_last_call() {
             now.tell_of_changes(self.registered_resources(), &left, &found, is_own);
         }
     }

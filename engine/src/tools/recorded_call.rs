@@ -14,7 +14,7 @@ use crate::types::ToolInvoked;
 
 impl ToolRunner {
     /// Returns the recorded report of an earlier call with the same [origin](ToolCall::origin): its
-    /// committed result, its failure, or the result of its [settlement](crate::Session::settle).
+    /// committed result, its failure, or the result of its [settlement](crate::SessionCalls::settle).
     /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran,
     /// the host rolled back to before its end, or it still has to be settled.
     ///
@@ -33,13 +33,15 @@ impl ToolRunner {
 
     /// Finds an earlier call with the same origin; `None` if the call should run as a new one.
     pub(super) fn find_earlier_call(&self, call: &ToolCall) -> Result<Option<EarlierCall>> {
-        if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
+        if let Some((suspended, standing)) =
+            self.session.calls().suspended_within(&call.tool, &call.arguments)
+        {
             return Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing)));
         }
         let Some(origin) = call.origin else {
             return Ok(None);
         };
-        let Some((end, invoked)) = self.session.last_ended(origin)? else { return Ok(None) };
+        let Some((end, invoked)) = self.session.calls().last_ended(origin)? else { return Ok(None) };
         let invoked = &invoked;
         match invoked.outcome {
             Outcome::Interrupted => return self.of_interrupted(invoked, end),
@@ -50,14 +52,14 @@ impl ToolRunner {
             // A session with an outcome of a later version is not written to.
             Outcome::Other(_) => return Ok(None),
         }
-        let (value, message) = self.session.result_at(end)?;
+        let (value, message) = self.session.calls().result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
         Ok(Some(EarlierCall::from_invoked(invoked, end, success, message, value)))
     }
 
     /// Returns an interrupted call that has not run again: as unsettled, or with its settlement.
     fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
-        match self.session.unsettled_operation(invoked.operation) {
+        match self.session.calls().unsettled_operation(invoked.operation) {
             Some(unsettled) => Ok(Some(EarlierCall::Unsettled(unsettled))),
             None => self.of_settled(invoked, end),
         }
@@ -65,7 +67,12 @@ impl ToolRunner {
 
     /// Returns a suspended call with its status, or its settlement.
     fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
-        match self.session.find_suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
+        match self
+            .session
+            .calls()
+            .find_suspended(invoked.operation)
+            .filter(|(suspended, _)| suspended.end == end)
+        {
             Some((suspended, standing)) => Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing))),
             None => self.of_settled(invoked, end),
         }
@@ -78,7 +85,7 @@ impl ToolRunner {
         invoked: &ToolInvoked,
         end: SequenceNumber,
     ) -> Result<Option<EarlierCall>> {
-        let settled = self.session.read_settlement(invoked.operation, end)?;
+        let settled = self.session.calls().read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
             let (success, shown) = settled.closing_result()?;
             Some(EarlierCall::from_invoked(invoked, end, success, shown, settled.settlement.result))

@@ -79,7 +79,7 @@ pub enum Recovery {
     /// The tool could not undo the possible effects of the call, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
-    /// The tool did not run again: the operation has to be [settled](crate::Session::settle). The
+    /// The tool did not run again: the operation has to be [settled](crate::SessionCalls::settle). The
     /// error contains the reason.
     NeedsSettling(Error),
     /// The tool did not run again, or ran again without a report: it requests more sections of the
@@ -107,7 +107,7 @@ pub(super) fn end_one(
     found: &CaptureSet,
     put_back: &PutBack,
 ) -> Result<()> {
-    let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
+    let (origin, closed) = session.calls().read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
     // A restore, and a call that was closed without running, need no decision.
     let (outcome, cause) = match &closed {
         Some((cause, _)) => (Outcome::Failed, Some(*cause)),
@@ -119,13 +119,13 @@ pub(super) fn end_one(
     end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
     end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
     end.replaced = put_back.replaced.iter().map(ReplacedContent::to_record).collect();
-    match session.end_interrupted(end.clone()) {
+    match session.calls().end_interrupted(end.clone()) {
         // The log reserves room for an end record without paths.
         Err(Error::Full { .. }) => {
             let counted: Vec<ReplacedContent> =
                 put_back.replaced.iter().map(ReplacedContent::without_paths).collect();
             end.replaced = counted.iter().map(ReplacedContent::to_record).collect();
-            session.end_interrupted(end).map(drop)
+            session.calls().end_interrupted(end).map(drop)
         }
         ended => ended.map(drop),
     }
@@ -151,12 +151,12 @@ impl ToolRunner {
     /// Ends the calls that an earlier process, or this one, left open, and runs again those that
     /// may run again.
     ///
-    /// Also takes the [decisions](crate::Session::take_decisions) that other processes have left,
+    /// Also takes the [decisions](crate::SessionCalls::take_decisions) that other processes have left,
     /// runs approved suspended calls, and records expired ones as failed.
     ///
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose
-    /// operation was [settled](crate::Session::settle) that way. The operation of a
+    /// operation was [settled](crate::SessionCalls::settle) that way. The operation of a
     /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits
     /// until it is settled. The same applies to a call if the host has rolled back to before the
     /// model's answer that requested it. A decision to run a call again becomes invalid if the
@@ -227,11 +227,11 @@ impl ToolRunner {
         let patience = self.state.session().patience(options.deadline.map(clock::after), options.wait);
         let _recovering = self.state.session().lock_recovery(&patience)?;
         let mut put_back = None;
-        if self.state.session().is_interrupted() {
+        if self.state.session().calls().is_interrupted() {
             put_back = self.end_open(&patience)?;
         }
-        self.state.session().take_decisions()?;
-        let unsettled = self.state.session().unsettled_operations();
+        self.state.session().calls().take_decisions()?;
+        let unsettled = self.state.session().calls().unsettled_operations();
         let operations = unsettled.iter().map(|one| one.operation);
         // Children that cannot be read must not prevent a recovery.
         let mut announced = AnnouncedChildren::read(self.state.session(), operations).unwrap_or_default();
@@ -257,7 +257,7 @@ impl ToolRunner {
     pub(super) fn end_left_open(&self) -> Result<()> {
         let patience = self.state.session().patience(None, None);
         let _recovering = self.state.session().lock_recovery(&patience)?;
-        match self.state.session().is_interrupted() {
+        match self.state.session().calls().is_interrupted() {
             true => self.end_open(&patience).map(drop),
             false => Ok(()),
         }
@@ -271,7 +271,7 @@ impl ToolRunner {
             return self.end_open_replayed();
         }
         let session = self.state.session();
-        let open = session.left_open();
+        let open = session.calls().left_open();
         let reads_only = open.iter().all(|open| open.reads_only);
         let until = patience.until();
         let leases = self.state.lease(reads_only, patience, &Asker::new("recovery", Location::caller()))?;
@@ -281,9 +281,9 @@ impl ToolRunner {
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             let before = match self.state.unended_captures(first.begin) {
                 Some(before) => before,
-                None => {
-                    session.read_begin(first.begin, |begin| CaptureSet::from_recorded(begin.resources))?
-                }
+                None => session
+                    .calls()
+                    .read_begin(first.begin, |begin| CaptureSet::from_recorded(begin.resources))?,
             };
             let before = before.decode_recorded(self.state.resources(), true)?.with_undone(first.operation);
             // Before the marks: a resource whose restore would be refused must not be touched at
@@ -298,7 +298,7 @@ impl ToolRunner {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
-            let earlier = session.captures_before_rollback(first.begin, SequenceNumber::MAX)?;
+            let earlier = session.calls().captures_before_rollback(first.begin, SequenceNumber::MAX)?;
             let tag = Some("recovery".to_owned());
             let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, tag, until };
             let plan = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
@@ -324,13 +324,13 @@ impl ToolRunner {
     /// outcome of the restore, for the first operation that may have made changes.
     fn end_open_replayed(&self) -> Result<Option<(OperationId, PutBack)>> {
         let session = self.state.session();
-        let open = session.left_open();
+        let open = session.calls().left_open();
         let first = open.iter().find(|open| !open.reads_only);
         let mut put_back = PutBack::default();
         for open in open.iter().rev() {
-            let end = session.end_left_open_replayed(open.begin)?;
+            let end = session.calls().end_left_open_replayed(open.begin)?;
             if first.is_some_and(|first| first.begin == open.begin) {
-                put_back = session.read_whole_end(end)?.put_back;
+                put_back = session.calls().read_whole_end(end)?.put_back;
             }
         }
         Ok(first.map(|first| (first.operation, put_back)))
@@ -369,7 +369,9 @@ impl ToolRunner {
         }
         let call = self.call_again(begin, tool, call_id.as_ref())?;
         // The call is no longer requested, and its effects outside are unknown.
-        if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
+        if !run_again
+            && call.origin.is_some_and(|origin| self.state.session().conversation().is_abandoned(origin))
+        {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
         let verdict = match asks {
@@ -409,8 +411,8 @@ impl ToolRunner {
     /// since the last decision about it, and has not returned to a position after that decision.
     fn decision_is_gone(&self, operation: OperationId, begin: SequenceNumber) -> Result<bool> {
         let session = self.state.session();
-        Ok(match session.read_settlement(operation, begin)? {
-            Some(decided) => session.was_rolled_back_behind(begin, decided.sequence),
+        Ok(match session.calls().read_settlement(operation, begin)? {
+            Some(decided) => session.conversation().was_rolled_back_behind(begin, decided.sequence),
             _ => false,
         })
     }
@@ -442,7 +444,12 @@ impl ToolRunner {
             false => Settlement::failed(),
         };
         let settlement = settlement.showing(asked.message.clone());
-        session.settle(*operation, &settlement, VERIFIER, "its tool found out that it had done its work")?;
+        session.calls().settle(
+            *operation,
+            &settlement,
+            VERIFIER,
+            "its tool found out that it had done its work",
+        )?;
         let report = ToolReport {
             operation: *operation,
             begin: *begin,
@@ -464,7 +471,8 @@ impl ToolRunner {
         tool: &SmolStr,
         call_id: Option<&SmolStr>,
     ) -> Result<ToolCall> {
-        let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        let BeginRead { arguments, origin, .. } =
+            self.state.session().calls().read_begin(begin, |begin| begin)?;
         let arguments = match Value::decode(&arguments) {
             Ok(Value::Str(arguments)) => arguments,
             _ => {

@@ -24,17 +24,17 @@ use crate::session::{RollbackReport, Session};
 /// Compares the start record of the call that `info` describes with the recorded one. Returns its
 /// sequence number.
 pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Result<SequenceNumber> {
-    let parent = session.call_scope().map(|within| within.operation());
+    let parent = session.calls().call_scope().map(|within| within.operation());
     let info = CallInfo { parent, ..info.clone() };
     let text = text_payload(arguments);
-    session.begin_replayed(&info.to_begin(&text))
+    session.calls().begin_replayed(&info.to_begin(&text))
 }
 
 /// Waits until the call's end comes from the log, and returns the result of the live call.
 pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
-    let end = session.end_of_replayed(begin)?;
+    let end = session.calls().end_of_replayed(begin)?;
     let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, put_back } =
-        session.read_whole_end(end)?;
+        session.calls().read_whole_end(end)?;
     let operation = info.again.unwrap_or(OperationId::from(begin));
     if let Some(suspension) = suspension.filter(|_| outcome == Outcome::Suspended) {
         let inner = suspension.inner;

@@ -88,7 +88,7 @@ impl ExecutionState {
                 resources.filter_map(|(name, recorded)| Some((name, Value::decode(recorded).ok()?)));
             let begun = RollbackBegun { begin, resources: resources.collect() };
             if !begun.resources.is_empty() {
-                self.session().record_rollback(&begun)?;
+                self.session().calls().record_rollback(&begun)?;
             }
         }
         let target = match earlier.is_empty() {

@@ -76,9 +76,9 @@ impl ToolRunner {
         // A verifying call would query the outside again.
         let harmless = harmless && info.verifies.is_none() && !info.outside_only;
         Ok(harmless
-            && self.session.runs_tools_again()
+            && self.session.calls().runs_tools_again()
             && self.state.has_all_as_it_was()
-            && !self.session.next_call_opens_children()?)
+            && !self.session.calls().next_call_opens_children()?)
     }
 
     /// Returns the recorded result of the call that `info` describes.

@@ -50,8 +50,8 @@ impl Scratch {
         if !state.registered_resources().is_rolled_back() {
             return Ok(None);
         }
-        let recorded = match state.session().captures_left()? {
-            left if left.is_empty() => state.session().captures_to_come()?,
+        let recorded = match state.session().calls().captures_left()? {
+            left if left.is_empty() => state.session().calls().captures_to_come()?,
             left => left,
         };
         if recorded.is_empty() {
@@ -98,7 +98,7 @@ impl ExecutionState {
         if stand.running > 0 {
             return Ok(());
         }
-        let left = self.session().captures_left()?;
+        let left = self.session().calls().captures_left()?;
         if !left.is_empty() {
             scratch.bring(&mut stand, left)?;
         }
@@ -137,7 +137,7 @@ impl ExecutionState {
     pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<CaptureSet> {
         let Some(scratch) = self.scratch() else { return Ok(CaptureSet::default()) };
         let only_reads = recorded.is_empty();
-        let begun = if only_reads { self.session().captures_left()? } else { recorded };
+        let begun = if only_reads { self.session().calls().captures_left()? } else { recorded };
         let mut stand = scratch.stand.lock();
         // Before the first capture, the copies are in that capture's state.
         let captures =

@@ -60,9 +60,9 @@ impl ExecutionState {
     /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// # futures_lite::future::block_on(async {
     /// let before = state.snapshot_async(Some("before")).await?;
-    /// session.dispatch_value_async("noted", "a mistake").await?;
+    /// session.dynamic().dispatch_async("noted", "a mistake").await?;
     /// state.restore_async(&before).await?;
-    /// assert!(session.view_values("noted")?.is_empty());
+    /// assert!(session.dynamic().view("noted")?.is_empty());
     /// # Ok(())
     /// # })
     /// # }

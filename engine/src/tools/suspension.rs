@@ -45,11 +45,11 @@ impl ToolRunner {
             self.expire(suspended)?;
         }
         if suspended.parent.is_some() {
-            self.session.makes_again(suspended.operation);
+            self.session.calls().makes_again(suspended.operation);
         }
         let invoked = ToolInvoked::of_suspended(suspended);
         // A nested call may have run since its question, and been rolled back.
-        let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
+        let decided = self.session.calls().suspended_one(suspended.operation).and_then(|one| one.decided);
         let from = decided.map_or(suspended.end, |decided| decided.sequence);
         if let Some(EarlierCall::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
@@ -63,7 +63,7 @@ impl ToolRunner {
     }
 
     fn still_approved(&self, operation: OperationId) -> Result<()> {
-        let reason = match self.session.find_suspended(operation) {
+        let reason = match self.session.calls().find_suspended(operation) {
             Some((_, SuspensionStatus::MayRun(_))) => return Ok(()),
             Some((_, SuspensionStatus::Waits(_))) => "it waits for a decision again",
             Some((_, SuspensionStatus::Expired)) => "its approval has expired",
@@ -86,9 +86,11 @@ impl ToolRunner {
             return Err(self.suspended_error(suspended, standing)?);
         };
         let approval = match approved {
-            Some(decided) => {
-                self.session.read_settlement(suspended.operation, decided)?.map(Approval::of_settlement)
-            }
+            Some(decided) => self
+                .session
+                .calls()
+                .read_settlement(suspended.operation, decided)?
+                .map(Approval::of_settlement),
             None => self.approval_of(suspended.operation, suspended.begin)?,
         };
         let call = self.call_again(suspended.begin, &suspended.tool, suspended.call_id.as_ref())?;
@@ -113,7 +115,7 @@ impl ToolRunner {
         if operation.sequence() == begin {
             return Ok(None);
         }
-        Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))
+        Ok(self.session.calls().read_approval(operation)?.map(Approval::of_settlement))
     }
 
     /// Returns the error of a call that does not continue.
@@ -126,8 +128,8 @@ impl ToolRunner {
             let reason = "it was not answered in time: run it again to record that it failed";
             return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
         };
-        let waiting = self.session.suspended_one(operation).unwrap_or_else(|| suspended.clone());
-        let (_, question) = self.session.result_at(waiting.end)?;
+        let waiting = self.session.calls().suspended_one(operation).unwrap_or_else(|| suspended.clone());
+        let (_, question) = self.session.calls().result_at(waiting.end)?;
         let (session, form) = (self.session.id(), waiting.suspension.form);
         Ok(Error::Suspended { session, operation, form, question })
     }
@@ -136,13 +138,13 @@ impl ToolRunner {
     fn expire(&self, suspended: &SuspendedOperation) -> Result<()> {
         let awaited = suspended.suspension.form == SuspensionForm::Awaits;
         let shown = if awaited { EXPIRED_RESULT } else { EXPIRED };
-        self.session.expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
+        self.session.calls().expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
     }
 
     /// Runs the approved calls that are not nested, and records expired ones as failed.
     pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
         let mut recovered = Vec::new();
-        for (suspended, standing) in self.state.session().due() {
+        for (suspended, standing) in self.state.session().calls().due() {
             if standing == SuspensionStatus::Expired {
                 self.expire(&suspended)?;
                 continue;
@@ -151,7 +153,7 @@ impl ToolRunner {
                 continue;
             }
             // Children that cannot be read must not prevent a recovery.
-            let children = self.state.session().children_of(suspended.operation).unwrap_or_default();
+            let children = self.state.session().calls().children_of(suspended.operation).unwrap_or_default();
             let recovery = self.continue_suspended(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;

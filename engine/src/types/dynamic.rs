@@ -305,7 +305,7 @@ fn facts<'a>(version: u32, bindings: impl Iterator<Item = (&'a SmolStr, &'static
 
 impl SessionTypesBuilder {
     /// Declares a slice at run time, with a policy. Its items are [`Value`]s; read them with
-    /// [`Session::view_values`](crate::Session::view_values).
+    /// [`DynamicSession::view`](crate::DynamicSession::view).
     ///
     /// ```
     /// use foldlog::{DynamicEvent, Policy, SessionTypes, Store, Value};
@@ -318,8 +318,8 @@ impl SessionTypesBuilder {
     ///     .dynamic_event(DynamicEvent::new("plan.added").append("plan"))
     ///     .build()?;
     /// let session = Store::open(directory.path())?.create(&types)?;
-    /// session.dispatch_value("plan.added", json!({"title": "read the issue"}))?;
-    /// let plan = session.view_values("plan")?;
+    /// session.dynamic().dispatch("plan.added", json!({"title": "read the issue"}))?;
+    /// let plan = session.dynamic().view("plan")?;
     /// assert_eq!(plan.latest().and_then(|step| step.get("title")), Some(&Value::from("read the issue")));
     /// # Ok(())
     /// # }
@@ -333,7 +333,7 @@ impl SessionTypesBuilder {
     }
 
     /// Declares an event at run time. Its value is a [`Value`]; dispatch it with
-    /// [`Session::dispatch_value`](crate::Session::dispatch_value).
+    /// [`DynamicSession::dispatch`](crate::DynamicSession::dispatch).
     ///
     /// If the host also declares an event of that name with a Rust type, both declarations must
     /// agree, and a dispatched value must be valid for that type.

@@ -47,7 +47,7 @@ fn write_more(session: &Session, steps: u64) {
     for n in 0..steps {
         session.dispatch(step(n)).unwrap();
         if n % 4 == 0 {
-            session.dispatch(large_note(session.position().unwrap().get())).unwrap();
+            session.dispatch(large_note(session.log().position().unwrap().get())).unwrap();
         }
     }
 }
@@ -103,7 +103,7 @@ fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
             while written.load(Ordering::Relaxed) < begun {
                 std::thread::yield_now();
             }
-            let told = session.position().unwrap();
+            let told = session.log().position().unwrap();
             // Every second backup uses a reader, as a process does that does not know the writer.
             let report = match n % 2 {
                 0 => store.backup(id, &to, BackupOptions::default()).unwrap(),
@@ -129,13 +129,13 @@ fn what_eight_threads_write_meanwhile_is_restored_elsewhere() {
     assert!(reports.iter().all(|report| report.segments > 0), "{reports:?}");
 
     let last = store.backup(id, &to, BackupOptions::default()).unwrap();
-    assert_eq!(last.records, session.position().unwrap().get() + 1);
+    assert_eq!(last.records, session.log().position().unwrap().get() + 1);
     session.close().unwrap();
     let restored = Store::open(&to).unwrap();
     assert!(restored.sessions().unwrap().iter().all(|(_, summary)| summary.is_ok()));
     let restored = restored.open_session(id, &types()).unwrap();
     let written = store.open_read_only(id, &types()).unwrap();
-    assert_eq!(restored.state().unwrap().slices, written.state().unwrap().slices);
+    assert_eq!(restored.dynamic().state().unwrap().slices, written.dynamic().state().unwrap().slices);
     assert_eq!(restored.view::<Plan>().unwrap().len(), written.view::<Plan>().unwrap().len());
     restored.dispatch(step(1)).unwrap();
 }
@@ -147,7 +147,7 @@ fn a_later_backup_copies_what_is_new_and_no_finished_segment_again() {
     let id = session.id();
     write_more(&session, 40);
     let first = back_up(&machine, id).unwrap();
-    assert_eq!((first.records_before, first.records), (0, session.position().unwrap().get() + 1));
+    assert_eq!((first.records_before, first.records), (0, session.log().position().unwrap().get() + 1));
     assert!(first.segments > 4 && first.objects == 10 && first.verified == first.records, "{first:?}");
     let before = numbers(&machine, id);
 
@@ -279,7 +279,7 @@ fn goes_on(machine: &Machine, id: Uuid, killed: &str) {
     let session =
         copies(machine).open_session(id, &types()).unwrap_or_else(|error| panic!("{killed}: {error}"));
     session.dispatch(step(7)).unwrap();
-    let position = session.position();
+    let position = session.log().position();
     session.close().unwrap();
     let copy = copy_of(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
     assert_eq!(Some(copy.last_position()), position, "{killed}");
@@ -541,7 +541,7 @@ fn forks_and_children_are_copied_with_what_they_share() {
     let store = machine.process(Durability::Boundary);
     let parent = store.create(&types()).unwrap();
     write_more(&parent, 20);
-    let position = parent.position().unwrap();
+    let position = parent.log().position().unwrap();
     let fork = store.fork(parent.id(), position, &types(), SessionOptions::default()).unwrap();
     write_more(&fork, 10);
     write_more(&parent, 10);
@@ -576,7 +576,7 @@ fn forks_and_children_are_copied_with_what_they_share() {
     ours.sort();
     assert!(theirs == ours && ours.len() == 2);
     let fork = restored.open_session(ids[1], &types()).unwrap();
-    assert!(fork.position() > Some(position));
+    assert!(fork.log().position() > Some(position));
     fork.dispatch(step(1)).unwrap();
 }
 
@@ -599,7 +599,10 @@ fn images_come_along_where_they_are_asked_for() {
         .unwrap();
     assert_eq!(images(), 1);
     let restored = copies(&machine).open_session(id, &types()).unwrap();
-    assert_eq!(restored.state().unwrap().slices, machine.audit(id).unwrap().state().unwrap().slices);
+    assert_eq!(
+        restored.dynamic().state().unwrap().slices,
+        machine.audit(id).unwrap().state().unwrap().slices
+    );
 }
 
 /// The copy used to keep every image that it had ever received.
@@ -661,5 +664,5 @@ fn what_is_no_session_is_not_copied() {
     let found = empty.backup_from(directory.path().join("nothing"), BackupOptions::default());
     assert!(matches!(found, Err(Error::NotASession { .. })), "{found:?}");
     assert_eq!(empty.sessions().unwrap().len(), 0);
-    assert_eq!(session.position(), Some(SequenceNumber::MIN));
+    assert_eq!(session.log().position(), Some(SequenceNumber::MIN));
 }

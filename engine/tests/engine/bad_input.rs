@@ -28,7 +28,7 @@ fn part_of_a_child_that_holds_a_session() {
     let store = store_at(Path::new(path), Durability::Process);
     let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
     session.dispatch(step("from the child")).unwrap();
-    child::tell("holding", session.position().unwrap());
+    child::tell("holding", session.log().position().unwrap());
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
 }
@@ -57,7 +57,7 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
     assert!(matches!(store.delete(id), Err(Error::Locked { .. })));
     // Readers need no lock, and see the writer's records.
     let reader = store.open_read_only(id, &types()).unwrap();
-    assert_eq!(reader.position(), Some(position.into()));
+    assert_eq!(reader.log().position(), Some(position.into()));
     assert_eq!(reader.view::<Plan>().unwrap().len(), 2);
     assert!(matches!(reader.dispatch(step("no")), Err(Error::ReadOnly { .. })));
     // Other sessions of the store are not locked.
@@ -67,7 +67,7 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
     process.kill();
     let session = store.open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 2);
-    assert!(!session.recovery().closed);
+    assert!(!session.log().recovery().closed);
 }
 
 /// The child: a process without write permission opens a store that it can read.

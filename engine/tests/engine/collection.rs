@@ -49,7 +49,8 @@ fn objects(machine: &Machine, id: Uuid) -> BTreeSet<PathBuf> {
 fn read_all(machine: &Machine, id: Uuid) -> (Vec<String>, Vec<String>) {
     let session = machine.open(id, Durability::Boundary).unwrap();
     let draft = session.view::<Draft>().unwrap().iter().cloned().collect();
-    let notes = session.log::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect();
+    let notes =
+        session.log().slice::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect();
     (draft, notes)
 }
 
@@ -98,7 +99,7 @@ fn a_fork_keeps_what_its_parent_gives_up() {
     let store = machine.process(Durability::Boundary);
     let session = store.create(&types()).unwrap();
     write_objects(&session, 12);
-    let (id, at) = (session.id(), session.position().unwrap());
+    let (id, at) = (session.id(), session.log().position().unwrap());
     let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap().id();
     session.close().unwrap();
     let before: Vec<_> = {
@@ -456,7 +457,7 @@ fn forks_take_no_room_for_what_they_share() {
         let line = String::from(char::from(b'a' + n)).repeat(1 << 20);
         session.dispatch(DraftEdited { place: n.into(), line }).unwrap();
     }
-    let at = session.position().unwrap();
+    let at = session.log().position().unwrap();
     let own = |directory: &std::path::Path| -> u64 {
         let mut bytes = 0;
         let mut directories = vec![directory.to_owned()];

@@ -122,7 +122,7 @@ fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
     let told = |access: StoreAccess| {
         let store = Store::open_with(&root, options(access)).unwrap();
         let session = store.open_session(id, &types()).unwrap();
-        session.recovery().exposed.clone()
+        session.log().recovery().exposed.clone()
     };
     assert_eq!(told(StoreAccess::Private), None);
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();

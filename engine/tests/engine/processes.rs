@@ -58,7 +58,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
             let (store, id) = (dir.parent().unwrap().parent().unwrap(), dir.file_name().unwrap());
             let id = id.to_str().unwrap().parse().unwrap();
             let session = store_at(store, Durability::Process).open_read_only(id, &types()).unwrap();
-            let notes = session.log::<Notes>().unwrap();
+            let notes = session.log().slice::<Notes>().unwrap();
             assert!(notes.iter().all(|note| note.is_ok()), "look {looks}");
         }
         looks += 1;
@@ -217,5 +217,5 @@ fn a_session_that_two_stores_lead_to_has_one_writer() {
     is_locked(&first);
     opened.close().unwrap();
     let last = store_at(&first, Durability::Every).open_session(id, &types).unwrap();
-    assert_eq!(last.log::<Notes>().unwrap().len(), 1);
+    assert_eq!(last.log().slice::<Notes>().unwrap().len(), 1);
 }

@@ -98,7 +98,7 @@ fn a_log_gets_back_rollbacks_to_before_what_it_lost() {
     let pulled = store(&copy, &replica.named("another")).pull(id).unwrap();
     assert_eq!((pulled.records, digest(&copy, id)), (all.1, all));
     let session = store(&older, &replica).open_session(id, &types()).unwrap();
-    assert_eq!(session.recovery().fetched, all.1 - before);
+    assert_eq!(session.log().recovery().fetched, all.1 - before);
     session.close().unwrap();
     assert_eq!(digest(&older, id), all);
 }
@@ -254,7 +254,7 @@ fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
     write_steps(&session, 3);
     session.rollback(&before).unwrap();
     write_steps(&session, 3);
-    assert!(session.replicated_record().is_some());
+    assert!(session.log().replicated_record().is_some());
     session.close().unwrap();
     let last = machine.audit(id).unwrap().last_position();
     // Read from an image, from all records, and along the live path.
@@ -273,7 +273,7 @@ fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
     let log = machine.audit(id).unwrap();
     assert!(log.replicated_record().is_some());
     let fork = store(&machine, &replica).fork(id, last, &types(), SessionOptions::default()).unwrap();
-    assert!(fork.replicated_record().is_some());
+    assert!(fork.log().replicated_record().is_some());
 }
 
 #[test]

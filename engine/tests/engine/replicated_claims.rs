@@ -210,8 +210,8 @@ fn what_its_writer_appends_while_a_session_is_read_back_is_there_too() {
     let taken = second.take_over(id, &types()).unwrap();
     assert_eq!(audited(&other, id), audited(&machine, id));
     assert_eq!(count(&taken), count(&session));
-    assert_eq!(taken.recovery().records, count(&session));
-    assert!(taken.recovery().torn.is_none() && taken.recovery().unattested == 0);
+    assert_eq!(taken.log().recovery().records, count(&session));
+    assert!(taken.log().recovery().torn.is_none() && taken.log().recovery().unattested == 0);
     // It continues, and the other does not.
     taken.dispatch(StepAdded { title: "one more".to_owned(), part: 1 }).unwrap();
     taken.sync().unwrap();

@@ -24,7 +24,7 @@ fn store(machine: &Machine, replica: Option<&MemoryReplica>) -> Store {
 fn write(session: &Session) {
     for part in 0..4 {
         session.dispatch(StepAdded { title: "stays".repeat(40), part }).unwrap();
-        let before = session.position().unwrap();
+        let before = session.log().position().unwrap();
         for _ in 0..5 {
             session.dispatch(StepAdded { title: "goes".repeat(50), part }).unwrap();
         }
@@ -86,7 +86,11 @@ fn a_session_of_any_lineage_that_is_made_anew_and_killed_is_whole_or_not_there()
                     Err(_) => store(machine, Some(&other)).take_over(id, &types()),
                 };
                 let session = session.unwrap_or_else(|error| panic!("{forks}, {how}: {error}"));
-                assert_eq!((count(&session), session.log::<Notes>().unwrap().len()), (records, 1), "{how}");
+                assert_eq!(
+                    (count(&session), session.log().slice::<Notes>().unwrap().len()),
+                    (records, 1),
+                    "{how}"
+                );
                 session.close().unwrap();
                 let (_, made, states) = content(machine, id);
                 assert_eq!(made, digest, "{forks}, {how}");
@@ -250,7 +254,7 @@ fn what_a_compaction_dropped_of_what_is_held_is_said_and_nobody_goes_back_behind
         let compacted = match is_open {
             true => {
                 session.sync().unwrap();
-                let report = session.compact(&CompactOptions::default()).unwrap();
+                let report = session.log().compact(&CompactOptions::default()).unwrap();
                 session.close().unwrap();
                 report
             }

@@ -112,7 +112,7 @@ pub(crate) fn write(session: &Session, drafts: std::ops::Range<u64>) {
             3 => _ = session.dispatch(Stepped(n)).unwrap(),
             5 => _ = session.dispatch(Noted(format!("note {n}"))).unwrap(),
             7 => {
-                let before = session.position().unwrap();
+                let before = session.log().position().unwrap();
                 session.dispatch(Stepped(1_000 + n)).unwrap();
                 session.rollback_to(before).unwrap();
             }
@@ -138,11 +138,11 @@ pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid 
     // Exceeds the size of a record.
     first.dispatch(Noted("long ".repeat(30_000))).unwrap();
     write(&first, 60..70);
-    let (id, last) = (first.id(), first.position().unwrap());
+    let (id, last) = (first.id(), first.log().position().unwrap());
     let fork = |of: Uuid, at: foldlog::SequenceNumber| {
         let fork = plain.fork(of, at, &types(), SessionOptions::default()).unwrap();
         write(&fork, 100..140);
-        let (id, last) = (fork.id(), fork.position().unwrap());
+        let (id, last) = (fork.id(), fork.log().position().unwrap());
         fork.close().unwrap();
         (id, last)
     };
@@ -155,7 +155,7 @@ pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid 
         }
         Lineage::ForkOfFreshFork => {
             let fresh = plain.fork(id, last - 20, &types(), SessionOptions::default()).unwrap();
-            let (id, last) = (fresh.id(), fresh.position().unwrap());
+            let (id, last) = (fresh.id(), fresh.log().position().unwrap());
             fresh.close().unwrap();
             fork(id, last).0
         }
@@ -258,14 +258,15 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
 fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
     let earlier = session.view::<Steps>().unwrap().len();
     write(&session, 400..430);
-    let before = session.position().unwrap();
+    let before = session.log().position().unwrap();
     session.dispatch(Stepped(1)).unwrap();
     session.rollback_to(before).unwrap();
     assert_eq!(session.view::<Steps>().unwrap().len(), earlier + 3, "{lineage:?}");
     // As far back as its log reaches.
     let (dir, opened_at) =
         (session.dir().to_owned(), LogReader::open(session.dir()).unwrap().opened_sequence());
-    let tagged: Vec<_> = session.snapshots().unwrap().into_iter().map(|snapshot| snapshot.position).collect();
+    let tagged: Vec<_> =
+        session.log().snapshots().unwrap().into_iter().map(|snapshot| snapshot.position).collect();
     let back = tagged.first().copied().unwrap();
     let then = LogReader::open(&dir).unwrap().state_reader_at(back).unwrap().digest().unwrap();
     session.rollback_to(back).unwrap();
@@ -354,7 +355,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     // The disk of the first worker lost its tail.
     let first = open(older, Some("one"));
     let session = first.open_session(id, &types()).unwrap();
-    assert!(session.recovery().fetched > 20);
+    assert!(session.log().recovery().fetched > 20);
     session.close().unwrap();
     assert_alike(lineage, &own, &first.session_dir(id));
     let positions: BTreeSet<_> = [one, older]

@@ -35,7 +35,7 @@ pub(crate) fn types() -> SessionTypes {
 }
 
 pub(crate) fn texts(session: &Session) -> Vec<String> {
-    session.log::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
+    session.log().slice::<Notes>().unwrap().iter().map(|item| item.unwrap().text.clone()).collect()
 }
 
 #[derive(Deserialize, schemars::JsonSchema)]

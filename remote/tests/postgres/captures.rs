@@ -59,7 +59,7 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     });
     assert!(call(&lost).is_err());
     let new = taken.recv().unwrap().unwrap();
-    assert!(new.is_interrupted());
+    assert!(new.calls().is_interrupted());
     let audited = audit_captures(new.dir()).unwrap();
     assert!(audited.damaged.is_empty() && audited.captures > 0, "{audited:?}");
     let recovers = runner(&new, &path("work two"), Some(Rebind::IfEmpty), |_| Ok(()));

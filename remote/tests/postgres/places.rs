@@ -24,7 +24,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     assert!(place.sessions().unwrap().is_empty());
     let old = store(&one, place.as_ref(), "one").create(&types()).unwrap();
     let id = old.id();
-    assert!(old.replicated_record().unwrap().at.starts_with("PostgreSQL at localhost:"));
+    assert!(old.log().replicated_record().unwrap().at.starts_with("PostgreSQL at localhost:"));
     for n in 0..300 {
         old.dispatch(note(format!("{n}"))).unwrap();
     }
@@ -35,7 +35,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     assert_eq!(place.sessions().unwrap(), [id]);
     let standing = place.read_standing(id).unwrap().unwrap();
     assert_eq!((standing.epoch, standing.name.as_str()), (1, "one"));
-    assert_eq!(standing.next.get(), old.position().unwrap().get() + 1);
+    assert_eq!(standing.next.get(), old.log().position().unwrap().get() + 1);
     assert_eq!(place.read_standing(uuid::Uuid::from_u128(1)).unwrap(), None);
     let mut reader = place.reader(id).unwrap();
     let (mut objects, mut last) = (Vec::new(), None);
@@ -55,7 +55,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
 
     let new = store(&two, place.as_ref(), "two").take_over(id, &types()).unwrap();
     assert_eq!(texts(&new), texts(&old));
-    let last = old.position().unwrap();
+    let last = old.log().position().unwrap();
     let (local, taken) = (LogReader::open(old.dir()).unwrap(), LogReader::open(new.dir()).unwrap());
     assert_eq!(local.digest_through(last).unwrap(), taken.digest_through(last).unwrap());
     let refused = call(&runner_over(&old, ResourceRegistry::default(), |_| panic!("it runs")).unwrap());
@@ -101,14 +101,14 @@ fn a_call_that_a_lost_worker_left_open_is_recovered_by_the_next_and_its_begin_wa
     );
     assert!(matches!(lost, Err(Error::Fenced { .. })), "{lost:?}");
     let new = taken.recv().unwrap();
-    let open: Vec<u64> = new.open_operations().iter().map(|open| open.operation.get()).collect();
+    let open: Vec<u64> = new.calls().open_operations().iter().map(|open| open.operation.get()).collect();
     assert_eq!(open, [begun.load(Ordering::SeqCst)]);
     let recovered = runner_over(&new, ResourceRegistry::default(), |_| Ok(()))
         .unwrap()
         .recover(&ExecuteOptions::default())
         .unwrap();
     assert_eq!(recovered.len(), 1);
-    assert!(!new.is_interrupted());
+    assert!(!new.calls().is_interrupted());
 }
 
 #[test]

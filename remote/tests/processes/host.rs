@@ -61,7 +61,7 @@ pub(crate) fn runner_in(
 /// Restores the state that the last call left into a runner's directory. The session has no open
 /// call.
 pub(crate) fn rewind_to_last(runner: &ToolRunner) -> foldlog::Result<()> {
-    let last = runner.state().session().position().unwrap();
+    let last = runner.state().session().log().position().unwrap();
     runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).map(drop)
 }
 

@@ -88,7 +88,8 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         assert_captures_are_sound(&session, &what);
         // The files are as the open call's start record captured them, or as the last call left
         // them.
-        let open: Vec<u64> = session.open_operations().iter().map(|open| open.operation.get()).collect();
+        let open: Vec<u64> =
+            session.calls().open_operations().iter().map(|open| open.operation.get()).collect();
         let left: Vec<u64> = told.begins.iter().copied().filter(|begin| !open.contains(begin)).collect();
         let directory = places.path().join("work");
         let runner = runner_in(&session, &directory, |_| Ok(()));
@@ -98,7 +99,7 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         }
         assert_eq!(calls_in(&directory), left, "{what}");
         interrupted += u64::from(!open.is_empty() && !left.is_empty());
-        assert!(session.unsettled_operations().is_empty(), "step {step}");
+        assert!(session.calls().unsettled_operations().is_empty(), "step {step}");
         assert!(call(&runner).unwrap().success);
         drop(runner);
         session.close().unwrap();
@@ -165,6 +166,6 @@ fn a_session_outlives_any_number_of_workers() {
     assert_holds(&told(&session), &all, "at the end");
     assert_captures_are_sound(&session, "at the end");
     // A worker that was killed before its claim has no epoch.
-    let epoch = session.epoch().unwrap();
+    let epoch = session.log().epoch().unwrap();
     assert!((workers * 2 / 3..=workers + 1).contains(&epoch), "{epoch}");
 }

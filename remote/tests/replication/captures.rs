@@ -34,7 +34,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 /// Rewinds a session to its last position in the worker's empty directory, and returns the files.
 fn rewound(worker: &Worker, session: &Session) -> BTreeMap<String, Vec<u8>> {
     let runner = worker.runner(session, Some(Rebind::Overwrite), |_| Ok(()));
-    let last = session.position().unwrap();
+    let last = session.log().position().unwrap();
     runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
     contents(&worker.work())
 }
@@ -69,7 +69,7 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     });
     let _ = call(&lost);
     let (store, new) = took.recv().unwrap().unwrap();
-    assert!(new.is_interrupted());
+    assert!(new.calls().is_interrupted());
     assert_sound(&new);
     let third = Worker::at(store);
     third.recover(&new);
@@ -105,7 +105,7 @@ fn what_the_readme_says_fills_the_directory_whether_a_call_was_open_or_not() {
             take_over();
         }
         let new = took.recv().unwrap().unwrap();
-        assert_eq!(new.is_interrupted(), is_open);
+        assert_eq!(new.calls().is_interrupted(), is_open);
 
         let third = Worker::at(store);
         let runner = third.runner(&new, None, |_| Ok(()));
@@ -186,7 +186,7 @@ fn a_handler_does_not_run_whose_captures_cannot_be_held() {
     let [first, _] = workers(&Bucket::default());
     let session = first.store.create(&types()).unwrap();
     std::fs::write(first.work().join("page"), "one").unwrap();
-    let captures = session.captures_dir();
+    let captures = session.log().captures_dir();
     let files = first.files(&session, None);
     files.snapshot(None, true).unwrap();
     for (path, bytes) in contents(&captures.join("objects")) {
@@ -253,7 +253,7 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
     std::fs::remove_dir_all(&dir).unwrap();
     copy(older.path(), &dir);
     let session = first.store.open_session(id, &types()).unwrap();
-    assert!(session.recovery().fetched > 0);
+    assert!(session.log().recovery().fetched > 0);
     assert_sound(&session);
     session.close().unwrap();
 
@@ -281,7 +281,7 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     let mut positions = Vec::new();
     for page in ["one", "two", "three", "one", "four"] {
         assert!(worker.write(&session, &[("page", page.as_bytes().to_vec())]).unwrap().success);
-        positions.push(session.position().unwrap());
+        positions.push(session.log().position().unwrap());
     }
     session.close().unwrap();
     let few = CollectOptions { calls: 2, ..CollectOptions::default() };
@@ -345,9 +345,10 @@ fn the_first_call_after_a_takeover_tells_that_the_directory_is_another_one() {
     assert_eq!(contents(&second.work()), BTreeMap::new(), "nothing is restored by itself");
     assert_eq!(first_call(&second, &new), []);
     // The files of the last call on the lost machine are still available.
-    let before = new.position().unwrap();
+    let before = new.log().position().unwrap();
     let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
-    let ends: Vec<_> = new.log::<foldlog::ToolInvocations>().unwrap().iter().map(Result::unwrap).collect();
+    let ends: Vec<_> =
+        new.log().slice::<foldlog::ToolInvocations>().unwrap().iter().map(Result::unwrap).collect();
     assert!(before > ends[0].begin);
     let options = RewindOptions { overwrite: true, ..RewindOptions::default() };
     runner.state().rewind(ends[0].position().unwrap().0, &options).unwrap();

@@ -82,7 +82,7 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_director
         let child_dir = first.store.session_dir(child);
         let named = captures(&child_dir);
         assert!(named.len() == 2 && !child_dir.join("captures").exists(), "{named:?}");
-        assert_whole(&session.captures_dir(), &named);
+        assert_whole(&session.log().captures_dir(), &named);
         session.close().unwrap();
 
         // Another machine gets both, in either order.
@@ -90,27 +90,27 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_director
         let (new, taken) = match child_first {
             true => {
                 let taken = take(child);
-                assert!(taken.captures_dir().exists());
+                assert!(taken.log().captures_dir().exists());
                 taken.close().unwrap();
                 (take(id), second.store.open_session(child, &types()).unwrap())
             }
             false => (take(id), take(child)),
         };
-        assert!(!taken.captures_dir().exists());
+        assert!(!taken.log().captures_dir().exists());
         assert_eq!(captures(taken.dir()), named);
-        assert_whole(&new.captures_dir(), &named);
+        assert_whole(&new.log().captures_dir(), &named);
         taken.close().unwrap();
 
         // The child continues there, and puts only its changes.
         let runner = second.runner(&new, Some(Rebind::Overwrite), |_| Ok(()));
-        let last = new.position().unwrap();
+        let last = new.log().position().unwrap();
         let options = RewindOptions { overwrite: true, ..RewindOptions::default() };
         runner.state().rewind(last, &options).unwrap();
         assert_eq!(contents(&second.work()), contents(&first.work()));
         let bytes = bucket.put_bytes();
         let another = child_writes(&second, &new, "by another", b"more".to_vec());
         assert!(another != child && bucket.put_bytes() - bytes < 200_000);
-        assert_whole(&new.captures_dir(), &captures(&second.store.session_dir(another)));
+        assert_whole(&new.log().captures_dir(), &captures(&second.store.session_dir(another)));
     }
 }
 
@@ -129,7 +129,7 @@ fn captures_that_a_host_keeps_in_another_directory_are_told_not_to_be_held() {
     assert_eq!(told(worker.files(&session, None)), []);
     let files = HostFilesystem::open(worker.work(), &elsewhere, HostFilesystemOptions::default()).unwrap();
     let notices = told(Arc::new(files));
-    let held = session.captures_dir();
+    let held = session.log().captures_dir();
     assert!(
         matches!(&notices[..], [WorkspaceNotice::CapturesNotHeld { store, held: of }, ..] if *store == elsewhere && *of == held),
         "{notices:?}"

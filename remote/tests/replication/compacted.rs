@@ -173,7 +173,7 @@ fn bodies_that_a_compaction_dropped_go_from_the_bucket_once_their_chunks_are_col
     write(&session, 220..230);
     session.close().unwrap();
     let session = world.store(2).take_over(world.id, &types()).unwrap();
-    let (back, last) = (session.snapshots().unwrap()[0].position, session.position().unwrap());
+    let (back, last) = (session.log().snapshots().unwrap()[0].position, session.log().position().unwrap());
     session.rollback_to(back).unwrap();
     session.rollback_to(last).unwrap();
     write(&session, 230..240);
@@ -214,7 +214,7 @@ fn payloads_that_only_dropped_bodies_named_go_too_and_no_other_is_missed_by_anyb
     world.store(1).pull(world.id).unwrap();
     world.assert_alike(1);
     let session = world.store(2).take_over(world.id, &types()).unwrap();
-    let back = session.snapshots().unwrap()[0].position;
+    let back = session.log().snapshots().unwrap()[0].position;
     session.rollback_to(back).unwrap();
     write(&session, 2..8);
     session.close().unwrap();
@@ -321,7 +321,7 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     world.compact();
     world.grow_old();
     let session = world.store(1).take_over(world.id, &types()).unwrap();
-    let kept = session.snapshots().unwrap()[0].position;
+    let kept = session.log().snapshots().unwrap()[0].position;
     assert!(LogReader::open(session.dir()).unwrap().compacted_ranges().is_empty(), "it has all bodies");
     for back in [20_u64, 50, 100] {
         assert!(back != kept.get());

@@ -68,7 +68,7 @@ fn what_no_call_waits_for_follows_and_a_write_waits_where_the_bucket_is_too_far_
     for n in 0..70_000 {
         session.dispatch(note(n.to_string())).unwrap();
     }
-    let behind = session.position().unwrap().get() + 1 - bucket.records(id).len() as u64;
+    let behind = session.log().position().unwrap().get() + 1 - bucket.records(id).len() as u64;
     assert!(behind <= 65_537, "{behind}");
     session.close().unwrap();
     assert_eq!(bucket.records(id).len(), 70_004);
@@ -95,7 +95,7 @@ fn a_call_whose_begin_cannot_be_held_does_not_run_and_the_next_opening_goes_on()
     assert!(matches!(opened, Err(Error::ReplicaFailed { .. })), "{opened:?}");
     bucket.refuse_puts(false);
     let session = workers.open_session(id, &types()).unwrap();
-    assert!(session.is_interrupted());
+    assert!(session.calls().is_interrupted());
     session.sync().unwrap();
     assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_begin"));
 }

@@ -61,7 +61,7 @@ fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no
         );
         // The other worker recovers the open call, and no record is written after its start record.
         assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("tool_begin"));
-        assert!(session.is_interrupted());
+        assert!(session.calls().is_interrupted());
         let poisoned = session.dispatch(note("too late")).unwrap_err();
         assert!(matches!(&poisoned, Error::Poisoned { cause } if matches!(**cause, Error::Fenced { .. })));
         // A reader of the log learns the first record that was not acknowledged.
@@ -200,7 +200,7 @@ fn the_epoch_of_a_fencing_token_rises_with_each_worker_and_the_operation_stays()
         seen.lock().unwrap().push(context.fencing_token());
         Ok(())
     });
-    let (operation, epochs) = (session.position().unwrap(), [Some(1), Some(2)]);
+    let (operation, epochs) = (session.log().position().unwrap(), [Some(1), Some(2)]);
     let tokens = tokens.lock().unwrap();
     assert_eq!(tokens.iter().map(|token| token.epoch).collect::<Vec<_>>(), epochs);
     assert_eq!(tokens[0].operation, tokens[1].operation);

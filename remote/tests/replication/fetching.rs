@@ -68,18 +68,18 @@ fn what_the_log_lost_and_the_bucket_has_comes_back_with_its_payloads() {
         );
     });
     let session = worker.older().unwrap();
-    assert_eq!(session.recovery().fetched, 6);
+    assert_eq!(session.log().recovery().fetched, 6);
     assert_eq!(texts(&session).len(), 6, "{:?}", texts(&session));
     assert_eq!(texts(&session)[3], "acknowledged");
     // The records are as durable as they were.
-    assert_eq!(session.synced_end(), session.position().unwrap() + 1);
-    assert!(!session.is_interrupted());
+    assert_eq!(session.log().synced_end(), session.log().position().unwrap() + 1);
+    assert!(!session.calls().is_interrupted());
     session.close().unwrap();
     assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));
 
     // The log continues, under its own claim.
     let session = worker.older().unwrap();
-    assert_eq!((session.recovery().fetched, session.epoch()), (0, Some(4)));
+    assert_eq!((session.log().recovery().fetched, session.log().epoch()), (0, Some(4)));
     assert!(run(&session, |_| Ok(())).unwrap().success);
     session.close().unwrap();
     assert_eq!(worker.bucket.kinds(worker.id).last().map(String::as_str), Some("tool_end"));
@@ -103,12 +103,12 @@ fn a_call_whose_begin_was_lost_with_the_disk_is_interrupted() {
     let bucket = kept.lock().unwrap().take().unwrap();
     let session = store(&worker.older, &bucket, "one").open_session(worker.id, &types()).unwrap();
     // A declaration, and the start record.
-    assert_eq!(session.recovery().fetched, 2);
-    assert_eq!(session.recovery().interrupted.len(), 1);
-    assert!(session.is_interrupted());
+    assert_eq!(session.log().recovery().fetched, 2);
+    assert_eq!(session.log().recovery().interrupted.len(), 1);
+    assert!(session.calls().is_interrupted());
     let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
     ToolRunner::new(state, ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
-    assert_eq!(session.unsettled_operations().len(), 1);
+    assert_eq!(session.calls().unsettled_operations().len(), 1);
     session.close().unwrap();
     assert_eq!(bucket.kinds(worker.id).last().map(String::as_str), Some("tool_end"));
 }
@@ -123,7 +123,7 @@ fn records_of_another_writer_are_not_fetched() {
     let saved = tempfile::tempdir().unwrap();
     copy(worker.older.path(), saved.path());
     let session = store(&saved, &worker.bucket, "one").open_session(worker.id, &types()).unwrap();
-    assert_eq!(session.recovery().fetched, 1);
+    assert_eq!(session.log().recovery().fetched, 1);
     drop(session);
 
     let other = store(&elsewhere, &worker.bucket, "two").open_session(worker.id, &types()).unwrap();
@@ -145,7 +145,7 @@ fn a_log_that_went_on_otherwise_gets_nothing() {
     let worker = Worker::that_loses(|session, _| _ = session.dispatch(note("acknowledged")).unwrap());
     let plain = plain_store(worker.older.path(), true).open_session(worker.id, &types()).unwrap();
     plain.dispatch(note("otherwise")).unwrap();
-    let at = plain.position().unwrap();
+    let at = plain.log().position().unwrap();
     plain.close().unwrap();
     let records = worker.digest(worker.older.path());
     let superseded = worker.older().unwrap_err();

@@ -24,8 +24,8 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(note("held")).unwrap();
-    let replicated = session.replicated_record().unwrap();
-    assert_eq!((replicated.by.as_str(), replicated.epoch, session.epoch()), ("one", 1, Some(1)));
+    let replicated = session.log().replicated_record().unwrap();
+    assert_eq!((replicated.by.as_str(), replicated.epoch, session.log().epoch()), ("one", 1, Some(1)));
     session.close().unwrap();
     assert_eq!(bucket.kinds(id)[..2], ["opened", "replicated"]);
     let records = LogReader::open(&dir).unwrap().records_len();
@@ -35,7 +35,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert!(is_refused(plain.open_to_recover(id)));
     assert!(is_refused(plain.settle(id, 7, &Settlement::failed(), "a person", "why not")));
     assert_eq!(texts(&plain.open_read_only(id, &types()).unwrap()), ["held"]);
-    assert_eq!(plain.open_read_only(id, &types()).unwrap().epoch(), None);
+    assert_eq!(plain.open_read_only(id, &types()).unwrap().log().epoch(), None);
     let log = LogReader::open(&dir).unwrap();
     assert_eq!((log.records_len(), log.replicated_record()), (records, Some(&replicated)));
     assert_eq!(overview(&dir, 0, None).unwrap().replicated, Some(replicated));
@@ -54,7 +54,7 @@ fn whoever_says_so_writes_a_held_session_and_the_next_opening_brings_that() {
     let held = bucket.kinds(id).len();
     let plain = plain_store(directory.path(), true).open_session(id, &types()).unwrap();
     plain.dispatch(note("alone")).unwrap();
-    assert_eq!(plain.epoch(), None);
+    assert_eq!(plain.log().epoch(), None);
     plain.close().unwrap();
     let session = store(&directory, &bucket, "one").open_session(id, &types()).unwrap();
     session.close().unwrap();
@@ -79,7 +79,7 @@ fn a_session_that_gets_a_replicator_says_so_durably_before_it_is_there() {
         plain.close().unwrap();
         let before = LogReader::open(&dir).unwrap().records_len();
         let session = store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap();
-        assert_eq!(session.synced_end(), before + 1);
+        assert_eq!(session.log().synced_end(), before + 1);
         drop(session);
         // The statement is written once.
         store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap().close().unwrap();
@@ -104,11 +104,11 @@ fn an_interrupted_session_says_so_too() {
     .unwrap();
     // The copy is the state that a kill during the call leaves.
     let session = store(&saved, &bucket, "one").open_session(id, &types()).unwrap();
-    assert!(session.is_interrupted() && session.replicated_record().is_some());
+    assert!(session.calls().is_interrupted() && session.log().replicated_record().is_some());
     session.close().unwrap();
     assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("replicated"));
     assert!(is_refused(plain_store(saved.path(), false).open_to_recover(id)));
-    assert!(plain_store(saved.path(), true).open_to_recover(id).unwrap().is_interrupted());
+    assert!(plain_store(saved.path(), true).open_to_recover(id).unwrap().calls().is_interrupted());
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn images_rollbacks_and_copies_forget_nothing_of_it() {
     assert!(is_refused(Store::open(directory.path()).unwrap().open_session(id, &state)));
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
     let opened = Store::open_with(directory.path(), options).unwrap().open_session(id, &state).unwrap();
-    assert!(opened.recovery().from_image.is_some());
-    assert!(opened.replicated_record().is_some());
+    assert!(opened.log().recovery().from_image.is_some());
+    assert!(opened.log().replicated_record().is_some());
     drop(opened);
     assert!(overview(&dir, 0, None).unwrap().replicated.is_some());
     assert!(LogReader::open(&dir).unwrap().replicated_record().is_some());
@@ -153,9 +153,9 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     let session = workers.create(&types()).unwrap();
     session.dispatch(note("shared")).unwrap();
     session.sync().unwrap();
-    let (id, at) = (session.id(), session.position().unwrap());
+    let (id, at) = (session.id(), session.log().position().unwrap());
     let fork = workers.fork(id, at, &types(), SessionOptions::default()).unwrap();
-    assert!(fork.replicated_record().is_some());
+    assert!(fork.log().replicated_record().is_some());
     let held = fork.id();
     fork.close().unwrap();
     assert!(is_refused(plain_store(directory.path(), false).open_session(held, &types())));
@@ -163,7 +163,7 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     // A replicated parent does not replicate a fork that was made without the replicator.
     let plain = plain_store(directory.path(), false);
     let fork = plain.fork(id, at, &types(), SessionOptions::default()).unwrap();
-    assert_eq!(fork.replicated_record(), None);
+    assert_eq!(fork.log().replicated_record(), None);
     let own = fork.id();
     fork.dispatch(note("own")).unwrap();
     fork.close().unwrap();

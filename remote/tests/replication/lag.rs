@@ -44,7 +44,7 @@ fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
     for n in 0..400 {
         large.dispatch(note(format!("{n} {}", "long ".repeat(2_000)))).unwrap();
     }
-    let behind = large.position().unwrap().get() + 1 - bucket.records(large.id()).len() as u64;
+    let behind = large.log().position().unwrap().get() + 1 - bucket.records(large.id()).len() as u64;
     // A mebibyte, and the records between two marks.
     assert!(behind <= (1 << 20) / 10_000 + 10, "{behind}");
     large.close().unwrap();
@@ -55,7 +55,7 @@ fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
     late.dispatch(note("early")).unwrap();
     clock.advance_us(6_000_000);
     late.dispatch(note("late")).unwrap();
-    assert_eq!(bucket.records(late.id()).len() as u64, late.position().unwrap().get() + 1);
+    assert_eq!(bucket.records(late.id()).len() as u64, late.log().position().unwrap().get() + 1);
 }
 
 #[test]

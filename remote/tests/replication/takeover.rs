@@ -40,11 +40,11 @@ fn what_was_acknowledged_is_there_on_another_machine_and_the_old_writer_is_fence
     assert!(within.unwrap().success);
 
     let new = second.take_over(id, &types()).unwrap();
-    assert!(!new.is_interrupted());
+    assert!(!new.calls().is_interrupted());
     assert_eq!(texts(&new), texts(&old));
     assert_eq!(texts(&new).len(), 302);
     // The same content, although every frame was written again.
-    let last = old.position().unwrap();
+    let last = old.log().position().unwrap();
     let (local, taken) = (LogReader::open(old.dir()).unwrap(), LogReader::open(new.dir()).unwrap());
     assert_eq!(local.digest_through(last).unwrap(), taken.digest_through(last).unwrap());
 
@@ -72,8 +72,8 @@ fn a_call_that_the_lost_machine_left_open_is_recovered_on_the_other() {
         begun.store(context.operation().get(), Ordering::SeqCst);
         // The others lose this machine, which does not notice.
         let new = second.take_over(id, &types()).unwrap();
-        assert!(new.is_interrupted());
-        let open: Vec<u64> = new.open_operations().iter().map(|open| open.operation.get()).collect();
+        assert!(new.calls().is_interrupted());
+        let open: Vec<u64> = new.calls().open_operations().iter().map(|open| open.operation.get()).collect();
         assert_eq!(open, [context.operation().get()]);
         taken.0.send((second.clone(), new)).unwrap();
         Ok(())
@@ -84,8 +84,9 @@ fn a_call_that_the_lost_machine_left_open_is_recovered_on_the_other() {
     let state = foldlog::ExecutionState::new(new.clone(), resources);
     let runner = foldlog::tools::ToolRunner::new(state, foldlog::tools::ToolRegistry::new());
     runner.recover(&foldlog::tools::ExecuteOptions::default()).unwrap();
-    assert!(!new.is_interrupted());
-    let waiting: Vec<u64> = new.unsettled_operations().iter().map(|one| one.operation.get()).collect();
+    assert!(!new.calls().is_interrupted());
+    let waiting: Vec<u64> =
+        new.calls().unsettled_operations().iter().map(|one| one.operation.get()).collect();
     assert_eq!(waiting, [began.load(Ordering::SeqCst)]);
     assert!(run(&new, |_| Ok(())).unwrap().success);
 }

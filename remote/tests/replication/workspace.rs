@@ -78,7 +78,7 @@ impl Worker {
     pub(crate) fn recover(&self, session: &Session) {
         let runner = self.runner(session, Some(Rebind::IfEmpty), |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
-        assert!(!session.is_interrupted());
+        assert!(!session.calls().is_interrupted());
     }
 }
 

@@ -26,7 +26,7 @@ fn holds_and_is_taken_over(place: &dyn Place) {
     assert!(place.sessions().unwrap().contains(&id));
     let standing = place.read_standing(id).unwrap().unwrap();
     assert_eq!((standing.epoch, standing.name.as_str()), (1, "one"));
-    assert_eq!(standing.next.get(), old.position().unwrap().get() + 1);
+    assert_eq!(standing.next.get(), old.log().position().unwrap().get() + 1);
     let mut reader = place.reader(id).unwrap();
     reader.read_on(&mut |_| {}).unwrap();
 

@@ -222,7 +222,7 @@ impl CheckpointManager {
     }
 
     fn compressed(&self, snapshot: &Snapshot, compression: StateCompression) -> Result<CompressedSnapshot> {
-        let json = self.session.export_snapshot(snapshot)?.to_json()?;
+        let json = self.session.log().export_snapshot(snapshot)?.to_json()?;
         let compressed = compression.compress(json.as_bytes())?;
         let StateCompression { algorithm, level, .. } = compression;
         let (bytes, compressed_bytes) = (json.len() as u64, compressed.len() as u64);
@@ -283,15 +283,15 @@ impl CheckpointManager {
         }
         let due = {
             let mut known = self.known_now()?;
-            if !known.auto_save || !self.session.open_operations().is_empty() {
+            if !known.auto_save || !self.session.calls().open_operations().is_empty() {
                 return Ok(None);
             }
             let begin = || known.history.created.last().map(SinceLast::from_checkpoint).unwrap_or_default();
             let mut since = known.since.unwrap_or_else(begin);
-            if let Some(position) = self.session.position() {
+            if let Some(position) = self.session.log().position() {
                 let from = since.through.map_or(SequenceNumber::MIN, |through| through + 1);
                 if from <= position {
-                    self.session.contents_left(from, position, |record| since.take(&record))?;
+                    self.session.log().contents_left(from, position, |record| since.take(&record))?;
                 }
             }
             known.since = Some(since);
@@ -319,7 +319,7 @@ impl CheckpointManager {
     }
 
     pub(super) fn latest_of<'a>(&self, history: &'a CheckpointHistory) -> Option<&'a Checkpoint> {
-        history.latest_on(&self.session.live_path(), self.session.position()?)
+        history.latest_on(&self.session.log().live_path(), self.session.log().position()?)
     }
 
     /// Returns an existing checkpoint.
@@ -358,7 +358,7 @@ impl CheckpointManager {
             return Ok(());
         }
         let forked = self.forked_at()?;
-        let path = self.session.live_path();
+        let path = self.session.log().live_path();
         let of_forks = forked.iter().filter_map(|at| history.latest_on(&path, *at));
         needed.extend(of_forks.map(|one| one.id));
         for removal in removals(&passed, &needed, latest) {
@@ -435,7 +435,7 @@ impl CheckpointManager {
     }
 
     fn update(&self, known: &mut CheckpointCache) -> Result<()> {
-        let log = self.session.log::<Checkpoints>()?;
+        let log = self.session.log().slice::<Checkpoints>()?;
         // Entries in the cache are not read again.
         for entry in log.items_after(known.through.unwrap_or(SequenceNumber::MIN)) {
             let entry = entry?;

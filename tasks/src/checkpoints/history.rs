@@ -26,7 +26,7 @@ impl CheckpointHistory {
     /// The errors of [`LogView::get`](foldlog::LogView::get).
     pub fn from_session(session: &Session) -> Result<CheckpointHistory> {
         let mut history = CheckpointHistory::default();
-        for entry in session.log::<Checkpoints>()?.iter() {
+        for entry in session.log().slice::<Checkpoints>()?.iter() {
             let entry = entry?;
             history.add(CheckpointEntry::clone(&entry));
         }

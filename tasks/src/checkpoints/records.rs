@@ -31,25 +31,25 @@ impl RecordSource for Session {
         through: SequenceNumber,
         visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.contents_left(from, through, visit)
+        self.log().contents_left(from, through, visit)
     }
 
     fn path(&self) -> LivePath {
-        self.live_path()
+        self.log().live_path()
     }
 
     fn state_at(&self, position: SequenceNumber) -> Result<State> {
-        Session::state_at(self, position)
+        self.dynamic().state_at(position)
     }
 
     fn messages_at(&self, position: SequenceNumber) -> Result<u64> {
-        messages_in(&self.evaluations(), |id| self.conversation_at(id, position))
+        messages_in(&self.conversation().evaluations(), |id| self.conversation().read_at(id, position))
     }
 
     fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>> {
         let mut sum = 0;
-        for id in self.evaluations() {
-            match self.conversation_behind(&id, after, position)? {
+        for id in self.conversation().evaluations() {
+            match self.conversation().read_behind(&id, after, position)? {
                 Some(conversation) => sum += messages_of(&conversation),
                 None => return Ok(None),
             }

@@ -115,7 +115,7 @@ impl CheckpointManager {
         };
         if options.apply_later_updates {
             // Updates that a compaction has dropped cannot be applied again.
-            self.session.contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
+            self.session.log().contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
             conversations_in(&self.session, SequenceNumber::MAX)?;
         }
         let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
@@ -188,7 +188,7 @@ impl CheckpointManager {
         let mut later = Later::default();
         let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
         // On another branch, the state before these records differs from that of the checkpoint.
-        let is_behind = self.session.live_path().is_live(checkpoint.position, last);
+        let is_behind = self.session.log().live_path().is_live(checkpoint.position, last);
         let (captured, in_progress) = match is_behind {
             true => {
                 let tasks = TaskTreeState::from_session(&self.session).unwrap_or_default();

@@ -222,7 +222,7 @@ fn finish_import(
     session.dispatch(StateImported { checkpoints: had, ..StateImported::from_state(exported, position) })?;
     session.sync()?;
     let log = store.read_log(session.id())?;
-    let position = session.position().unwrap_or(SequenceNumber::MIN);
+    let position = session.log().position().unwrap_or(SequenceNumber::MIN);
     let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
     let identity = SessionIdentity { session_id: exported.session_id, ..SessionIdentity::from_state(&state) };
     let differs = |component: &StateComponent| match component {

@@ -238,7 +238,7 @@ impl CrashRecoveryManager {
     fn look_at_lock(&self, state: &mut CrashState) -> Result<()> {
         match self.store.open_to_recover(self.session) {
             Ok(session) => {
-                let dropped = session.recovery().dropped_images.iter();
+                let dropped = session.log().recovery().dropped_images.iter();
                 let dropped = dropped.map(|file| CorruptedFile {
                     file: file.clone(),
                     reason: "the image is damaged or belongs to another log: it is created again".to_owned(),

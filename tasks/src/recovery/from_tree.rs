@@ -39,7 +39,7 @@ fn fill(tree: &PartialTree, session: &Session, action: RecoveryAction) -> Result
             messages.try_for_each(|message| record(session, &conversation.evaluation_id, message))?;
         }
     }
-    let known = session.latest::<Configurations>()?.map(|one| one.configuration.clone());
+    let known = session.log().latest::<Configurations>()?.map(|one| one.configuration.clone());
     let (lost, from) = (tree.lost.len(), tree.state.session_id);
     let configuration = SessionConfiguration {
         requires_validation: true,

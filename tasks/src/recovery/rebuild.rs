@@ -49,7 +49,7 @@ pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Sessio
         is.tasks.keys().filter(|id| !was.tasks.contains_key(*id)).map(|id: &TaskId| format!("task {id}")),
     );
     for (evaluation_id, messages) in said {
-        let again = session.conversation(evaluation_id)?.map(|one| one.messages()).unwrap_or_default();
+        let again = session.conversation().read(evaluation_id)?.map(|one| one.messages()).unwrap_or_default();
         let is_same = again.len() == messages.len()
             && again.iter().zip(messages).all(|(again, message)| content(again) == content(message));
         if !is_same {
@@ -77,7 +77,7 @@ pub(super) fn record(session: &Session, evaluation_id: &str, message: &Conversat
     if role == Role::Assistant {
         let evaluation_id = evaluation_id.to_owned();
         let answer = NewAnswer { evaluation_id, content, calls: tool_calls, blocks, ..NewAnswer::default() };
-        return session.record_answer(&answer).map(drop);
+        return session.conversation().record_answer(&answer).map(drop);
     }
     let input = NewInput {
         content,
@@ -87,5 +87,5 @@ pub(super) fn record(session: &Session, evaluation_id: &str, message: &Conversat
         is_error,
         ..NewInput::new(evaluation_id, role, "")
     };
-    session.record_input(&input).map(drop)
+    session.conversation().record_input(&input).map(drop)
 }

@@ -309,7 +309,7 @@ impl CrashRecoveryManager {
         let mut left_alone = Vec::new();
         let (session, _) = self.open_with(store, session, |session| {
             left_alone = self.left_alone(session)?;
-            let captured = session.open_captures()?.into_keys();
+            let captured = session.calls().open_captures()?.into_keys();
             let stand_in = Arc::new(LeftAlone);
             let resources = captured.fold(ResourceRegistry::builder(), |resources, name| {
                 resources.named(name, Arc::clone(&stand_in))
@@ -321,7 +321,8 @@ impl CrashRecoveryManager {
 
     /// Lists the resources that remain as an open call of a salvaged session left them.
     pub(super) fn left_alone(&self, session: &Session) -> Result<Vec<String>> {
-        let captured = session.open_captures()?.into_iter().filter(|(_, recorded)| recorded.is_some());
+        let captured =
+            session.calls().open_captures()?.into_iter().filter(|(_, recorded)| recorded.is_some());
         let damaged = self.session;
         let left = captured.map(|(name, _)| {
             let name = foldlog::escape::text(&name);
@@ -344,7 +345,7 @@ impl CrashRecoveryManager {
         };
         let ended = resources(&session).and_then(|resources| {
             let run = ExecutionState::new(session.clone(), resources);
-            if session.is_interrupted() {
+            if session.calls().is_interrupted() {
                 ToolRunner::new(run.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default())?;
             }
             Ok(run)
@@ -382,7 +383,7 @@ pub(super) fn lost_by(salvaged: &SalvageReport) -> Vec<String> {
 
 /// Records that a person has to check the salvaged session.
 fn require_validation(session: &Session, salvaged: &SalvageReport, lost: &[String]) -> Result<()> {
-    let known = session.latest::<Configurations>()?.map(|one| one.configuration.clone());
+    let known = session.log().latest::<Configurations>()?.map(|one| one.configuration.clone());
     let damage = salvaged.damage.as_ref().map(|damage| format!(": {damage}")).unwrap_or_default();
     let lost = lost.len();
     let reason = format!(

@@ -163,7 +163,7 @@ pub(crate) fn walk(
 ///
 /// # Errors
 ///
-/// The errors of [`Session::contents`] and [`Session::conversation_at`].
+/// The errors of [`SessionLog::contents`](foldlog::SessionLog::contents) and [`SessionConversation::read_at`](foldlog::SessionConversation::read_at).
 pub(crate) fn walk_abandoned(
     session: &Session,
     ranges: Vec<RangeInclusive<SequenceNumber>>,
@@ -185,13 +185,15 @@ pub(crate) fn walk_abandoned(
         messages: messages_by_record(&conversations_in(session, last)?),
     };
     let mut ranges = ranges.into_iter();
-    ranges.try_for_each(|range| session.contents(*range.start(), *range.end(), |record| walk.take(&record)))
+    ranges.try_for_each(|range| {
+        session.log().contents(*range.start(), *range.end(), |record| walk.take(&record))
+    })
 }
 
 /// Reads the conversations of a session at a position.
 pub(crate) fn conversations_in(session: &Session, position: SequenceNumber) -> Result<Vec<Conversation>> {
-    let evaluations = session.evaluations_at(position);
-    evaluations.iter().filter_map(|id| session.conversation_at(id, position).transpose()).collect()
+    let evaluations = session.conversation().evaluations_at(position);
+    evaluations.iter().filter_map(|id| session.conversation().read_at(id, position).transpose()).collect()
 }
 
 /// Messages of conversations by their records, each with its evaluation.

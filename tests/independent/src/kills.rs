@@ -86,7 +86,7 @@ fn of_one_desk(
         let known = told.unwrap_or_default().max(committed);
         // Another process recovers it.
         let desk = Desk::at(base, &root, durability, Some(id.parse()?))?;
-        if desk.session.is_interrupted() {
+        if desk.session.calls().is_interrupted() {
             report.count("hosts killed within a call", 1);
         }
         if let Err(error) = desk.recover() {

@@ -157,7 +157,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
         Ok(report) if report.success => writeln!(out, "committed")?,
         Ok(report) => writeln!(out, "rolled back {}", report.message)?,
         // A call that its deadline or a budget ended was rolled back, unless it is still open.
-        Err(error) if !desk.session.is_interrupted() => writeln!(out, "rolled back {error}")?,
+        Err(error) if !desk.session.calls().is_interrupted() => writeln!(out, "rolled back {error}")?,
         Err(error) => writeln!(out, "left open {error}")?,
     }
     Ok(())

@@ -339,7 +339,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
         [mode, base, id] if mode == "next" => {
             let base = Path::new(base);
             let desk = Desk::at(base, &base.join("workspace"), Durability::Boundary, Some(id.parse()?))?;
-            if desk.session.is_interrupted() {
+            if desk.session.calls().is_interrupted() {
                 return Err("the end of the call is lost".into());
             }
             desk.call(|_| Err(host::fails()))?;

@@ -300,7 +300,7 @@ fn races(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) ->
     is_untouched(report, scene, swap, &before, &what)?;
     let refused = called.map(drop).map_err(|error| error.to_string());
     if swap == Swap::InnerForLink {
-        if desk.session.is_interrupted() {
+        if desk.session.calls().is_interrupted() {
             let recovered = desk.recover();
             report.check(recovered.is_ok(), || format!("{what}: not recovered: {recovered:?}"));
         }
@@ -408,7 +408,7 @@ fn restored(
     if let Err(error) = called {
         report.count("refused by name", 1);
         report.check(is_named(&error), || format!("{what}: refused without a name: {error}"));
-        report.check(desk.session.is_interrupted(), || {
+        report.check(desk.session.calls().is_interrupted(), || {
             format!("{what}: refused, and not open for recovery: {error}")
         });
         if let Err(error) = desk.recover() {

@@ -108,7 +108,7 @@ impl World {
 
     fn act(&mut self, action: &Action) {
         let position = |index: &Index, session: &Session| {
-            index.index(session.position().unwrap().get() as usize + 1) as u64
+            index.index(session.log().position().unwrap().get() as usize + 1) as u64
         };
         match action {
             Action::Create => {

@@ -105,7 +105,7 @@ proptest! {
         let manager = CheckpointManager::new(store.create(&types()).unwrap()).with_retention(policy.clone());
         let session = manager.session().clone();
         let mut model = Model::default();
-        let now = || session.position().unwrap().get();
+        let now = || session.log().position().unwrap().get();
         for (number, action) in actions.iter().enumerate() {
             match action {
                 Action::Create { named, seconds, large } => {
@@ -171,7 +171,7 @@ fn the_only_checkpoint_and_what_a_name_a_fork_or_a_restore_needs_is_kept_by_the_
     let named = next(Some("release"));
     next(None);
     assert_eq!(ids(), [3, 4], "and one with a name");
-    let forked = manager.session().position().unwrap();
+    let forked = manager.session().log().position().unwrap();
     let fork = fork(&store, &manager, forked.get());
     next(None);
     assert_eq!(ids(), [3, 4, 5], "and one that a fork goes back to");

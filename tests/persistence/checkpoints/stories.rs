@@ -21,7 +21,7 @@ fn by_somebody() -> RestoreOptions {
 }
 
 fn actions(manager: &CheckpointManager) -> Vec<(String, Option<String>)> {
-    let actions = manager.session().log::<RecoveryActions>().unwrap();
+    let actions = manager.session().log().slice::<RecoveryActions>().unwrap();
     let actions = actions.iter().map(|action| action.unwrap());
     actions.map(|action| (action.action.clone(), action.subject.clone())).collect()
 }
@@ -75,10 +75,10 @@ fn what_stands_in_front_of_a_checkpoint_is_not_later_whatever_branch_it_counted_
     let manager = CheckpointManager::new(store.create(&types()).unwrap());
     let session = manager.session().clone();
     create(&session, task("a")).unwrap();
-    let fork = session.position().unwrap();
+    let fork = session.log().position().unwrap();
     session.rollback_to(fork).unwrap();
     create(&session, task("b")).unwrap();
-    let branch = session.position().unwrap();
+    let branch = session.log().position().unwrap();
     session.rollback_to(fork).unwrap();
     create(&session, task("c")).unwrap();
     let checkpoint = manager.create(None).unwrap().id;
@@ -127,7 +127,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
         reasons,
         ["there is a task `b` already: \"The task b\"", "task `b` is in_progress, not pending"]
     );
-    let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
+    let last = session.log().slice::<RecoveryActions>().unwrap().tail(1).unwrap();
     assert_eq!((last[0].action.as_str(), last[0].lost.len()), (RecoveryAction::RESTORED, 2));
     assert_eq!(TaskTreeState::from_session(&session).unwrap().active_task, Some(id("b")));
 }
@@ -160,7 +160,7 @@ fn later_messages_and_changes_of_files_are_named_as_refused() {
     assert_eq!((names("change of `kept.txt`"), names("change of `new.txt`")), (1, 1));
     assert_eq!(names("messages of `talk`"), refused.len() - 2);
     assert!(report.not_compared.is_empty() && names("messages of `talk`") > 2, "{:?}", report.refused);
-    let last = agent.session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
+    let last = agent.session.log().slice::<RecoveryActions>().unwrap().tail(1).unwrap();
     assert_eq!(last[0].lost.len(), refused.len(), "the log names them too");
     // Without the captures of the workspace the report at least states that changes are unknown.
     let manager = agent.manager().with_stores(WorkspaceStores::none());
@@ -184,8 +184,8 @@ fn a_checkpoint_records_its_compressed_snapshot_size_and_level() {
     let snapshot = created.snapshot.clone().unwrap();
     assert_eq!((snapshot.algorithm, snapshot.level), (CompressionAlgorithm::Zstd, 9));
     let taken =
-        session.snapshots().unwrap().into_iter().find(|one| one.position == created.position).unwrap();
-    let json = session.export_snapshot(&taken).unwrap().to_json().unwrap();
+        session.log().snapshots().unwrap().into_iter().find(|one| one.position == created.position).unwrap();
+    let json = session.log().export_snapshot(&taken).unwrap().to_json().unwrap();
     let compressed = compression.compress(json.as_bytes()).unwrap();
     assert_eq!((snapshot.bytes, snapshot.compressed_bytes), (json.len() as u64, compressed.len() as u64));
     assert!(snapshot.compressed_bytes < snapshot.bytes / 4, "{snapshot:?}");
@@ -292,7 +292,7 @@ fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes(
     let forged = Checkpoint { id: CheckpointId(2), position: snapshot.position, ..first.clone() };
     session.dispatch(CheckpointCreated { checkpoint: forged.clone() }).unwrap();
     let third = manager.create(None).unwrap();
-    let before = session.position();
+    let before = session.log().position();
     for id in [forged.id, third.id] {
         match manager.restore_from_checkpoint(id, &by_somebody()) {
             Err(Error::CheckpointMismatch { id, expected, found, .. }) => {
@@ -302,7 +302,7 @@ fn a_checkpoint_whose_hash_does_not_fit_the_records_is_refused_with_both_hashes(
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(session.position(), before, "nothing was changed");
+    assert_eq!(session.log().position(), before, "nothing was changed");
     manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
     // No number is repeated or left out.
     for id in [0, 1, 3, 9] {
@@ -356,9 +356,9 @@ fn a_checkpoint_costs_what_was_recorded_since_the_last_one_however_much_there_is
             let there = session.view::<Tasks>().unwrap().len();
             (there..tasks).for_each(|number| create(session, task(&format!("t{number}"))).unwrap());
             manager.create(None).unwrap();
-            let before = session.log_bytes();
+            let before = session.log().bytes();
             manager.create(None).unwrap();
-            session.log_bytes() - before
+            session.log().bytes() - before
         })
         .collect();
     assert!(sizes[1] < sizes[0] + 16, "{sizes:?}");
@@ -370,7 +370,7 @@ fn a_fork_goes_on_with_the_checkpoints_that_it_shares() {
     let manager = CheckpointManager::new(store.create(&types()).unwrap());
     create(manager.session(), task("a")).unwrap();
     let first = manager.create(None).unwrap();
-    let at = manager.session().position().unwrap();
+    let at = manager.session().log().position().unwrap();
     manager.create(None).unwrap();
     let fork = fork(&store, &manager, at.get());
     let forked = CheckpointManager::new(fork);
@@ -399,7 +399,7 @@ fn two_managers_of_one_session_see_what_the_other_does() {
     assert_eq!(one.list().unwrap(), other.list().unwrap());
     let kept: Vec<u64> = one.list().unwrap().iter().map(|one| one.id.0).collect();
     assert_eq!(kept, [5, 6]);
-    assert_eq!(session.log::<Checkpoints>().unwrap().len(), 6 + 2);
+    assert_eq!(session.log().slice::<Checkpoints>().unwrap().len(), 6 + 2);
     assert!(matches!(one.get(CheckpointId(1)), Err(Error::CheckpointRemoved { .. })));
 }
 

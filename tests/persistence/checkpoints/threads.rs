@@ -60,7 +60,7 @@ fn a_subscriber_may_ask_the_manager_whose_checkpoint_it_is_told_of() {
     let manager = Arc::new(CheckpointManager::new(store.create(&types()).unwrap()));
     let (asked, asker) = (Arc::clone(&manager), mpsc::channel());
     let told = asker.0.clone();
-    let subscription = manager.session().subscribe(move |record| {
+    let subscription = manager.session().log().subscribe(move |record| {
         if record.event::<CheckpointCreated>().is_some() {
             told.send(asked.list().unwrap().len()).unwrap();
         }

@@ -41,16 +41,16 @@ pub fn snapshot_json(bytes: &[u8]) {
             }
         };
         assert_eq!(session.tags(), export.tags);
-        let (id, state) = (session.id(), session.state().expect("it has a state"));
+        let (id, state) = (session.id(), session.dynamic().state().expect("it has a state"));
         for slice in &export.slices {
             if slice.slice_type == CONVERSATIONS {
                 // Conversations become records, and no slice; one without a prompt and turns
                 // becomes nothing.
-                assert!(session.evaluations().len() <= slice.items.len());
+                assert!(session.conversation().evaluations().len() <= slice.items.len());
                 continue;
             }
             if slice.slice_type == ADAPTER_STATES {
-                let states = session.adapter_states().expect("they can be read");
+                let states = session.conversation().adapter_states().expect("they can be read");
                 assert_eq!(states.len(), slice.items.len());
                 continue;
             }
@@ -61,9 +61,9 @@ pub fn snapshot_json(bytes: &[u8]) {
         session.close().expect("it closes");
         assert_eq!(machine.audit(id).expect("it opens").state().expect("it is read"), state);
         let opened = store.open_session(id, &host::types()).expect("it opens");
-        assert_eq!(opened.state().expect("it has a state"), state);
+        assert_eq!(opened.dynamic().state().expect("it has a state"), state);
         // The export equals the import, and can be imported again.
-        let exported = opened.export().expect("it can be exported");
+        let exported = opened.log().export().expect("it can be exported");
         let text = exported.to_json().expect("what was read can be written");
         let read = Export::from_json(&text).expect("what was written can be read");
         assert_eq!(read.to_json().expect("what was read can be written"), text);

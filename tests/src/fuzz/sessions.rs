@@ -145,8 +145,11 @@ impl Ground {
         match (audited, opened) {
             _ if set.images_lie => {}
             (Ok(reader), Ok(session)) => {
-                assert_eq!(session.state().expect("it has a state"), reader.state().expect("it is read"));
-                assert_eq!(&without_images(session.recovery()), reader.report());
+                assert_eq!(
+                    session.dynamic().state().expect("it has a state"),
+                    reader.state().expect("it is read")
+                );
+                assert_eq!(&without_images(session.log().recovery()), reader.report());
             }
             // Only an auditor reads the log below an image.
             (Err(_), _) if set.images => {}
@@ -162,7 +165,10 @@ impl Ground {
             (_, opened) if set.images_lie => opened.is_ok(),
             (Err(_), _) if set.images => false,
             (Ok(reader), Ok(session)) => {
-                assert_eq!(session.state().expect("it has a state"), reader.state().expect("it is read"));
+                assert_eq!(
+                    session.dynamic().state().expect("it has a state"),
+                    reader.state().expect("it is read")
+                );
                 true
             }
             (audit, Err(error)) => {
@@ -212,13 +218,13 @@ impl Ground {
         if session.dispatch(step(1)).is_err() {
             return;
         }
-        let (position, state) = (session.position(), session.state());
+        let (position, state) = (session.log().position(), session.dynamic().state());
         session.close().expect("it closes");
         let again = self.machine.open(self.id, Durability::Boundary);
         let again = again.unwrap_or_else(|error| panic!("what was written on does not open again: {error}"));
-        assert_eq!(again.position(), position);
+        assert_eq!(again.log().position(), position);
         if !set.images_lie {
-            assert_eq!(again.state().expect("it has a state"), state.expect("it has a state"));
+            assert_eq!(again.dynamic().state().expect("it has a state"), state.expect("it has a state"));
         }
     }
 }

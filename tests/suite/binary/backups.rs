@@ -52,7 +52,7 @@ fn a_session_is_copied_gone_on_with_and_restored_by_opening_the_copy() {
     assert_eq!(run(&["verify", "_"], &[&to]).code, 0);
     let restored = Store::open(&to).unwrap().open_session(id.parse().unwrap(), &types()).unwrap();
     assert!(restored.dir() == copy);
-    let slices = |session: &foldlog::Session| session.state().unwrap().slices;
+    let slices = |session: &foldlog::Session| session.dynamic().state().unwrap().slices;
     assert_eq!(slices(&restored), slices(&store.open_read_only(id.parse().unwrap(), &types()).unwrap()));
 
     // After it is continued, the copy is another session, which no backup overwrites.

@@ -71,7 +71,7 @@ fn items_of_many_small_values_are_compared_in_as_much_memory_as_there_is() {
     let dir = session.dir().to_owned();
     session.dispatch(step(&"x".repeat(3_000), 0)).unwrap();
     session.dispatch(Many(vec![0; 1 << 20])).unwrap();
-    let at = session.position().unwrap().to_string();
+    let at = session.log().position().unwrap().to_string();
     session.close().unwrap();
     let diff = |memory: &str| {
         let words = ["diff".as_ref(), dir.as_os_str(), "0".as_ref(), at.as_ref()];

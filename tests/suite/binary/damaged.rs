@@ -74,7 +74,7 @@ pub(super) fn torn_copy(session: &Session, into: &Path) -> (PathBuf, u64, (u64, 
     let copy = into.join(session.id().to_string());
     fs::create_dir(&copy).unwrap();
     fs::copy(segment(session.dir()), segment(&copy)).unwrap();
-    let last = session.position().unwrap();
+    let last = session.log().position().unwrap();
     let (offset, bytes) = place(&copy, last.get());
     flip(&segment(&copy), offset + bytes - 1);
     (copy, last.get(), (offset, bytes))

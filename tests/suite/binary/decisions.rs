@@ -56,12 +56,12 @@ fn part_of_an_open_host() {
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys));
     let call = ToolCall::new("buys", r#"{"what":"a boat"}"#);
     let _ = runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-    let asked = session.pending_questions().unwrap().pop().unwrap();
+    let asked = session.calls().pending_questions().unwrap().pop().unwrap();
     child::tell("asks", session.dir().display());
     let heard = || std::io::stdin().read_line(&mut String::new()).unwrap();
     match what {
         "waits" => {
-            let wait = session.wait_for_decision(&[asked.operation], LONG).unwrap();
+            let wait = session.calls().wait_for_decision(&[asked.operation], LONG).unwrap();
             assert_eq!(wait.decided, [asked.operation]);
             runner.recover(&ExecuteOptions::default()).unwrap();
         }
@@ -71,8 +71,8 @@ fn part_of_an_open_host() {
         }
         _ => {
             heard();
-            session.settle(asked.operation, &Settlement::failed(), "bob", "no").unwrap();
-            assert_eq!(session.take_decisions().unwrap().refused.len(), 1);
+            session.calls().settle(asked.operation, &Settlement::failed(), "bob", "no").unwrap();
+            assert_eq!(session.calls().take_decisions().unwrap().refused.len(), 1);
         }
     }
     session.close().unwrap();

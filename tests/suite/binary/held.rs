@@ -43,7 +43,7 @@ impl Held {
         for part in 0..3 {
             session.dispatch(step("go", part)).unwrap();
         }
-        session.rollback_to(session.position().unwrap() - 1).unwrap();
+        session.rollback_to(session.log().position().unwrap() - 1).unwrap();
         session.dispatch(noted(&"long ".repeat(30_000))).unwrap();
         session.sync().unwrap();
         session
@@ -107,7 +107,7 @@ fn tail_prints_of_a_place_what_show_prints_of_a_directory() {
     let held = Held::new();
     let session = held.session();
     let (id, dir) = (session.id(), session.dir().to_owned());
-    let last = session.position().unwrap();
+    let last = session.log().position().unwrap();
     session.close().unwrap();
     let dir = dir.display();
     for (tail, show) in [
@@ -138,7 +138,7 @@ fn following_a_place_prints_what_comes_and_who_takes_the_session_over() {
     let held = Held::new();
     let session = held.session();
     let id = session.id();
-    let next = session.position().unwrap().get() + 1;
+    let next = session.log().position().unwrap().get() + 1;
     let other = worker(&held.directory.path().join("two"), &held.directory.path().join("bucket"), "two");
     let (mut round, mut taken) = (0, None);
     let words = format!("tail {} {id} -n 0 --follow --every 7 --json", held.url);
@@ -162,7 +162,7 @@ fn following_a_place_prints_what_comes_and_who_takes_the_session_over() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let sequences: Vec<u64> = lines.iter().map(|line| line["sequence"].as_u64().unwrap()).collect();
-    let end = taken.unwrap().position().unwrap().get();
+    let end = taken.unwrap().log().position().unwrap().get();
     assert_eq!(sequences, (next..=end).collect::<Vec<_>>());
     let texts: Vec<&Value> = lines.iter().map(|line| &line["data"]["text"]).collect();
     assert_eq!(texts, ["first", "second"], "{}", ran.stdout);
@@ -185,7 +185,7 @@ fn the_sessions_of_a_place_are_listed_with_who_holds_each() {
     assert_eq!(rows.len(), 2);
     assert_eq!((&row(first_id)["epoch"], &row(second_id)["epoch"]), (&2.into(), &1.into()));
     assert_eq!(row(second_id)["by"], "one");
-    assert_eq!(row(first_id)["records"], taken.position().unwrap().get() + 1);
+    assert_eq!(row(first_id)["records"], taken.log().position().unwrap().get() + 1);
     assert!(row(first_id)["last_at"].is_string());
     let text = held.run("sessions URL --sort records").stdout;
     assert!(text.contains("Ada\\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
@@ -258,7 +258,7 @@ fn the_chunks_of_a_place_are_collected_once_their_volumes_are_a_day_old() {
     assert!(held.run("gc URL").stdout.starts_with("nothing to remove\n"));
     let two = worker(&held.directory.path().join("two"), &held.directory.path().join("bucket"), "two");
     let taken = two.take_over(id, &types()).unwrap();
-    assert!(taken.position().unwrap() >= session.position().unwrap());
+    assert!(taken.log().position().unwrap() >= session.log().position().unwrap());
     fs::write(held.directory.path().join(format!("bucket/team/sessions/{id}/volumes/64/{:020}", 0)), b"x")
         .unwrap();
     let damaged = held.run("gc URL --yes");
@@ -485,7 +485,7 @@ fn bodies_that_a_compaction_dropped_go_from_a_place_and_who_reads_there_is_told(
     let session = held.session();
     let (id, dir) = (session.id(), session.dir().to_owned());
     for part in 0..40 {
-        let before = session.position().unwrap();
+        let before = session.log().position().unwrap();
         session.dispatch(step(&"is gone ".repeat(40), part)).unwrap();
         session.sync().unwrap();
         session.rollback_to(before).unwrap();

@@ -36,7 +36,7 @@ fn an_export_becomes_a_session_again() {
     assert!(first.contains(", exported at 2026-01-02T"), "{first}");
     let imported = Store::open(&to).unwrap().open_session(id.parse().unwrap(), &types()).unwrap();
     let was = LogReader::open(&fixture.session).unwrap().state().unwrap();
-    let now = imported.state().unwrap();
+    let now = imported.dynamic().state().unwrap();
     for (name, slice) in was.slices.iter().filter(|(_, slice)| !slice.items.is_empty()) {
         let bytes = |slice: &foldlog::SliceState| -> Vec<_> {
             slice.items.iter().map(|item| item.bytes.clone()).collect()

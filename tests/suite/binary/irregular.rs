@@ -176,7 +176,7 @@ fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
             let session = Store::open_with(root.join("store"), options()).unwrap().create(&types()).unwrap();
             let (id, dir) = (session.id(), session.dir().to_owned());
             let runner = with_captures(root, &session);
-            let to = session.position().unwrap();
+            let to = session.log().position().unwrap();
             let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
             fs::write(root.join("work/page"), "two").unwrap();
             // As a killed process leaves it: a log without the end of its call.

@@ -195,8 +195,8 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
     let evaluation_id = || "review 7".to_owned();
     let request = || NewRequest { evaluation_id: evaluation_id(), ..NewRequest::default() };
     let session = store.create(&types).unwrap();
-    session.record_input(&NewInput::new(evaluation_id(), Role::User, "Look at it.")).unwrap();
-    session.record_request(&request()).unwrap();
+    session.conversation().record_input(&NewInput::new(evaluation_id(), Role::User, "Look at it.")).unwrap();
+    session.conversation().record_request(&request()).unwrap();
     let id = session.id();
     session.close().unwrap();
     store.create(&types).unwrap().close().unwrap();
@@ -222,8 +222,9 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
     // A process that has the session open will continue the conversation.
     let session = store.open_session(id, &types).unwrap();
     assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
-    let request = session.record_request(&request()).unwrap();
+    let request = session.conversation().record_request(&request()).unwrap();
     session
+        .conversation()
         .record_answer(&NewAnswer {
             evaluation_id: evaluation_id(),
             request: Some(request),
@@ -231,7 +232,7 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
             ..NewAnswer::default()
         })
         .unwrap();
-    session.record_turn("review 7", true).unwrap();
+    session.conversation().record_turn("review 7", true).unwrap();
     session.close().unwrap();
     assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
 }

@@ -25,7 +25,7 @@ fn session(store: &Store) -> Session {
 fn a_tag_stands_for_the_latest_snapshot_that_has_it_wherever_a_position_does() {
     let directory = tempfile::tempdir().unwrap();
     let session = session(&Store::open_with(directory.path(), options()).unwrap());
-    let snapshots = session.snapshots().unwrap();
+    let snapshots = session.log().snapshots().unwrap();
     let dir = session.dir().to_str().unwrap().to_owned();
     session.close().unwrap();
     let latest = snapshots[1].position.to_string();

@@ -106,7 +106,7 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     assert_eq!(run(&dir, "rewind S --undo --by Ada --reason back --unreplicated").code, 0);
     let (store_dir, id) = foldlog_view::session_dirs::store_of(&dir).unwrap();
     let session = store(&store_dir, &replica).open_session(id, &types()).unwrap();
-    assert!(!session.is_interrupted() && session.unsettled_operations().is_empty());
+    assert!(!session.calls().is_interrupted() && session.calls().unsettled_operations().is_empty());
     session.close().unwrap();
     assert!(replica.records_len(id) > held + 2);
 }

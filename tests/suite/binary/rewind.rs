@@ -262,7 +262,7 @@ fn a_preview_knows_the_workspace_of_a_first_call_that_was_interrupted() {
     fs::create_dir(at.join("work")).unwrap();
     let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
     session.dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     write(at, &[("page", b"as it was\n")]);
     let runner = runner(at, &session);
     let open = runner.begin(&ToolCall::new("cut short", "{}"), &ExecuteOptions::default()).unwrap();

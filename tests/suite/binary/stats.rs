@@ -188,9 +188,9 @@ fn a_session_whose_cost_nobody_has_said_has_none_and_a_long_one_is_told_in_parts
     for turn in 1..=1000 {
         let usage = Some(foldlog_codec::body::TokenUsage { input: turn, output: 1, ..Default::default() });
         let answer = NewAnswer { evaluation_id: "talk".to_owned(), usage, ..NewAnswer::default() };
-        session.record_answer(&answer).unwrap();
+        session.conversation().record_answer(&answer).unwrap();
     }
-    let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
+    let (dir, last) = (session.dir().to_owned(), session.log().position().unwrap());
     session.close().unwrap();
     let told = stats(&dir);
     let over_time = told.get("spent").unwrap().elements();

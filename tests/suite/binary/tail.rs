@@ -235,7 +235,7 @@ fn part_of_a_child_that_writes_small_segments() {
     child::tell("session", session.id());
     loop {
         write_steps(&session, 1);
-        child::tell("kept", session.position().unwrap());
+        child::tell("kept", session.log().position().unwrap());
     }
 }
 
@@ -282,10 +282,10 @@ fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal()
         let store =
             Store::open_with(&path, StoreOptions { durability: Durability::Boundary, ..small() }).unwrap();
         let session = store.open_session(id, &types()).unwrap();
-        let before = session.position().unwrap();
-        assert!(!session.recovery().closed);
+        let before = session.log().position().unwrap();
+        assert!(!session.log().recovery().closed);
         write_steps(&session, 40);
-        let last = session.position().unwrap();
+        let last = session.log().position().unwrap();
         assert_eq!(last, before + 40);
         read_through(&mut following, &mut next, last.get());
         assert!(segments(&dir) > 6);

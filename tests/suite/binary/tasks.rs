@@ -21,13 +21,13 @@ fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
         session.dispatch(TaskStatusChanged { task_id: id(name), old_status, new_status, reason }).unwrap()
     };
     use TaskStatus::{Blocked, Completed, Failed, InProgress, Pending};
-    let begin = session.position().unwrap();
+    let begin = session.log().position().unwrap();
     create(NewTask::new(id("site"), "Build the site"));
     create(NewTask::new(id("pages"), "Write the pages").with_parent(id("site")));
     create(NewTask::new(id("logo"), "Draw \u{1b}[31mthe logo\n").with_parent(id("site")));
     create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
     create(NewTask::new(id("bill"), "Send the bill"));
-    let planned = session.position().unwrap();
+    let planned = session.log().position().unwrap();
     change("bill", Pending, Blocked, Some("nobody knows the price"));
     change("site", Pending, InProgress, None);
     change("pages", Pending, InProgress, None);

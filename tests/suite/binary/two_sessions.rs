@@ -56,7 +56,7 @@ fn a_fork_is_compared_with_its_parent_and_one_that_has_none_is_told_so() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open_with(directory.path(), options()).unwrap();
     let parent = run(&store, &["read"]);
-    let at = parent.position().unwrap();
+    let at = parent.log().position().unwrap();
     let fork = store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
     fork.dispatch(step("try", 2)).unwrap();
     let (parent, fork) = (closed(parent), closed(fork));

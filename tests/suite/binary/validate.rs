@@ -17,7 +17,7 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     for name in ["site", "pages"] {
         session.dispatch(TaskCreated { task: NewTask::new(id(name), "A task") }).unwrap();
     }
-    let sound = session.position().unwrap();
+    let sound = session.log().position().unwrap();
     // Like an import, which calls no reducer.
     let mut tasks: Vec<Task> = TaskTreeState::from_session(&session).unwrap().tasks.into_values().collect();
     tasks.iter_mut().filter(|task| task.id == id("pages")).for_each(|task| task.parent = Some(id("lost")));

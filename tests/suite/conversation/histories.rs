@@ -62,7 +62,10 @@ fn a_history_may_be_larger_than_memory_and_one_message_may_not() {
     let directory = tempfile::tempdir().unwrap();
     let session = shown::store(directory.path()).create(&types()).unwrap();
     let say = |evaluation: &str, length: usize| {
-        session.record_input(&NewInput::new(evaluation, Role::User, "x".repeat(length))).unwrap();
+        session
+            .conversation()
+            .record_input(&NewInput::new(evaluation, Role::User, "x".repeat(length)))
+            .unwrap();
     };
     (0..50).for_each(|_| say("long", 40_000));
     say("huge", 700_000);

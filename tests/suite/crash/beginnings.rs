@@ -79,10 +79,10 @@ fn begin_again(machine: &Machine, durability: Durability) -> Again {
     machine.crash(CrashKind::PowerLosingAll);
     let session = machine.open(ID, durability).unwrap();
     assert_eq!((count(&session), session.view::<Plan>().unwrap().len()), (records, steps + 19));
-    assert!(session.recovery().torn.is_none(), "{:?}", session.recovery());
-    assert_eq!(machine.audit(ID).unwrap().state().unwrap(), session.state().unwrap());
+    assert!(session.log().recovery().torn.is_none(), "{:?}", session.log().recovery());
+    assert_eq!(machine.audit(ID).unwrap().state().unwrap(), session.dynamic().state().unwrap());
     let summary = machine.process(durability).summary(ID).unwrap();
-    assert_eq!((summary.records, summary.log_bytes), (records, session.log_bytes()));
+    assert_eq!((summary.records, summary.log_bytes), (records, session.log().bytes()));
     if again == Again::Begun {
         let fork =
             machine.process(durability).fork(ID, records - 1, &types(), SessionOptions::default()).unwrap();

@@ -79,7 +79,7 @@ fn a_log_cut_at_any_byte_of_its_last_records_is_what_stands_before_the_cut() {
                     }
                 }
                 let session = machine.open(id, Durability::Every).unwrap();
-                assert_eq!(session.state().unwrap(), audit.state().unwrap(), "{told}");
+                assert_eq!(session.dynamic().state().unwrap(), audit.state().unwrap(), "{told}");
                 assert_eq!(session.set_tag("after", "the cut").unwrap(), left, "{told}");
                 machine.crash(CrashKind::PowerLosingAll);
                 assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), left + 1, "{told}");

@@ -101,7 +101,7 @@ fn many_short_lives(durability: Durability, lives: u64) {
         sizes.push(size(&dir));
     }
     let last = Life::of(directory.path(), durability, Some(id));
-    let log_bytes = last.session.log_bytes();
+    let log_bytes = last.session.log().bytes();
     assert_eq!(last.session.view::<Plan>().unwrap().len() as u64, lives * RECORDS, "{durability:?}");
     let (bytes, files) = *sizes.last().unwrap();
     let read = *opening.last().unwrap();
@@ -141,7 +141,7 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
             recovered = count(&session);
             write_steps(&session, RECORDS);
             assert!(
-                session.synced_end() >= recovered.into(),
+                session.log().synced_end() >= recovered.into(),
                 "{durability:?}: what was recovered is durable"
             );
         }
@@ -198,12 +198,12 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
         let session = machine.open(id, Durability::Process).unwrap();
         let all = count(&session);
         assert_eq!(all, written, "call {nth}");
-        let known = session.synced_end();
+        let known = session.log().synced_end();
         if nth % 2 == 0 {
             session.sync().unwrap();
-            assert_eq!(session.synced_end(), all, "call {nth}");
+            assert_eq!(session.log().synced_end(), all, "call {nth}");
         }
-        let promised = session.synced_end().max(known);
+        let promised = session.log().synced_end().max(known);
         machine.crash(CrashKind::PowerLosingAll);
         let left = count(&machine.open(id, Durability::Process).unwrap());
         assert!(left >= promised.get(), "call {nth}: {left} of {promised}");

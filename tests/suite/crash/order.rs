@@ -149,7 +149,7 @@ fn a_snapshot_is_durable_when_it_is_returned_with_all_before_it_at_the_level_of_
     assert!(trace.iter().all(|(op, _)| *op == Op::Write), "a dispatch waits for no disk: {trace:#?}");
     let (taken, trace) = traced(&machine.disk, || session.snapshot(SnapshotOptions::default()));
     assert_in_order(&trace, &[(Op::Write, ".seg"), (Op::SyncData, ".seg"), (Op::Write, ".seg")]);
-    assert!(session.synced_end() > taken.position);
+    assert!(session.log().synced_end() > taken.position);
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -168,7 +168,7 @@ impl Tool for Watches {
 
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<bool>, ToolError> {
         *self.seen.lock().unwrap() = self.disk.take_trace();
-        assert!(context.session().synced_end() > context.operation().into(), "its begin is durable");
+        assert!(context.session().log().synced_end() > context.operation().into(), "its begin is durable");
         Ok(ToolResult::ok("seen", true))
     }
 }
@@ -184,5 +184,5 @@ fn a_begin_is_durable_before_its_tool_runs_and_an_end_before_it_is_returned() {
     let (report, trace) = traced(&machine.disk, || runner.execute(&call, &ExecuteOptions::default()));
     assert_in_order(&seen.lock().unwrap(), &[(Op::Write, ".seg"), (Op::SyncData, ".seg")]);
     assert_in_order(&trace, &[(Op::Write, ".seg"), (Op::SyncData, ".seg")]);
-    assert!(session.synced_end() > report.end);
+    assert!(session.log().synced_end() > report.end);
 }

@@ -74,9 +74,9 @@ fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     machine.crash(CrashKind::Process);
     let session = machine.open(id, Durability::Process).unwrap();
     let all = count(&session);
-    assert!(session.synced_end() < all.into() && session.recovery().unattested > 0);
+    assert!(session.log().synced_end() < all.into() && session.log().recovery().unattested > 0);
     session.sync().unwrap();
-    assert_eq!(session.synced_end(), all);
+    assert_eq!(session.log().synced_end(), all);
     machine.crash(CrashKind::PowerLosingAll);
     assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), all);
 }
@@ -90,7 +90,7 @@ fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
     machine.crash(CrashKind::Process);
     let reader = machine.process(Durability::Process).open_read_only(id, &types()).unwrap();
     assert!(matches!(reader.sync(), Err(Error::ReadOnly { .. })));
-    assert_eq!(reader.synced_end(), 0);
+    assert_eq!(reader.log().synced_end(), 0);
 }
 
 /// After a kill during the switch to a new segment, the log passed for closed, since its last frame
@@ -204,7 +204,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
         let session = machine.open(id, Durability::Every).unwrap();
         let left = count(&session);
         assert!(left == all + 1 || left == all && !told, "call {nth}, {kind:?}: {left} of {all}");
-        assert_eq!(session.state_at(all - 1).unwrap().slices, state.slices, "call {nth}, {kind:?}");
+        assert_eq!(session.dynamic().state_at(all - 1).unwrap().slices, state.slices, "call {nth}, {kind:?}");
         for (path, bytes) in before.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "seg")) {
             assert_eq!(machine.disk.read_file(path).as_ref(), Some(bytes), "call {nth}, {kind:?}");
         }
@@ -224,8 +224,8 @@ fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
     let leftover = machine.dir(id).join("0000000009.seg.new");
     machine.disk.write_file(&leftover, b"half").unwrap();
     let session = machine.open(id, Durability::Every).unwrap();
-    assert_eq!(session.recovery().leftovers, std::slice::from_ref(&leftover));
-    assert!(session.recovery().closed);
+    assert_eq!(session.log().recovery().leftovers, std::slice::from_ref(&leftover));
+    assert!(session.log().recovery().closed);
     session.dispatch(step(1)).unwrap();
     assert_eq!(machine.segments(id).len(), 1, "it went on in its segment");
     assert_eq!(machine.disk.read_file(&leftover).unwrap(), b"half");
@@ -269,7 +269,7 @@ fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more(
     drop(session);
     machine.open(id, Durability::Every).unwrap().dispatch(large_note(2)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    let notes = machine.open(id, Durability::Every).unwrap().log::<Notes>().unwrap();
+    let notes = machine.open(id, Durability::Every).unwrap().log().slice::<Notes>().unwrap();
     let kept: Vec<_> = (0..notes.len()).map(|at| notes.get(at).unwrap().unwrap().text.clone()).collect();
     assert_eq!(kept, [1, 2].map(|n| large_note(n).text));
 }
@@ -288,10 +288,10 @@ fn records_whose_sync_failed_are_really_written_by_the_next_process() {
     };
     drop(session);
     let session = machine.open(id, Durability::Every).unwrap();
-    assert_eq!(session.position(), Some(at));
+    assert_eq!(session.log().position(), Some(at));
     session.sync().unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(machine.open(id, Durability::Every).unwrap().position(), Some(at));
+    assert_eq!(machine.open(id, Durability::Every).unwrap().log().position(), Some(at));
 }
 
 /// A fork linked segments and objects of a parent whose sync had failed; syncing them again wrote
@@ -314,7 +314,7 @@ fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
         machine.crash(CrashKind::PowerLosingAll);
         let fork = machine.open(fork.id(), Durability::Every).unwrap();
         assert_eq!(Slices::of(&fork).unwrap(), slices, "sync {nth}");
-        assert_eq!(fork.log::<Notes>().unwrap().len(), 1);
+        assert_eq!(fork.log().slice::<Notes>().unwrap().len(), 1);
     }
 }
 
@@ -351,7 +351,7 @@ fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     let parent = store.create(&types()).unwrap();
     let at = parent.dispatch(step(1)).unwrap();
     store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
-    assert_eq!(parent.synced_end(), at + 1);
+    assert_eq!(parent.log().synced_end(), at + 1);
     let at = parent.dispatch(step(2)).unwrap();
     machine.disk.inject(fails(Op::SyncData, 1));
     let refused = store.fork(parent.id(), at, &types(), SessionOptions::default());
@@ -416,7 +416,7 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
     let session = whole.open(id, Durability::Process).unwrap();
     write_steps(&session, 12);
     session.dispatch(large_note(2)).unwrap();
-    let (unattested, slices_unattested) = (session.position().unwrap(), Slices::of(&session).unwrap());
+    let (unattested, slices_unattested) = (session.log().position().unwrap(), Slices::of(&session).unwrap());
     whole.crash(CrashKind::Process);
 
     let (mut absent, mut there) = (BTreeMap::<Op, u64>::new(), 0);
@@ -544,7 +544,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     }
     // The thread syncs more than 4 MiB at once; the test only waits until the thread runs.
     let begun = std::time::Instant::now();
-    while session.synced_end() < last.into() {
+    while session.log().synced_end() < last.into() {
         assert!(begun.elapsed().as_secs() < 60, "nobody syncs what the writer wrote");
         std::thread::yield_now();
     }
@@ -588,11 +588,11 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
             session.close().unwrap();
             let session = machine.open(id, Durability::Every).unwrap();
             session.dispatch(step(records)).unwrap();
-            let position = session.position();
+            let position = session.log().position();
             machine.crash(CrashKind::Power { seed });
             let after = machine.open(id, Durability::Every);
             let after = after.unwrap_or_else(|error| panic!("{records} records, seed {seed}: {error}"));
-            assert_eq!(after.position(), position, "{records} records, seed {seed}");
+            assert_eq!(after.log().position(), position, "{records} records, seed {seed}");
         }
     }
 }
@@ -620,7 +620,7 @@ fn what_a_session_that_could_not_rest_attested_is_durable_before_what_the_next_w
         drop(session);
         machine.crash(CrashKind::PowerLosingAll);
         let session = machine.open(id, Durability::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
-        assert_eq!(session.position(), Some(at), "{len}");
+        assert_eq!(session.log().position(), Some(at), "{len}");
     }
 }
 
@@ -658,11 +658,11 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
         apart += u32::from(last.end / 4096 > last.start / 4096);
 
         let session = open().open_session(id, &types()).unwrap();
-        assert!(session.recovery().closed);
+        assert!(session.log().recovery().closed);
         let at = session.dispatch(step(2)).unwrap();
         machine.crash(CrashKind::PowerLosingAll);
         let session = machine.open(id, Durability::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
-        assert_eq!(session.position(), Some(at), "{len}");
+        assert_eq!(session.log().position(), Some(at), "{len}");
     }
     assert!(apart > 0, "both always stood in one page");
 }
@@ -691,8 +691,8 @@ fn a_segment_without_a_record_does_not_pass_for_closed() {
     file.write_at(&forged, 0).unwrap();
 
     let session = machine.open(id, Durability::Every).unwrap();
-    assert!(!session.recovery().closed && count(&session) == synced.sequence);
+    assert!(!session.log().recovery().closed && count(&session) == synced.sequence);
     let at = session.dispatch(step(9)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(machine.open(id, Durability::Every).unwrap().position(), Some(at));
+    assert_eq!(machine.open(id, Durability::Every).unwrap().log().position(), Some(at));
 }

@@ -65,7 +65,7 @@ fn converse(session: &Session) {
     };
     let ask = |attempt| {
         let request = NewRequest { evaluation_id: "ev".to_owned(), attempt, ..NewRequest::default() };
-        session.record_request(&request).unwrap()
+        session.conversation().record_request(&request).unwrap()
     };
     let state = NewAdapterState {
         evaluation_id: "ev".to_owned(),
@@ -76,11 +76,11 @@ fn converse(session: &Session) {
         entry: None,
         occasion: "init".to_owned(),
     };
-    session.record_adapter_state(&state).unwrap();
-    let said = session.record_input(&NewInput::system("ev", "Be brief.", prompt(1))).unwrap();
-    session.record_input(&NewInput::user("ev", "u".repeat(700)).with_id("message 1")).unwrap();
+    session.conversation().record_adapter_state(&state).unwrap();
+    let said = session.conversation().record_input(&NewInput::system("ev", "Be brief.", prompt(1))).unwrap();
+    session.conversation().record_input(&NewInput::user("ev", "u".repeat(700)).with_id("message 1")).unwrap();
     let cut = NewRequestFailure::new("ev", ask(1), "cut", "the connection was closed");
-    session.record_request_failure(&cut).unwrap();
+    session.conversation().record_request_failure(&cut).unwrap();
     let call = ToolCallRecord {
         call_id: "call_1".to_owned(),
         name: "read_file".to_owned(),
@@ -93,12 +93,15 @@ fn converse(session: &Session) {
         calls: vec![call],
         ..NewAnswer::default()
     };
-    let answer = session.record_answer(&answer).unwrap();
+    let answer = session.conversation().record_answer(&answer).unwrap();
     let origin = CallOrigin { answer, ordinal: 0 };
-    session.record_input(&NewInput::tool_result("ev", origin, "call_1", "the text")).unwrap();
-    let turn = session.record_turn("ev", true).unwrap();
-    session.record_shortened("ev", said, turn, &[(Role::User, "u".to_owned())], "long").unwrap();
-    session.accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
+    session.conversation().record_input(&NewInput::tool_result("ev", origin, "call_1", "the text")).unwrap();
+    let turn = session.conversation().record_turn("ev", true).unwrap();
+    session
+        .conversation()
+        .record_shortened("ev", said, turn, &[(Role::User, "u".to_owned())], "long")
+        .unwrap();
+    session.conversation().accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
 }
 
 /// Makes calls that wait or waited: approved and run, approved and not run, refused, with a
@@ -121,7 +124,7 @@ pub(super) fn suspend(session: &Session) {
     let ask =
         |ordinal| suspended(begin(ordinal).fail(ToolError::Ask(Question::new("Send it?").expiring(day))));
     let settle = |operation, settlement: Settlement| {
-        mailbox.settle(operation, &settlement, "a person", "a word").unwrap();
+        mailbox.calls().settle(operation, &settlement, "a person", "a word").unwrap();
     };
     let approved = || Settlement::approved(*blake3::hash(call(0).arguments.as_bytes()).as_bytes());
     settle(ask(0), approved().until((SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000)).into()));
@@ -145,7 +148,7 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let before = store.create(&types()).unwrap();
     write_steps(&before, 1);
     before.dispatch(Noted { text: "before".to_owned() }).unwrap();
-    let export = before.export().unwrap();
+    let export = before.log().export().unwrap();
     before.close().unwrap();
 
     let session = store.import(&export, &types(), ImportOptions::default()).unwrap();
@@ -164,15 +167,15 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
 
     let session = machine.open(parent, Durability::Boundary).unwrap();
     assert_eq!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len(), 1);
-    let operation = session.unsettled_operations()[0].operation;
-    session.settle(operation, &Settlement::failed(), "a person", "unsent").unwrap();
+    let operation = session.calls().unsettled_operations()[0].operation;
+    session.calls().settle(operation, &Settlement::failed(), "a person", "unsent").unwrap();
     converse(&session);
     write_steps(&session, 2);
     // After this kill the next process recovers: it rewrites the last records into a new segment.
     machine.crash(CrashKind::Process);
     let session = machine.open(parent, Durability::Boundary).unwrap();
     write_steps(&session, 2);
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.close().unwrap();
 
     let store = machine.process(Durability::Boundary);

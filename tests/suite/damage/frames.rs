@@ -154,8 +154,8 @@ fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     machine.disk.mutate_file(last, |bytes| bytes[torn_at + 3] ^= 1).unwrap();
     let before = machine.disk.dump();
     let session = machine.open(id, Durability::Process).unwrap();
-    let (sound, unattested) = (count(&session), session.recovery().unattested);
-    assert!(session.recovery().torn.is_some() && unattested > 2, "{:?}", session.recovery());
+    let (sound, unattested) = (count(&session), session.log().recovery().unattested);
+    assert!(session.log().recovery().torn.is_some() && unattested > 2, "{:?}", session.log().recovery());
     session.set_tag("after", "the tear").unwrap();
     for path in &unsound {
         assert_eq!(machine.disk.read_file(path).as_ref(), before.get(path), "{}", path.display());

@@ -33,7 +33,7 @@ fn imaged(store: &Store) -> (Uuid, State, PathBuf) {
     session.dispatch(step(1)).unwrap();
     write(&session, 40);
     let (id, directory) = (session.id(), session.dir().join("snapshots"));
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     (id, state, directory)
 }
@@ -80,17 +80,17 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
     }
     let before = listed(&images);
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(session.recovery().from_image, Some(position.into()));
-    assert_eq!(session.recovery().dropped_images, files.iter().rev().cloned().collect::<Vec<_>>());
-    assert_eq!(session.state().unwrap(), state);
+    assert_eq!(session.log().recovery().from_image, Some(position.into()));
+    assert_eq!(session.log().recovery().dropped_images, files.iter().rev().cloned().collect::<Vec<_>>());
+    assert_eq!(session.dynamic().state().unwrap(), state);
     assert_eq!(listed(&images), before, "opening leaves all as it is");
     write(&session, 40);
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(session.state().unwrap(), state);
+    assert_eq!(session.dynamic().state().unwrap(), state);
     assert!(
-        session.recovery().from_image.is_some_and(|next| next > position.into()),
+        session.log().recovery().from_image.is_some_and(|next| next > position.into()),
         "new images are written"
     );
 }
@@ -104,20 +104,22 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
     write_steps(&session, 2);
     suspend(&session);
     write_steps(&session, 2);
-    let (id, asked, state) = (session.id(), session.pending_questions().unwrap(), session.state().unwrap());
+    let (id, asked, state) =
+        (session.id(), session.calls().pending_questions().unwrap(), session.dynamic().state().unwrap());
     session.close().unwrap();
     assert_eq!(asked.len(), 2);
     let images = machine.disk.files().into_iter();
     let image = images.filter(|path| path.extension().is_some_and(|it| it == "image")).max().unwrap();
     let len = machine.disk.read_file(&image).unwrap().len();
     let open = || machine.process(Durability::Boundary).open_read_only(id, &types()).unwrap();
-    assert!(open().recovery().from_image.is_some_and(|from| from > asked[1].operation.sequence()));
+    assert!(open().log().recovery().from_image.is_some_and(|from| from > asked[1].operation.sequence()));
     for at in 0..len {
         flip(&machine, &image, at);
         let session = open();
-        assert_eq!(session.recovery().dropped_images, std::slice::from_ref(&image), "byte {at}");
+        assert_eq!(session.log().recovery().dropped_images, std::slice::from_ref(&image), "byte {at}");
         assert!(
-            session.pending_questions().unwrap() == asked && session.state().unwrap() == state,
+            session.calls().pending_questions().unwrap() == asked
+                && session.dynamic().state().unwrap() == state,
             "byte {at}"
         );
         drop(session);
@@ -125,7 +127,10 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
     }
     assert!(len > 1000, "{len}");
     let whole = open();
-    assert_eq!((whole.recovery().dropped_images.len(), whole.pending_questions().unwrap()), (0, asked));
+    assert_eq!(
+        (whole.log().recovery().dropped_images.len(), whole.calls().pending_questions().unwrap()),
+        (0, asked)
+    );
 }
 
 /// The engine creates and reads files only in a real directory of its own.
@@ -143,13 +148,16 @@ fn a_directory_of_images_that_is_a_link_or_a_file_is_done_without() {
         }
         let before = listed(&elsewhere);
         let session = store.open_session(id, &types()).unwrap();
-        assert_eq!((session.recovery().from_image, session.recovery().dropped_images.len()), (None, 0));
-        assert_eq!(session.state().unwrap(), state);
+        assert_eq!(
+            (session.log().recovery().from_image, session.log().recovery().dropped_images.len()),
+            (None, 0)
+        );
+        assert_eq!(session.dynamic().state().unwrap(), state);
         write(&session, 40);
-        let state = session.state().unwrap();
+        let state = session.dynamic().state().unwrap();
         session.close().unwrap();
         assert_eq!(listed(&elsewhere), before, "nothing is written behind a link");
-        assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), state);
+        assert_eq!(store.open_session(id, &types()).unwrap().dynamic().state().unwrap(), state);
     }
 }
 
@@ -172,15 +180,15 @@ fn images_ahead_of_a_restored_log_make_way_for_its_own() {
         fs::write(image, damaged).unwrap();
     }
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(session.recovery().from_image, None);
-    assert!(session.recovery().dropped_images.len() >= 3);
+    assert_eq!(session.log().recovery().from_image, None);
+    assert!(session.log().recovery().dropped_images.len() >= 3);
     write(&session, 40);
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
     assert!(
-        session.recovery().from_image.is_some_and(|next| next > position - 40),
+        session.log().recovery().from_image.is_some_and(|next| next > position - 40),
         "{:?}",
-        session.recovery()
+        session.log().recovery()
     );
 }

@@ -67,12 +67,12 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
     assert!(before == files(), "opening changed what was there");
     match (audit, opened) {
         (Ok(audit), Ok(session)) => {
-            assert_eq!(audit.state().unwrap(), session.state().unwrap());
-            assert_eq!(audit.report(), session.recovery());
+            assert_eq!(audit.state().unwrap(), session.dynamic().state().unwrap());
+            assert_eq!(audit.report(), session.log().recovery());
             // Before 2024 no question of these logs expires.
             assert_eq!(
                 audit.pending_questions(Default::default()).unwrap(),
-                session.pending_questions().unwrap()
+                session.calls().pending_questions().unwrap()
             );
             Ok(audit.records_len())
         }

@@ -50,7 +50,7 @@ fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
             let machine = machine.copied(boot);
             let session =
                 machine.open(id, Durability::Process).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let torn = session.recovery().torn.clone().unwrap();
+            let torn = session.log().recovery().torn.clone().unwrap();
             assert_eq!(count(&session), records, "{name}");
             assert_eq!((torn.offset, torn.bytes), (end as u64, noise.len() as u64), "{name}");
             write_steps(&session, 1);
@@ -134,7 +134,7 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     audit.check_seals().unwrap();
     let store = Store::open(directory.path().join("store")).unwrap();
     let session = store.open_session(id, &types()).unwrap();
-    let torn = session.recovery().torn.clone().unwrap();
+    let torn = session.log().recovery().torn.clone().unwrap();
     assert!(torn.offset + torn.bytes == far + 1, "{torn:?}");
     write_steps(&session, 1);
     session.close().unwrap();

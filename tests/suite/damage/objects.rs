@@ -14,7 +14,7 @@ fn a_directory_of_objects_that_is_a_link_is_followed_by_nobody() {
     let store = Store::open_with(directory.path().join("store"), StoreOptions::default()).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(StepAdded { title: "long ".repeat(1 << 20), part: 0 }).unwrap();
-    let (id, dir, state) = (session.id(), session.dir().to_owned(), session.state().unwrap());
+    let (id, dir, state) = (session.id(), session.dir().to_owned(), session.dynamic().state().unwrap());
     session.close().unwrap();
     let (objects, elsewhere) = (dir.join("objects"), directory.path().join("elsewhere"));
     fs::rename(&objects, &elsewhere).unwrap();
@@ -36,5 +36,5 @@ fn a_directory_of_objects_that_is_a_link_is_followed_by_nobody() {
     }
     fs::remove_file(&objects).unwrap();
     fs::rename(&elsewhere, &objects).unwrap();
-    assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), state);
+    assert_eq!(store.open_session(id, &types()).unwrap().dynamic().state().unwrap(), state);
 }

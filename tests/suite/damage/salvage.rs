@@ -100,7 +100,7 @@ pub(super) fn holds(
     match open.as_slice() {
         [] => {
             session.dispatch(step(77)).unwrap();
-            assert!(session.position() > Some(SequenceNumber::new(records + 1)), "{told}");
+            assert!(session.log().position() > Some(SequenceNumber::new(records + 1)), "{told}");
         }
         _ => assert!(matches!(session.dispatch(step(77)), Err(Error::Interrupted { .. })), "{told}"),
     }
@@ -412,13 +412,20 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
         let open = salvaged.open.first().unwrap();
         assert!(salvaged.open[1..].iter().all(|inner| inner.parent == Some(open.operation)), "{salvaged:?}");
         let session = elsewhere(&machine).open_session(salvaged.session, &types()).unwrap();
-        assert_eq!(session.recovery().interrupted, salvaged.open);
+        assert_eq!(session.log().recovery().interrupted, salvaged.open);
         let at_begin = reader.state_at(open.begin).unwrap().slices;
         let plan = |slices: &BTreeMap<String, foldlog::SliceState>| slices["plan"].items.clone();
-        assert_eq!(plan(&session.state().unwrap().slices), plan(&at_begin), "STATE as at its begin");
+        assert_eq!(
+            plan(&session.dynamic().state().unwrap().slices),
+            plan(&at_begin),
+            "STATE as at its begin"
+        );
         let recovered = runner(&session).recover(&ExecuteOptions::default()).unwrap();
-        assert_eq!((recovered.len(), session.unsettled_operations()[0].operation), (1, open.operation));
-        session.settle(open.operation, &Settlement::failed(), "a person", "lost").unwrap();
+        assert_eq!(
+            (recovered.len(), session.calls().unsettled_operations()[0].operation),
+            (1, open.operation)
+        );
+        session.calls().settle(open.operation, &Settlement::failed(), "a person", "lost").unwrap();
         session.dispatch(step(78)).unwrap();
         session.close().unwrap();
         let again = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();

@@ -58,7 +58,7 @@ fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize
 }
 
 fn notes(session: &Session) -> Vec<String> {
-    session.log::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect()
+    session.log().slice::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect()
 }
 
 /// A change to a segment's bytes.
@@ -86,13 +86,13 @@ fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
             for (machine, imaged) in [(with, true), (without, false)] {
                 let told = format!("way {way}, image: {imaged}");
                 let session = machine.open(id, Durability::Boundary).unwrap();
-                assert_eq!(session.recovery().from_image.is_some(), imaged, "{told}");
-                assert_eq!(session.state().unwrap(), expected, "{told}");
+                assert_eq!(session.log().recovery().from_image.is_some(), imaged, "{told}");
+                assert_eq!(session.dynamic().state().unwrap(), expected, "{told}");
                 write_notes(&session, "m", 14);
-                let after = session.state().unwrap();
+                let after = session.dynamic().state().unwrap();
                 session.close().unwrap();
                 let session = machine.open(id, Durability::Boundary).unwrap();
-                assert_eq!(session.state().unwrap(), after, "{told}");
+                assert_eq!(session.dynamic().state().unwrap(), after, "{told}");
                 assert_eq!(machine.audit(id).unwrap().state().unwrap(), after, "{told}");
             }
         }
@@ -126,7 +126,7 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     for n in 0..28 {
         session.dispatch(DraftEdited { place: 0, line: format!("{n} {}", "x".repeat(300)) }).unwrap();
     }
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     let first = whole.segments(id).remove(0);
     let seal = seal_of(&whole, id, &first);
@@ -136,9 +136,9 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     whole.disk.mutate_file(&first, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
 
     let session = whole.open(id, Durability::Boundary).unwrap();
-    assert!(session.recovery().from_image.is_some());
-    assert_eq!(session.state().unwrap(), state);
-    corruption(session.state_at(bad.sequence).unwrap_err());
+    assert!(session.log().recovery().from_image.is_some());
+    assert_eq!(session.dynamic().state().unwrap(), state);
+    corruption(session.dynamic().state_at(bad.sequence).unwrap_err());
     corruption(session.rollback_to(bad.sequence).map(drop).unwrap_err());
     session.set_tag("after", "the damage").unwrap();
     session.close().unwrap();
@@ -196,10 +196,10 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
             mixed.disk.write_file(&image, stranger.disk.read_file(&image).unwrap()).unwrap();
         }
         let session = mixed.open(id, Durability::Boundary).unwrap();
-        assert_eq!(session.recovery().from_image, None);
-        assert_eq!(session.recovery().dropped_images.len(), images(stranger, id).len());
+        assert_eq!(session.log().recovery().from_image, None);
+        assert_eq!(session.log().recovery().dropped_images.len(), images(stranger, id).len());
         assert!(notes(&session).iter().all(|note| note.ends_with(letter)));
-        assert!(machine.open(id, Durability::Boundary).unwrap().recovery().from_image.is_some());
+        assert!(machine.open(id, Durability::Boundary).unwrap().log().recovery().from_image.is_some());
     }
 }
 
@@ -215,7 +215,7 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     }
     write_notes(&session, "m", 4);
     whole.crash(CrashKind::Process);
-    let covered = whole.open(id, Durability::Process).unwrap().recovery().from_image.unwrap();
+    let covered = whole.open(id, Durability::Process).unwrap().log().recovery().from_image.unwrap();
     let frames = whole.frames(id).unwrap();
     let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == RecordKind::Dispatch).unwrap();
     for boot in [BOOT, OTHER_BOOT] {
@@ -223,9 +223,9 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
         with.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
         let judged = [without_images(&with, id), with].map(|machine| {
             let session = machine.open(id, Durability::Process).map_err(|error| error.to_string())?;
-            let mut report = session.recovery().clone();
+            let mut report = session.log().recovery().clone();
             (report.from_image, report.dropped_images) = (None, Vec::new());
-            Ok::<_, String>((report, session.state().unwrap()))
+            Ok::<_, String>((report, session.dynamic().state().unwrap()))
         });
         assert_eq!(judged[0], judged[1]);
         match &judged[1] {
@@ -268,8 +268,8 @@ fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it()
                 }
                 Ok(session) => {
                     assert!(!sealed && !attested && boot == OTHER_BOOT, "{told}");
-                    assert_eq!(session.recovery().records, second.sequence, "{told}");
-                    assert!(session.recovery().torn.is_some(), "{told}");
+                    assert_eq!(session.log().recovery().records, second.sequence, "{told}");
+                    assert!(session.log().recovery().torn.is_some(), "{told}");
                 }
                 Err(other) => panic!("{told}: {other}"),
             }

@@ -156,8 +156,8 @@ fn a_file_of_a_tebibyte_of_nothing_is_not_read_whole() {
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(1 << 40).unwrap();
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(session.position(), Some(2.into()));
-    assert!(session.recovery().torn.is_none());
+    assert_eq!(session.log().position(), Some(2.into()));
+    assert!(session.log().recovery().torn.is_none());
     session.dispatch(step(2)).unwrap();
     assert!(512 * file.metadata().unwrap().blocks() <= SegmentSizes::default().max_bytes);
     session.close().unwrap();

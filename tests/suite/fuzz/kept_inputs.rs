@@ -147,7 +147,7 @@ fn write_exports() {
         let small = small().0;
         let machine = if name == "small" { &small } else { &machine };
         let session = machine.process(Durability::Boundary).open_read_only(id, &types()).unwrap();
-        let text = session.export().unwrap().to_json().unwrap();
+        let text = session.log().export().unwrap().to_json().unwrap();
         // One line has fewer meaningless bytes.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         write("snapshot_json", name, value.to_string().as_bytes());

@@ -69,7 +69,7 @@ fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     let session = Store::open_with(at.path("store"), options).unwrap().create(&types()).unwrap();
     host(session.clone());
     let mut content = Vec::new();
-    let read = session.records(0, u64::MAX, |record| {
+    let read = session.log().records(0, u64::MAX, |record| {
         let is_process = record.kind == RecordKind::Observed
             && Observed::decode(record.body).is_ok_and(|observed| observed.name == "claude.started");
         let body = if is_process { Vec::new() } else { record.body.to_vec() };

@@ -308,7 +308,7 @@ fn answers(disk: &MemoryStorage, id: Uuid, later: &[Action]) -> Answers {
     match opened {
         Err(error) => said.push(error.to_string()),
         Ok(session) => {
-            report = Some(session.recovery().clone());
+            report = Some(session.log().recovery().clone());
             said.push(all_of(&session));
             let mut session = Some(session);
             for action in later {
@@ -327,21 +327,26 @@ fn sessions(disk: &MemoryStorage) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 fn all_of(session: &Session) -> String {
-    let mut report = session.recovery().clone();
+    let mut report = session.log().recovery().clone();
     (report.from_image, report.dropped_images) = (None, Vec::new());
-    let facts =
-        (session.id(), session.position(), session.synced_end(), session.log_bytes(), session.parent());
+    let facts = (
+        session.id(),
+        session.log().position(),
+        session.log().synced_end(),
+        session.log().bytes(),
+        session.parent(),
+    );
     let logs = [log_of::<Notes>(session), log_of::<NoteSizes>(session), log_of::<GoodOnes>(session)];
     let views = [view_of::<Plan>(session), view_of::<StepOfPart>(session), view_of::<Draft>(session)];
     format!(
         "{report:?} {facts:?} {:?} {logs:?} {views:?}",
-        session.state().map_err(|error| error.to_string())
+        session.dynamic().state().map_err(|error| error.to_string())
     )
 }
 
 /// Reads a LOG slice, whole and by positions in it.
 fn log_of<S: Slice<Item: Debug>>(session: &Session) -> String {
-    let log = session.log::<S>().unwrap();
+    let log = session.log().slice::<S>().unwrap();
     let places: Vec<_> = (0..=log.len()).map(|place| log.get(place).map_err(|e| e.to_string())).collect();
     let whole: Vec<_> = log.iter().map(|item| item.map_err(|error| error.to_string())).collect();
     format!("{places:?} {whole:?} {:?}", log.tail(2).map_err(|error| error.to_string()))
@@ -355,7 +360,7 @@ fn view_of<S: Slice<Item: Debug>>(session: &Session) -> String {
 fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> String {
     let live = session.as_ref().unwrap();
     let id = live.id();
-    let place = |at: &Index| at.index(live.position().map_or(1, |last| last.get() as usize + 1)) as u64;
+    let place = |at: &Index| at.index(live.log().position().map_or(1, |last| last.get() as usize + 1)) as u64;
     let (done, next) = match action {
         Action::Change(change) => (told(dispatch(live, change, false)), None),
         Action::Snapshot => (told(live.snapshot(SnapshotOptions::default())), None),
@@ -378,7 +383,7 @@ fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> Str
             Err(error) => (error.to_string(), None),
         },
         Action::Import => {
-            let text = live.export().unwrap().to_json().unwrap();
+            let text = live.log().export().unwrap().to_json().unwrap();
             let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
             let import = store.import(&Export::from_json(&text).unwrap(), &types(), options).unwrap();
             (text, Some(import))

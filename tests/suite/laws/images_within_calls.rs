@@ -194,10 +194,10 @@ impl Life {
                 work.moments.lock().unwrap().push(disk.dump());
                 run = runner(store(&disk, 1).open_session(id, &types()).unwrap(), work.clone());
                 run.recover(&ExecuteOptions::default()).unwrap();
-                let waits = run.state().session().unsettled_operations();
+                let waits = run.state().session().calls().unsettled_operations();
                 if let (true, Some(one)) = (settles, waits.first()) {
                     let settlement = Settlement::failed();
-                    run.state().session().settle(one.operation, &settlement, "a test", "so").unwrap();
+                    run.state().session().calls().settle(one.operation, &settlement, "a test", "so").unwrap();
                 }
             }
         }
@@ -221,7 +221,7 @@ fn is_of_log(path: &Path) -> bool {
 /// the end.
 fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
     let session = store(disk, u64::MAX).open_session(id, &types()).unwrap();
-    let mut report = session.recovery().clone();
+    let mut report = session.log().recovery().clone();
     (report.from_image, report.dropped_images) = (None, Vec::new());
     let mut said = vec![format!("{report:?}"), all_of(&session)];
     let work = Work { disk: disk.clone(), moments: Arc::default(), runner: Arc::default() };
@@ -230,10 +230,13 @@ fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
     let session = run.state().session();
     said.push(all_of(session));
     said.push(format!("{:?}", session.dispatch(StepAdded { title: "and on".to_owned(), part: 1 })));
-    for one in session.unsettled_operations() {
-        said.push(format!("{:?}", session.settle(one.operation, &Settlement::failed(), "a test", "so")));
+    for one in session.calls().unsettled_operations() {
+        said.push(format!(
+            "{:?}",
+            session.calls().settle(one.operation, &Settlement::failed(), "a test", "so")
+        ));
     }
-    let last = session.position().unwrap().get();
+    let last = session.log().position().unwrap().get();
     for to in [last, last / 2, last / 3] {
         said.push(format!("{:?}", session.rollback_to(to).map_err(|error| error.to_string())));
         said.push(all_of(session));
@@ -245,9 +248,9 @@ fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
 fn all_of(session: &Session) -> String {
     format!(
         "{:?} {:?} {:?} {:?}",
-        session.position(),
-        session.open_operations(),
-        session.unsettled_operations(),
-        session.state().map_err(|error| error.to_string())
+        session.log().position(),
+        session.calls().open_operations(),
+        session.calls().unsettled_operations(),
+        session.dynamic().state().map_err(|error| error.to_string())
     )
 }

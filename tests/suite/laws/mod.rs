@@ -59,7 +59,7 @@ proptest! {
             let logs = log_lengths(&world);
             world.roll_back(to);
             let along = world.reader().state_along(to).unwrap();
-            prop_assert_eq!(state_bytes(&world.session().state().unwrap()), state_bytes(&along));
+            prop_assert_eq!(state_bytes(&world.session().dynamic().state().unwrap()), state_bytes(&along));
             prop_assert_eq!(log_lengths(&world), logs, "LOG stays as it is");
         }
         world.check_whole();
@@ -154,7 +154,7 @@ fn check_positions(world: &World) {
         if let Some(shown) = world.shown.get(&position) {
             assert_eq!(&at, shown, "what the session showed at {position}");
         }
-        assert_eq!(world.session().state_at(position).unwrap(), at);
+        assert_eq!(world.session().dynamic().state_at(position).unwrap(), at);
         let along = reader.state_along(position).unwrap();
         assert_eq!(state_bytes(&along), state_bytes(&at), "along the path of {position}");
         let live = reader.live_path().live_at(position);
@@ -172,7 +172,7 @@ fn check_logs_grow(world: &World) {
 }
 
 fn log_lengths(world: &World) -> BTreeMap<String, usize> {
-    let state = world.session().state().unwrap();
+    let state = world.session().dynamic().state().unwrap();
     let logs = state.slices.iter().filter(|(_, slice)| slice.policy == foldlog::Policy::Log);
     logs.map(|(name, slice)| (name.clone(), slice.items.len())).collect()
 }
@@ -180,7 +180,7 @@ fn log_lengths(world: &World) -> BTreeMap<String, usize> {
 /// Returns the compared content of each record.
 fn content(world: &World) -> Vec<(SequenceNumber, RecordKind, i64, Vec<u8>)> {
     let mut content = Vec::new();
-    let read = world.session().records(0, u64::MAX, |record| {
+    let read = world.session().log().records(0, u64::MAX, |record| {
         content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));
         Ok(())
     });
@@ -189,8 +189,8 @@ fn content(world: &World) -> Vec<(SequenceNumber, RecordKind, i64, Vec<u8>)> {
 }
 
 fn check_export(world: &World) {
-    let (session, live) = (world.session(), world.session().state().unwrap());
-    let export = session.export().unwrap();
+    let (session, live) = (world.session(), world.session().dynamic().state().unwrap());
+    let export = session.log().export().unwrap();
     let text = export.to_json().unwrap();
     let read = Export::from_json(&text).unwrap();
     assert_eq!(read, export);
@@ -206,7 +206,7 @@ fn check_export(world: &World) {
     }
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     let import = store.import(&read, &world.types(), options).unwrap();
-    let state = import.state().unwrap();
+    let state = import.dynamic().state().unwrap();
     assert_eq!(state.tags, live.tags);
     let exported = live.slices.iter().filter(|(_, s)| s.policy.name() != "cache" && !s.items.is_empty());
     let exported: BTreeMap<_, _> = exported.collect();
@@ -221,6 +221,6 @@ fn check_export(world: &World) {
     }
     // The session reads the same without types.
     let untyped = store.open_untyped(import.id()).unwrap();
-    assert_eq!(untyped.state().unwrap(), state);
+    assert_eq!(untyped.dynamic().state().unwrap(), state);
     assert!(matches!(untyped.reset(), Err(Error::Untyped { .. })));
 }

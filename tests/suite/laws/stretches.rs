@@ -159,9 +159,9 @@ impl Pair {
             }
             Deed::Listen(listen) => {
                 if let Some(listening) = self.listening.take() {
-                    self.session.unsubscribe(listening);
+                    self.session.log().unsubscribe(listening);
                 }
-                self.listening = listen.then(|| self.session.subscribe(|_| {}));
+                self.listening = listen.then(|| self.session.log().subscribe(|_| {}));
             }
             Deed::Reopen => {
                 let id = self.session.id();
@@ -195,7 +195,7 @@ proptest! {
             assert!(view.iter().eq(words), "a view changed");
             assert!(items.iter().map(|item| &**item).eq(words), "a handle shows another item");
         }
-        let state = pair.session.state().unwrap();
+        let state = pair.session.dynamic().state().unwrap();
         let items = state.slices.get("words").map(|slice| slice.items.as_slice()).unwrap_or_default();
         let stored: Vec<Word> = items.iter().map(|item| msgpack::from_slice(&item.bytes).unwrap()).collect();
         assert_eq!(stored, pair.words, "by the records");

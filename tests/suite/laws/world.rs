@@ -238,7 +238,7 @@ impl World {
     }
 
     fn change(&mut self, change: &Change) {
-        let before = self.session().state().unwrap();
+        let before = self.session().dynamic().state().unwrap();
         match (self.dispatch(self.session(), change), self.model.change(change)) {
             (Ok(sequence), Some(expected)) => assert_eq!(sequence, expected, "sequence numbers have no gaps"),
             (Err(error), None) => {
@@ -249,7 +249,11 @@ impl World {
                     ),
                     "{error}"
                 );
-                assert_eq!(self.session().state().unwrap(), before, "what is refused leaves no trace");
+                assert_eq!(
+                    self.session().dynamic().state().unwrap(),
+                    before,
+                    "what is refused leaves no trace"
+                );
             }
             (done, expected) => panic!("{change:?}: {done:?}, and the model says {expected:?}"),
         }
@@ -259,7 +263,7 @@ impl World {
     fn dispatch(&self, session: &Session, change: &Change) -> Result<SequenceNumber> {
         match (self.is_named(), self.awaits) {
             (true, true) => named_host::dispatch_by(session, change, |session, event, value| {
-                block_on(session.dispatch_value_async(event, value))
+                block_on(session.dynamic().dispatch_async(event, value))
             }),
             (true, false) => named_host::dispatch(session, change),
             (false, awaits) => dispatch(session, change, awaits),
@@ -316,7 +320,7 @@ impl World {
         let gone = self.gone.contains(&position);
         if gone {
             assert!(refused(self.session().rollback_to(position).unwrap_err()));
-            assert!(refused(self.session().state_at(position).unwrap_err()));
+            assert!(refused(self.session().dynamic().state_at(position).unwrap_err()));
             assert!(refused(self.reader().state_at(position).unwrap_err()));
             assert!(refused(self.reader().state_along(position).unwrap_err()));
             let fork =
@@ -340,7 +344,7 @@ impl World {
         let last = self.model.position();
         assert_eq!(self.reader().digest_through(last).unwrap(), before, "hashes of what was dropped stay");
         // Finishing the last segment adds a record.
-        if self.session().position() > Some(last.into()) {
+        if self.session().log().position() > Some(last.into()) {
             self.model.observe();
         }
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.position);
@@ -388,7 +392,7 @@ impl World {
 
     fn import(&mut self) {
         let (session, tags) = self.identity();
-        let text = self.session().export().unwrap().to_json().unwrap();
+        let text = self.session().log().export().unwrap().to_json().unwrap();
         let export = Export::from_json(&text).unwrap();
         let options = ImportOptions { session, keep_unknown: true };
         let import = self.store.import(&export, &self.types(), options).unwrap();
@@ -403,8 +407,8 @@ impl World {
     /// Compares the live session with the model, as stored values and as the host's types.
     fn check_live(&mut self) {
         let session = self.session();
-        let (state, now) = (session.state().unwrap(), self.model.now());
-        assert_eq!(session.position(), Some(self.model.position().into()));
+        let (state, now) = (session.dynamic().state().unwrap(), self.model.now());
+        assert_eq!(session.log().position(), Some(self.model.position().into()));
         assert_eq!(values(&state), now.slices);
         assert_eq!(state.tags, now.tags);
         match self.is_named() {
@@ -420,7 +424,7 @@ impl World {
     pub(super) fn check_whole(self) {
         let World { disk, store, session, model, left, hosts, opened, .. } = self;
         let session = session.unwrap();
-        let (id, live) = (session.id(), session.state().unwrap());
+        let (id, live) = (session.id(), session.dynamic().state().unwrap());
         let writing = LogReader::open_on(disk.storage(), session.dir()).unwrap();
         assert_eq!(writing.state().unwrap(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
@@ -428,7 +432,7 @@ impl World {
         for named in [hosts.is_named(opened), !hosts.is_named(opened)] {
             let types = if named { named_host::types() } else { types() };
             let again = store.open_session(id, &types).unwrap();
-            assert_eq!(again.state().unwrap(), live, "a fresh fold");
+            assert_eq!(again.dynamic().state().unwrap(), live, "a fresh fold");
             check_values(&again, &model.now().slices);
             if !named {
                 check_typed(&again, &model.now().slices);
@@ -554,11 +558,11 @@ fn check_typed(session: &Session, slices: &Slices) {
 fn check_values(session: &Session, slices: &Slices) {
     for (name, (policy, wanted)) in slices {
         let items: Vec<serde_json::Value> = match *policy {
-            "log" => session.log_values(name).unwrap().iter().map(|item| json(&*item.unwrap())).collect(),
-            _ => session.view_values(name).unwrap().iter().map(json).collect(),
+            "log" => session.dynamic().log(name).unwrap().iter().map(|item| json(&*item.unwrap())).collect(),
+            _ => session.dynamic().view(name).unwrap().iter().map(json).collect(),
         };
         assert_eq!(&items, wanted, "{name}");
-        assert_eq!(session.latest_value(name).unwrap().as_deref().map(json).as_ref(), items.last());
+        assert_eq!(session.dynamic().latest(name).unwrap().as_deref().map(json).as_ref(), items.last());
     }
 }
 
@@ -579,7 +583,7 @@ fn check_view<S: Slice>(session: &Session, slices: &Slices) {
 }
 
 fn check_log<S: Slice>(session: &Session, slices: &Slices) {
-    let log = session.log::<S>().unwrap();
+    let log = session.log().slice::<S>().unwrap();
     let items: Vec<_> = log.iter().map(|item| json(&*item.unwrap())).collect();
     assert_eq!(items, expected::<S>(slices), "{}", S::NAME);
     assert_eq!(log.len(), items.len() as u64);

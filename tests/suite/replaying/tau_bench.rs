@@ -63,7 +63,7 @@ struct Records {
 impl Records {
     fn of(session: &Session) -> Records {
         let mut records = Records::default();
-        for entry in session.conversation(HELD).unwrap().unwrap().entries() {
+        for entry in session.conversation().read(HELD).unwrap().unwrap().entries() {
             match &entry.content {
                 EntryContent::Input { message, .. } if message.role == Role::System => {
                     records.system = entry.sequence;
@@ -141,7 +141,7 @@ fn each_run_of_tau_bench_does_the_same_again_and_neither_asks_nor_runs_anything(
     let count = count(20, runs.len());
     for (number, run) in runs.iter().enumerate().step_by(runs.len() / count) {
         let session = held(&store, run);
-        let said = session.conversation(HELD).unwrap().unwrap().messages();
+        let said = session.conversation().read(HELD).unwrap().unwrap().messages();
         let said = said.into_iter().filter(|message| message.role != Role::System);
         let said: Vec<_> = said.map(|message| (message.role.name().to_owned(), message.content)).collect();
         assert_eq!(said, run.said, "run {number}: the conversation is the file's");

@@ -103,11 +103,11 @@ fn a_rollback_is_told_as_a_change_of_what_was_there() {
         .session
         .dispatch(foldlog_test_support::host::StepAdded { title: "step".to_owned(), part: 1 })
         .unwrap();
-    let step = growing.session.position().unwrap().get();
+    let step = growing.session.log().position().unwrap().get();
     let known = growing.told(before, step);
     assert_eq!(path(step), "live");
     growing.session.rollback_to(target).unwrap();
-    let last = growing.session.position().unwrap().get();
+    let last = growing.session.log().position().unwrap().get();
     let after = growing.told(known, last);
     assert!(after.1 > known.1, "the page has to read again what it has");
     assert_ne!(path(step), "live");
@@ -243,7 +243,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
     let directory = tempfile::tempdir().unwrap();
     let session = shown::store(directory.path()).create(&foldlog_test_support::host::types()).unwrap();
     let say = |evaluation: &str, text: String| {
-        session.record_input(&NewInput::new(evaluation, Role::User, text)).unwrap()
+        session.conversation().record_input(&NewInput::new(evaluation, Role::User, text)).unwrap()
     };
     let mut half = None;
     for number in 0..40 {
@@ -253,7 +253,7 @@ fn a_conversation_larger_than_memory_is_shown_and_a_message_that_is_takes_nothin
     }
     let half = half.unwrap();
     // Abandoned records are not shown.
-    let kept = session.position().unwrap();
+    let kept = session.log().position().unwrap();
     say("long", "in vain".to_owned());
     session.rollback_to(kept).unwrap();
     say("huge", "said ".repeat(160_000));

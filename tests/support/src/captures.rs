@@ -16,7 +16,7 @@ pub fn with_objects() -> (Room, PathBuf, Vec<PathBuf>) {
     let room = Room::new();
     room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
     room.call("printf two > page");
-    let captures = room.session().captures_dir();
+    let captures = room.session().log().captures_dir();
     let all = objects(&captures).into_iter().collect();
     (room, captures, all)
 }

@@ -95,7 +95,7 @@ pub fn value(of: &impl Serialize) -> Value {
 
 /// Dispatches a change by names and values alone.
 pub fn dispatch(session: &Session, change: &Change) -> Result<SequenceNumber> {
-    dispatch_by(session, change, Session::dispatch_value)
+    dispatch_by(session, change, |session, name, value| session.dynamic().dispatch(name, value))
 }
 
 /// Dispatches a change by names and values alone; `event` dispatches events.
@@ -115,20 +115,20 @@ pub fn dispatch_by(
         Change::Strike(holding) => event("draft.lines_struck", value(&LinesStruck { holding })),
         Change::Doubt(good) => event("doubted", value(&Doubted { good })),
         Change::Undeclared(number) => event("undeclared", value(&Undeclared { value: number })),
-        Change::SeedPlan(steps) => session.seed_values("plan", values(&steps)),
+        Change::SeedPlan(steps) => session.dynamic().seed("plan", values(&steps)),
         Change::SeedDraft(lines) => {
-            session.seed_values("draft", lines.into_iter().map(Value::from).collect())
+            session.dynamic().seed("draft", lines.into_iter().map(Value::from).collect())
         }
-        Change::SeedPreview(steps) => session.seed_values("preview", values(&steps)),
-        Change::SeedNotes(notes) => session.seed_values("notes", notes.iter().map(value).collect()),
-        Change::Clear(Cleared::Plan) => session.clear_values("plan"),
-        Change::Clear(Cleared::StepOfPart) => session.clear_values("step_of_part"),
-        Change::Clear(Cleared::Draft) => session.clear_values("draft"),
-        Change::Clear(Cleared::Preview) => session.clear_values("preview"),
-        Change::Clear(Cleared::Notes) => session.clear_values("notes"),
-        Change::Clear(Cleared::Undeclared) => session.clear_values("undeclared"),
+        Change::SeedPreview(steps) => session.dynamic().seed("preview", values(&steps)),
+        Change::SeedNotes(notes) => session.dynamic().seed("notes", notes.iter().map(value).collect()),
+        Change::Clear(Cleared::Plan) => session.dynamic().clear("plan"),
+        Change::Clear(Cleared::StepOfPart) => session.dynamic().clear("step_of_part"),
+        Change::Clear(Cleared::Draft) => session.dynamic().clear("draft"),
+        Change::Clear(Cleared::Preview) => session.dynamic().clear("preview"),
+        Change::Clear(Cleared::Notes) => session.dynamic().clear("notes"),
+        Change::Clear(Cleared::Undeclared) => session.dynamic().clear("undeclared"),
         Change::ClearPart(part) => {
-            session.clear_values_where("plan", move |step| number(step, "part") == usize::from(part))
+            session.dynamic().clear_where("plan", move |step| number(step, "part") == usize::from(part))
         }
         Change::Reset => session.reset(),
         Change::Tag(key, Some(value)) => session.set_tag(key, value),

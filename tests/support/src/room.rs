@@ -72,7 +72,7 @@ pub fn root(directory: &Path) -> PathBuf {
 }
 
 pub fn runner_in(directory: &Path, session: Session) -> ToolRunner {
-    let captures = session.captures_dir();
+    let captures = session.log().captures_dir();
     let files = HostFilesystem::open(root(directory), captures, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let shell = Shell { root: root(directory) };
@@ -121,7 +121,7 @@ impl Room {
     }
 
     pub fn at(&self) -> SequenceNumber {
-        self.session().position().unwrap()
+        self.session().log().position().unwrap()
     }
 
     /// Makes the tool run a script; returns the position after the call.

@@ -335,7 +335,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`state`](Session::state).
+    /// Those of [`state`](foldlog::DynamicSession::state).
     pub(crate) fn chunk(&mut self, number: u64) -> Result<(RecordColumns, ColumnLegend)> {
         let log = Arc::clone(&self.log);
         let reader = &log.reader;

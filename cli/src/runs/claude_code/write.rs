@@ -291,7 +291,7 @@ impl TalkWriter<'_, '_> {
             calls,
             ..NewAnswer::default()
         };
-        let sequence = self.session.record_answer(&answer)?;
+        let sequence = self.session.conversation().record_answer(&answer)?;
         self.writer.counts.written.messages += 1;
         let followed = messages.iter().filter(|(node, _)| self.answered.followed.contains(node)).count();
         self.asked = LastAnswer::new(sequence, answer.calls, places, followed > 1);
@@ -356,7 +356,12 @@ impl TalkWriter<'_, '_> {
         id: Option<&str>,
     ) -> Result<()> {
         let input = NewInput::new(&self.evaluation, role, "");
-        self.session.record_input(&NewInput { content, blocks, id: id.map(str::to_owned), ..input })?;
+        self.session.conversation().record_input(&NewInput {
+            content,
+            blocks,
+            id: id.map(str::to_owned),
+            ..input
+        })?;
         self.writer.counts.written.messages += 1;
         Ok(())
     }
@@ -380,7 +385,11 @@ impl TalkWriter<'_, '_> {
             return self.end_call(ordinal, text, failed);
         }
         let input = NewInput::new(&self.evaluation, Role::Tool, text);
-        self.session.record_input(&NewInput { call_id: Some(id.to_owned()), is_error: failed, ..input })?;
+        self.session.conversation().record_input(&NewInput {
+            call_id: Some(id.to_owned()),
+            is_error: failed,
+            ..input
+        })?;
         Ok(())
     }
 
@@ -421,7 +430,7 @@ impl TalkWriter<'_, '_> {
     /// Ends the turn if all calls of the last answer have a result.
     fn end_turn(&self) -> Result<()> {
         if self.asked.closed_count() == self.asked.calls.records.len() {
-            self.session.record_turn(&self.evaluation, false)?;
+            self.session.conversation().record_turn(&self.evaluation, false)?;
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -
     let session = runner.state().session();
     let reads = || -> Result<usize> {
         let mut reads = 0;
-        for call in session.log::<ToolInvocations>()?.iter() {
+        for call in session.log().slice::<ToolInvocations>()?.iter() {
             let call = call?;
             reads += usize::from(call.tool == tools::READ_FILE && call.outcome == Outcome::Committed);
         }
@@ -117,13 +117,13 @@ pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -
         output,
         "   Of the three calls the first had committed, and the second is settled: only the third runs.",
     )?;
-    let (point, before) = (session.resume(Some(EVALUATION))?.point, reads()?);
+    let (point, before) = (session.conversation().resume(Some(EVALUATION))?.point, reads()?);
     if point != ResumePoint::RunTools(vec![2]) || before != 1 {
         return Err(broken(format!("the conversation does not go on at its third call: {point:?}")));
     }
     let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(reply));
     let response = evaluate(runner, &adapter)?;
-    let messages = session.conversation(EVALUATION)?.map_or_else(Vec::new, |held| held.messages());
+    let messages = session.conversation().read(EVALUATION)?.map_or_else(Vec::new, |held| held.messages());
     let answers = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
     let requests = adapter.provider().requests();
     say(

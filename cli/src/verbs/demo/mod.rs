@@ -110,7 +110,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let (id, files) = plan(&root, &store, &types, output)?;
     let acknowledged = kill(&root, id, output)?;
     let session = store.open_session(id, &types)?;
-    let recovery = session.recovery().clone();
+    let recovery = session.log().recovery().clone();
     report_reopening(&session, acknowledged.last, output)?;
     let runner = tools::runner(&root, &session)?;
     recover_and_settle(&runner, &files, output)?;
@@ -118,7 +118,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let rolled_back_to = failing_step(&runner, output)?;
     drop(runner);
     let fork = fork(&store, &types, &session, rolled_back_to, output)?;
-    let records = session.position().map_or(0, |last| last.get() + 1);
+    let records = session.log().position().map_or(0, |last| last.get() + 1);
     let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
     session.close()?;
     audit_logs(&dir_of, output)?;
@@ -245,20 +245,26 @@ fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output
     let session = runner.state().session();
     let half_done = tools::list_files(runner)?;
     say(output, format_args!("   files as the killed call left them: {}", half_done.join(", ")))?;
-    let steps = session.state()?;
+    let steps = session.dynamic().state()?;
     for recovered in runner.recover(&ExecuteOptions::default())? {
         let (operation, tool) = (recovered.operation, recovered.tool);
         say(
             output,
             format_args!("   the recovery rolls back the changes of operation {operation} (`{tool}`)"),
         )?;
-        session.settle(operation, &Settlement::failed(), "the demo", "it was killed before it was done")?;
+        session.calls().settle(
+            operation,
+            &Settlement::failed(),
+            "the demo",
+            "it was killed before it was done",
+        )?;
         say(output, "   a person decides whether the call may run again: here it counts as failed")?;
     }
     let after = tools::list_files(runner)?;
     say(output, format_args!("   files after the recovery: {}", after.join(", ")))?;
-    let same =
-        |name: &str| -> Result<bool> { Ok(session.state()?.slices.get(name) == steps.slices.get(name)) };
+    let same = |name: &str| -> Result<bool> {
+        Ok(session.dynamic().state()?.slices.get(name) == steps.slices.get(name))
+    };
     if after != files || half_done == files || !same("steps")? || !same("plan")? {
         return Err(broken("the recovery did not restore files and slices to before the call"));
     }
@@ -267,7 +273,7 @@ fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output
 
 /// Reports the result of opening the session. No acknowledged record may be missing.
 fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
-    let report = session.recovery();
+    let report = session.log().recovery();
     heading(output, "3. The session is opened again and recovered.")?;
     let closed = if report.closed { "closed" } else { "not closed" };
     say(output, format_args!("   {} records are found; the log was {closed}", report.records))?;
@@ -277,7 +283,7 @@ fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mu
     for open in &report.interrupted {
         say(output, format_args!("   interrupted: operation {} (`{}`)", open.operation, open.tool))?;
     }
-    match session.position() {
+    match session.log().position() {
         Some(last) if last >= acknowledged => say(
             output,
             format_args!("   no acknowledged record is lost: record {acknowledged} was the last one"),
@@ -295,13 +301,13 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
         "5. A tool fails half way. Its changes to files and STATE are rolled back; its note in LOG stays.",
     )?;
     let session = runner.state().session();
-    let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
+    let (steps, notes) = (session.view::<Steps>()?.len(), session.log().slice::<Notes>()?.len());
     let files = tools::list_files(runner)?;
     let edit = Edit::new("run the tests", EditEnding::Fail)
         .write("src/zones.txt", "some zones")
         .rename("README.txt", "R.txt");
     let report = runner.execute(&edit.call(), &ExecuteOptions::default())?;
-    let (steps_after, notes_after) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
+    let (steps_after, notes_after) = (session.view::<Steps>()?.len(), session.log().slice::<Notes>()?.len());
     say(output, format_args!("   error: {}", report.message))?;
     say(output, format_args!("   steps: {steps} before the call, {steps_after} after it"))?;
     say(output, format_args!("   notes: {notes} before the call, {notes_after} after it"))?;
@@ -323,10 +329,10 @@ fn fork(
 ) -> Result<Uuid> {
     heading(output, format_args!("6. A fork of the session at record {at} tries another way."))?;
     let fork = store.fork(session.id(), at, types, SessionOptions::default().tag("attempt", "2"))?;
-    let before = session.state()?.digest();
+    let before = session.dynamic().state()?.digest();
     fork.dispatch(StepState { step: "run the tests".to_owned(), status: "passed".to_owned() })?;
     fork.dispatch(DemoNote { text: "all 40 tests pass".to_owned() })?;
-    if session.state()?.digest() != before {
+    if session.dynamic().state()?.digest() != before {
         return Err(broken("what the fork wrote reached its parent"));
     }
     say(output, format_args!("   fork: {}", fork.id()))?;

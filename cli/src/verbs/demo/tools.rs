@@ -118,7 +118,7 @@ pub(super) fn workspace(root: &Path) -> PathBuf {
 /// Creates the agent's runner with the session, the workspace and the tools.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let options = HostFilesystemOptions::default();
-    let files = HostFilesystem::open(workspace(root), session.captures_dir(), options)?;
+    let files = HostFilesystem::open(workspace(root), session.log().captures_dir(), options)?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     Ok(ToolRunner::new(state, registry()))

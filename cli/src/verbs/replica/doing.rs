@@ -92,7 +92,8 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
         let store = store(&asked.store, replicator(place.as_ref(), &name)?, asked.unreplicated)?;
         let pushed = store.open_to_recover(session)?;
         let synced = pushed.sync();
-        let (records, epoch) = (pushed.position().map_or(0, |last| last.get() + 1), pushed.epoch());
+        let (records, epoch) =
+            (pushed.log().position().map_or(0, |last| last.get() + 1), pushed.log().epoch());
         let closed = pushed.close();
         synced?;
         closed?;
@@ -126,15 +127,15 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     }
     let store = store(&asked.to, replicator, false)?;
     let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
-    let open = taken.open_operations();
+    let open = taken.calls().open_operations();
     let open = open
         .iter()
         .map(|open| TakeoverOperationRow { operation: open.operation, tool: open.tool.to_string() });
     let document = TakenOver {
         session,
         dir: taken.dir().to_owned(),
-        epoch: taken.epoch(),
-        records: taken.position().map_or(0, |last| last.get() + 1),
+        epoch: taken.log().epoch(),
+        records: taken.log().position().map_or(0, |last| last.get() + 1),
         open: open.collect(),
     };
     taken.close()?;

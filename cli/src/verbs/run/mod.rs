@@ -263,9 +263,9 @@ fn evaluate(
     if found.goes_on && (new.is_some() || !run_session::is_complete(&session)?) {
         args.check_program()?;
         args.check_offered()?;
-        check_workspace(args, &session.captures_dir())?;
+        check_workspace(args, &session.log().captures_dir())?;
     }
-    let before = session.position();
+    let before = session.log().position();
     // The log grows with each message, so this id is unique.
     let behind = before.map_or(0, |before| before.get() + 1);
     let messages = new.map(|text| UserMessage { id: format!("said-{behind}"), text });
@@ -283,7 +283,7 @@ fn evaluate(
     note_workspace(files.take_notices(), output);
     run_session::note_calls(&session, &args.workspace, before, output)?;
     // An answer from the log leaves no new record.
-    Document::from_response(&session, evaluated.map_err(failed)?, session.position() == before)
+    Document::from_response(&session, evaluated.map_err(failed)?, session.log().position() == before)
 }
 
 /// Returns a warning if the program's version is older than those with which all of foldlog works.

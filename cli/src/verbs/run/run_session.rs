@@ -129,7 +129,7 @@ fn latest(
             }
             session => session?,
         };
-        if session.is_interrupted() || !is_complete(&session)? {
+        if session.calls().is_interrupted() || !is_complete(&session)? {
             return Ok(session);
         }
         complete.get_or_insert(session);
@@ -161,7 +161,7 @@ fn latest(
 /// This is the case if the last turn is marked as the last one and no input follows. An answer
 /// alone is not enough: the program writes one of its own if its provider fails.
 pub(super) fn is_complete(session: &Session) -> Result<bool> {
-    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(false) };
+    let Some(conversation) = session.conversation().read(EVALUATION)? else { return Ok(false) };
     let mut is_last = None;
     for entry in conversation.entries().iter().rev() {
         match &entry.content {
@@ -205,7 +205,9 @@ impl RecordedPrompts {
 }
 
 pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts> {
-    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(RecordedPrompts::default()) };
+    let Some(conversation) = session.conversation().read(EVALUATION)? else {
+        return Ok(RecordedPrompts::default());
+    };
     let mut held = RecordedPrompts::default();
     for message in conversation.sent_messages() {
         match message.role {
@@ -219,7 +221,7 @@ pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts
 
 /// Returns the execution records of those runs of a session that gave an answer.
 pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
-    let all = session.log::<PromptExecutions>()?;
+    let all = session.log().slice::<PromptExecutions>()?;
     all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
 }
 
@@ -231,13 +233,13 @@ pub(super) fn note_calls(
     behind: Option<SequenceNumber>,
     output: &mut Output<'_>,
 ) -> Result<()> {
-    let calls = session.log::<ToolInvocations>()?;
+    let calls = session.log().slice::<ToolInvocations>()?;
     let mut undo = Vec::new();
     for call in calls.items_after(behind.unwrap_or_default()) {
         let call = call?;
         let Some((end, _)) = call.position() else { continue };
         if call.outcome == Outcome::Committed {
-            if session.result_at(end)?.0.is_some_and(|result| is_unclear(&result)) {
+            if session.calls().result_at(end)?.0.is_some_and(|result| is_unclear(&result)) {
                 output.note(format_args!(
                     "note: it is unknown whether operation {}, `{}`, ended; its changes were kept: check them before you continue",
                     call.operation,
@@ -246,11 +248,11 @@ pub(super) fn note_calls(
             }
             continue;
         }
-        if let Some(files) = ReplacedContent::text(&session.replaced_by(end)?) {
+        if let Some(files) = ReplacedContent::text(&session.calls().replaced_by(end)?) {
             let (tool, files) = (escape::text(&call.tool), escape::text(&files));
             output
                 .note(format_args!("note: operation {}, `{tool}`, was rolled back: {files}", call.operation));
-            if session.has_captured_rollback(end)? {
+            if session.calls().has_captured_rollback(end)? {
                 undo.push(call.operation);
             }
         }

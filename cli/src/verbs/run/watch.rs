@@ -73,7 +73,7 @@ pub(super) fn watch<T: Send>(
 /// Returns the progress of a run.
 fn text(session: &Session) -> Result<String> {
     let (mut calls, mut tokens) = (0_u64, 0_u64);
-    let conversation = session.conversation(EVALUATION)?;
+    let conversation = session.conversation().read(EVALUATION)?;
     for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
         if let EntryContent::Answer { message, usage, .. } = &entry.content {
             calls += message.tool_calls.len() as u64;
@@ -81,7 +81,7 @@ fn text(session: &Session) -> Result<String> {
         }
     }
     let running: Vec<String> =
-        session.open_operations().iter().map(|open| escape::text(&open.tool).into_owned()).collect();
+        session.calls().open_operations().iter().map(|open| escape::text(&open.tool).into_owned()).collect();
     let running = if running.is_empty() { String::new() } else { format!(" ({})", running.join(", ")) };
     let cost: u64 = executions(session)?.iter().filter_map(|run| run.cost_micros).sum();
     let cost = if cost == 0 { String::new() } else { format!(", ${:.4} before", cost as f64 / 1e6) };

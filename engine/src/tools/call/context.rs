@@ -118,7 +118,7 @@ impl ToolContext {
     /// taken the session over. A [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool sends it
     /// with each request. See [`FencingToken`].
     pub fn fencing_token(&self) -> FencingToken {
-        FencingToken { epoch: self.session.epoch(), operation: self.operation() }
+        FencingToken { epoch: self.session.log().epoch(), operation: self.operation() }
     }
 
     /// Returns the id of the call's child session number `ordinal`. It is derived from the
@@ -150,8 +150,9 @@ impl ToolContext {
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
         let (id, seed) = self.child_identity(ordinal);
         let operation = self.operation();
-        self.session.announce_child(&ChildAnnounced::new(operation, ordinal, id))?;
-        let (store, durability) = (Store::from_inner(self.session.open_store()), self.session.durability());
+        self.session.calls().announce_child(&ChildAnnounced::new(operation, ordinal, id))?;
+        let (store, durability) =
+            (Store::from_inner(self.session.open_store()), self.session.log().durability());
         let options = SessionOptions {
             id: Some(id),
             seed: Some(seed),

@@ -89,7 +89,7 @@ impl Drop for Operation {
             if !self.running_call().from_log {
                 self.running_call().state.end_on_copies();
             }
-            return self.context.session.let_go_replayed(begun.begin, false);
+            return self.context.session.calls().let_go_replayed(begun.begin, false);
         }
         let Some(leases) = self.running_call().held.lock().as_ref().map(|held| held.leases.clone()) else {
             return;
@@ -128,7 +128,7 @@ impl Operation {
     /// [`Error::Revoked`], and a program that a tool waits for is terminated with the call's other
     /// programs. The call still has to be ended; its changes are rolled back even if it reports
     /// success. If it has not ended after the store's [grace](crate::StoreOptions::grace), it
-    /// counts as [stuck](Session::stuck_operations).
+    /// counts as [stuck](crate::SessionCalls::stuck_operations).
     pub fn cancel(&self) {
         self.running_call().begun.cancel();
     }
@@ -321,7 +321,7 @@ impl Operation {
         let mut admission = session.admit(reads_only, patience, asker.clone())?;
         // A call that ran during the wait may have made this one unnecessary.
         still_due()?;
-        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the enclosing call, and a closed call needs none.
         let works = info.parent.is_none() && info.closed.is_none();
         let leases = if works { state.lease(reads_only, patience, &asker)? } else { None };
@@ -355,9 +355,9 @@ impl Operation {
         info: CallInfo,
         arguments: &str,
     ) -> Result<Operation> {
-        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
-        let begun = session.begin_run_again(&info.to_begin(&text))?;
+        let begun = session.calls().begin_run_again(&info.to_begin(&text))?;
         let held = CallEndState { text, ..CallEndState::default() };
         Ok(Operation::running_as(state, session, begun, info, held, true))
     }
@@ -399,14 +399,14 @@ impl Operation {
         info: CallInfo,
         arguments: &str,
     ) -> Result<Operation> {
-        if !session.runs_tools_again() {
+        if !session.calls().runs_tools_again() {
             let reason = "it replays recorded records, and in this replay no tool runs";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
-        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
-        let begun = session.begin_run_again(&info.to_begin(&text))?;
-        let recorded = session.read_begin(begun.begin, |begin| begin.resources);
+        let begun = session.calls().begin_run_again(&info.to_begin(&text))?;
+        let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
         let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         let held = CallEndState { before, leases: None, text };
         Ok(Operation::running_as(state, session, begun, info, held, false))
@@ -491,7 +491,7 @@ impl RunningCall {
         if self.state.session().replays() {
             let CallEndState { before, text, .. } = held.take().unwrap_or_default();
             if self.from_log {
-                self.state.session().let_go_replayed(self.begun.begin, true);
+                self.state.session().calls().let_go_replayed(self.begun.begin, true);
                 return replay::end(self.state.session(), &self.info, self.begun.begin);
             }
             return self.finish_again(ending, &before, text);
@@ -613,7 +613,7 @@ impl RunningCall {
                 let recorded = if before.is_empty() {
                     Ok(BTreeMap::new())
                 } else {
-                    session.captures_at_end(self.begun.begin)
+                    session.calls().captures_at_end(self.begun.begin)
                 };
                 recorded.and_then(|recorded| self.state.differ_from(recorded))
             }
@@ -622,8 +622,9 @@ impl RunningCall {
             }
         };
         self.state.end_on_copies();
-        let ended =
-            session.end_run_again(&self.end(&ending, None, &mut text), self.state.or_end_replay(left)?)?;
+        let ended = session
+            .calls()
+            .end_run_again(&self.end(&ending, None, &mut text), self.state.or_end_replay(left)?)?;
         self.report(ending, &ended)
     }
 
@@ -824,6 +825,6 @@ mod tests {
         let inner = told.recv().unwrap();
         assert!(matches!(inner, Err(Error::Revoked { .. })), "{inner:?}; and the next one: {next:?}");
         next.unwrap().abort("it is over").unwrap();
-        assert!(session.open_operations().is_empty() && !session.is_interrupted());
+        assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted());
     }
 }

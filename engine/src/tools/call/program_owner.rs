@@ -22,7 +22,7 @@ impl ProgramOwner for ActiveCall {
     }
 
     fn record(&self, group: &ProgramGroup) -> EngineResult<()> {
-        self.handle().record_fact(PROGRAMS, group).map(drop)
+        self.handle().calls().record_fact(PROGRAMS, group).map(drop)
     }
 }
 
@@ -35,7 +35,7 @@ pub(in crate::tools) fn recorded_groups(
     session: &Session,
     from: SequenceNumber,
 ) -> EngineResult<Vec<ProgramGroup>> {
-    session.observed_from(PROGRAMS, from)
+    session.calls().observed_from(PROGRAMS, from)
 }
 
 impl RunningCall {

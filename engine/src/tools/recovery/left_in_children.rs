@@ -38,7 +38,7 @@ impl InterruptedChildren {
         left.find(parent, open, &mut seen)?;
         let mut next = 0;
         while let Some(child) = left.runs.get(next).cloned() {
-            let open = child.session().left_open();
+            let open = child.session().calls().left_open();
             if let Err(error) = left.find(&child, &open, &mut seen) {
                 left.unread.push(unread(child.session().id(), &error));
             }
@@ -76,7 +76,7 @@ impl InterruptedChildren {
             Err(Error::Locked { .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
-        if let Some(first) = child.left_open().first() {
+        if let Some(first) = child.calls().left_open().first() {
             self.programs.append(&mut recorded_groups(&child, first.begin)?);
             self.runs.push(ExecutionState::new(child, parent.resources().clone()));
         }
@@ -92,7 +92,7 @@ impl InterruptedChildren {
                 |open: &OpenOperation| end_one(child, open, &CaptureSet::default(), &PutBack::default());
             // If the end cannot be written, the call stays open, and the next opening of the child
             // ends it.
-            let _ = child.left_open().iter().rev().try_for_each(ends);
+            let _ = child.calls().left_open().iter().rev().try_for_each(ends);
             let _ = child.clone().close();
         }
     }

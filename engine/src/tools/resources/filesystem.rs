@@ -74,7 +74,7 @@ mod host {
 
     impl Session {
         /// Opens the directory `root` as the session's workspace. Its captures are stored in
-        /// [`captures_dir`](Session::captures_dir), and equal captures of the store's sessions are
+        /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's sessions are
         /// stored once. Performs no writes.
         ///
         /// ```
@@ -106,7 +106,7 @@ mod host {
             options: HostFilesystemOptions,
         ) -> Result<HostFilesystem> {
             let pool = options.pool.clone().unwrap_or_else(|| layout::captures_pool(self.store().path()));
-            Ok(HostFilesystem::open(root, self.captures_dir(), options.pool(pool))?)
+            Ok(HostFilesystem::open(root, self.log().captures_dir(), options.pool(pool))?)
         }
     }
 

@@ -104,25 +104,25 @@ impl<'a> LeaseHolder<'a> {
     /// Returns whether the session's records must survive a power cut, so that a mark of the holder
     /// must survive one too.
     pub fn is_durable(&self) -> bool {
-        self.session.durability() != Durability::Process
+        self.session.log().durability() != Durability::Process
     }
 
     /// Returns whether the session has a call to recover.
     pub fn is_interrupted(&self) -> bool {
-        self.session.is_interrupted()
+        self.session.calls().is_interrupted()
     }
 
     /// Draws a token for a resource that has none yet. The token is derived from the session's
     /// seed, so that equal sessions write equal records.
     pub fn draw_token(&self) -> Uuid {
-        let position = self.session.position().unwrap_or_default();
+        let position = self.session.log().position().unwrap_or_default();
         Generator::for_directory(self.session.own_seed(), position).uuid()
     }
 
     /// Reads the capture of a resource in the start record of the session's open call.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.session.open_captures()?.remove(resource).flatten())
+        Ok(self.session.calls().open_captures()?.remove(resource).flatten())
     }
 
     /// Reads the last known capture of a resource from the session's log: that of the end record of
@@ -134,14 +134,14 @@ impl<'a> LeaseHolder<'a> {
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read,
     /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
-        self.session.last_captured(resource, false)
+        self.session.calls().last_captured(resource, false)
     }
 
     /// Returns the capture of a resource after the session's last committed call, while
     /// [`last_captured`](LeaseHolder::last_captured) considers all calls.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn last_left(&self, resource: &str) -> crate::Result<Option<Vec<u8>>> {
-        self.session.last_captured(resource, true)
+        self.session.calls().last_captured(resource, true)
     }
 
     /// Returns the captures directory that the store's replicator replicates; `None` if it
@@ -169,6 +169,6 @@ impl<'a> LeaseHolder<'a> {
     /// Returns whether this session was salvaged from `session` and has to recover a call of
     /// `session`.
     pub fn inherits(&self, session: Uuid) -> bool {
-        session != self.session.id() && self.session.open_call_of() == Some(session)
+        session != self.session.id() && self.session.calls().open_call_of() == Some(session)
     }
 }

@@ -66,11 +66,11 @@ impl ExecutionState {
         if open.is_empty() {
             return Ok(here);
         }
-        session.calls_back(&mut |item| {
+        session.calls().calls_back(&mut |item| {
             if item.tool == RESTORE && item.outcome != Outcome::Committed {
                 return Ok(true);
             }
-            let begun = session.read_begin(item.begin, |begin| begin.resources)?;
+            let begun = session.calls().read_begin(item.begin, |begin| begin.resources)?;
             let rewind = self.rewind_of(item)?;
             if rewind.as_ref().is_some_and(|rewind| rewind.undoes_rollback) {
                 return Ok(true);
@@ -93,7 +93,7 @@ impl ExecutionState {
                     }
                     Some(undone) => {
                         let only = Sought::all(BTreeSet::from([name]));
-                        found.extend(session.captures_of_begin(undone, &only)?);
+                        found.extend(session.calls().captures_of_begin(undone, &only)?);
                     }
                 }
             }
@@ -114,11 +114,11 @@ impl ExecutionState {
     ) -> Result<()> {
         let session = self.session();
         let mut names = Sought::all(names);
-        session.calls_back(&mut |item| {
+        session.calls().calls_back(&mut |item| {
             let position = item.position().filter(|(end, _)| *end < limit);
             let Some((end, _)) = position else { return Ok(true) };
             let Some(rewind) = self.rewind_of(item)? else {
-                take(found, &names, session.captures_left_by(item, end)?);
+                take(found, &names, session.calls().captures_left_by(item, end)?);
                 names.names.retain(|name| !found.contains_key(name));
                 return Ok(!names.names.is_empty());
             };
@@ -134,7 +134,7 @@ impl ExecutionState {
                     (Some(undone), _) => sought.push((undone.into(), only)),
                     (None, CaptureMoment::CallEnded) => sought.push((record + 1, only)),
                     (None, _) => {
-                        let captured = session.read_begin(record, |begin| begin.resources)?;
+                        let captured = session.calls().read_begin(record, |begin| begin.resources)?;
                         let logged = LoggedCaptures { record, is_end: false, captured };
                         take(found, &Sought::all(only), logged);
                     }
@@ -149,13 +149,13 @@ impl ExecutionState {
         if call.tool != RESTORE || call.outcome != Outcome::Committed {
             return Ok(None);
         }
-        let arguments = self.session().read_begin(call.begin, |begin| begin.arguments)?;
+        let arguments = self.session().calls().read_begin(call.begin, |begin| begin.arguments)?;
         Ok(RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind))
     }
 
     /// Returns the captures that a rewind restored, by resource name, from its end record.
     pub(super) fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
-        let value = self.session().result_at(end)?.0.unwrap_or_default().encode();
+        let value = self.session().calls().result_at(end)?.0.unwrap_or_default().encode();
         let recorded: RewindRecord = msgpack::from_slice(&value).map_err(Error::unread(end))?;
         let of_each = recorded.resources.into_iter();
         Ok(of_each.map(|ResourceRewound { name, capture, .. }| (name, capture)).collect())

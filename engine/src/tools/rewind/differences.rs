@@ -54,36 +54,45 @@ pub(super) fn slices(
 /// # Errors
 ///
 /// [`Error::OverBudget`](crate::Error::OverBudget) if these, or a compared conversation, take more
-/// memory than is left; otherwise, the errors of [`Session::conversation_at`].
+/// memory than is left; otherwise, the errors of [`SessionConversation::read_at`](crate::SessionConversation::read_at).
 pub(super) fn conversations(
     session: &Session,
     to: SequenceNumber,
     budget: Option<&TextBudget<'_>>,
 ) -> Result<(Vec<ConversationRewound>, Vec<Difference>)> {
     let (mut conversations, mut differences) = (Vec::new(), Vec::new());
-    session.conversations_between(to, budget, &mut |ConversationBeside { evaluation_id, now, then }| {
-        let messages = |one: &Option<Conversation>| one.as_ref().map_or(0, |one| one.messages().len() as u64);
-        let (before, after) = (turns(now.as_ref()), turns(then.as_ref()));
-        let of_messages = messages_of(&evaluation_id, now.as_ref(), then.as_ref());
-        if before == after && of_messages.is_empty() {
-            return Ok(());
-        }
-        if let Some(budget) = budget {
-            let bytes =
-                of_messages.iter().map(|one| value_bytes(&one.before) + value_bytes(&one.after)).sum();
-            budget.hold(to, bytes)?;
-        }
-        differences.extend(of_messages);
-        conversations.push(ConversationRewound {
-            evaluation_id,
-            messages_before: messages(&now),
-            messages_after: messages(&then),
-            turns_before: before.len() as u64,
-            turns_after: after.len() as u64,
-            turns_removed: before.iter().filter(|turn| after.binary_search(turn).is_err()).copied().collect(),
-        });
-        Ok(())
-    })?;
+    session.calls().conversations_between(
+        to,
+        budget,
+        &mut |ConversationBeside { evaluation_id, now, then }| {
+            let messages =
+                |one: &Option<Conversation>| one.as_ref().map_or(0, |one| one.messages().len() as u64);
+            let (before, after) = (turns(now.as_ref()), turns(then.as_ref()));
+            let of_messages = messages_of(&evaluation_id, now.as_ref(), then.as_ref());
+            if before == after && of_messages.is_empty() {
+                return Ok(());
+            }
+            if let Some(budget) = budget {
+                let bytes =
+                    of_messages.iter().map(|one| value_bytes(&one.before) + value_bytes(&one.after)).sum();
+                budget.hold(to, bytes)?;
+            }
+            differences.extend(of_messages);
+            conversations.push(ConversationRewound {
+                evaluation_id,
+                messages_before: messages(&now),
+                messages_after: messages(&then),
+                turns_before: before.len() as u64,
+                turns_after: after.len() as u64,
+                turns_removed: before
+                    .iter()
+                    .filter(|turn| after.binary_search(turn).is_err())
+                    .copied()
+                    .collect(),
+            });
+            Ok(())
+        },
+    )?;
     Ok((conversations, differences))
 }
 

@@ -53,9 +53,9 @@ impl ExecutionState {
         let session = self.session();
         let is_replay = session.replays();
         let mut to_be_filled = BTreeSet::new();
-        if session.is_interrupted() {
+        if session.calls().is_interrupted() {
             if !is_replay {
-                let captures = session.open_captures()?;
+                let captures = session.calls().open_captures()?;
                 to_be_filled.extend(captures.into_iter().filter_map(|(name, recorded)| {
                     let is_here = self.is_here(&name, recorded.as_deref()?)?;
                     (!is_here).then_some(name)
@@ -64,7 +64,7 @@ impl ExecutionState {
             }
             ToolRunner::new(self.clone(), ToolRegistry::new()).end_left_open()?;
         }
-        let Some(to) = session.position() else { return Ok(None) };
+        let Some(to) = session.log().position() else { return Ok(None) };
         let is_to_be_filled = match is_replay {
             true => session.is_next_a_fill()?,
             false => {
@@ -101,15 +101,15 @@ impl ExecutionState {
             .keys()
             .map(|name| name.clone().into_owned())
             .collect();
-        session.calls_back(&mut |call| {
+        session.calls().calls_back(&mut |call| {
             let Some((end, _)) = call.position() else { return Ok(true) };
             if call.tool == RESTORE && call.outcome != Outcome::Committed {
                 return Ok(true);
             }
             let rewound = self.rewind_of(call)?.map(|_| self.rewound_by(end)).transpose()?;
-            let begun = session.read_begin(call.begin, |begin| begin.resources)?;
+            let begun = session.calls().read_begin(call.begin, |begin| begin.resources)?;
             let found = match call.outcome {
-                Outcome::Interrupted => session.read_end_resources(end)?,
+                Outcome::Interrupted => session.calls().read_end_resources(end)?,
                 _ => RecordedCaptures::new(),
             };
             for (name, recorded) in begun {
@@ -134,13 +134,13 @@ impl ExecutionState {
     /// also for fills by earlier processes.
     pub(super) fn rebind_filled(&self) -> Result<()> {
         let (session, mut filled) = (self.session(), BTreeSet::new());
-        session.calls_back(&mut |call| {
+        session.calls().calls_back(&mut |call| {
             let Some((end, _)) = call.position() else { return Ok(true) };
             if self.rewind_of(call)?.is_none_or(|rewind| !rewind.fills) {
                 return Ok(true);
             }
             let rewound = self.rewound_by(end)?;
-            for (name, recorded) in session.read_begin(call.begin, |begin| begin.resources)? {
+            for (name, recorded) in session.calls().read_begin(call.begin, |begin| begin.resources)? {
                 let is_here = recorded.and_then(|recorded| self.is_here(&name, &recorded));
                 if is_here == Some(true) && rewound.contains_key(&name) {
                     filled.insert(name);

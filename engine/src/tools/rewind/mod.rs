@@ -280,9 +280,9 @@ impl ExecutionState {
     /// last rollback of a call.
     fn to_undo(&self, of: Option<OperationId>) -> Result<Goal> {
         let session = self.session();
-        let (path, last) = (session.live_path(), session.position().unwrap_or_default());
+        let (path, last) = (session.log().live_path(), session.log().position().unwrap_or_default());
         let (mut found, mut left_behind) = (None, None);
-        session.calls_back(&mut |call| {
+        session.calls().calls_back(&mut |call| {
             let end = call.position().map(|(end, _)| end).filter(|end| path.is_live(*end, last));
             let Some(end) = end else {
                 left_behind = left_behind.or(of.filter(|of| *of == call.operation));
@@ -301,7 +301,7 @@ impl ExecutionState {
             // others may have worked on the resources before its recovery. A killed undo of a
             // rollback is passed over, because the record of that rollback names all captures.
             } else if (call.tool != RESTORE || of.is_some() || self.is_worked_on_behind(call)?)
-                && !session.captures_replaced_at(end)?.is_empty()
+                && !session.calls().captures_replaced_at(end)?.is_empty()
             {
                 let files = Some(FilesUndo::Rollback(end));
                 found = Some(Goal { to: last, undoes: Some(begin), files, fills });
@@ -325,7 +325,7 @@ impl ExecutionState {
         if restore.cause != Some(Cause::Dropped) {
             return Ok(false);
         }
-        let arguments = self.session().read_begin(restore.begin, |begin| begin.arguments)?;
+        let arguments = self.session().calls().read_begin(restore.begin, |begin| begin.arguments)?;
         let rewind = RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind);
         Ok(!rewind.is_some_and(|rewind| rewind.undoes_rollback))
     }
@@ -336,7 +336,7 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: &RestoreWait<'_>,
     ) -> Result<RewindReport> {
-        let check = || self.session().check_target(goal.to);
+        let check = || self.session().calls().check_target(goal.to);
         match self.session().replays() {
             true => check()?,
             false => self.rebind_filled()?,
@@ -369,7 +369,7 @@ impl ExecutionState {
 
     /// Lists the resources that the last call captured and this run does not have.
     fn missing_resources(&self) -> Result<Vec<SkippedResource>> {
-        let names = self.session().captures_left()?.into_keys();
+        let names = self.session().calls().captures_left()?.into_keys();
         let lacking = names
             .filter(|name| !self.registered_resources().captured_resources().contains_key(name.as_str()));
         Ok(lacking
@@ -392,7 +392,8 @@ impl ExecutionState {
         }
         self.rebind_filled()?;
         let asker = Asker::new("preview of a rewind", at);
-        let left_open = if session.is_interrupted() { session.left_open() } else { Vec::new() };
+        let left_open =
+            if session.calls().is_interrupted() { session.calls().left_open() } else { Vec::new() };
         let is_recovered = left_open.is_empty();
         let _admission = match is_recovered && !session.is_for_previews() {
             true => Some(session.admit(false, patience, asker.clone())?),
@@ -404,12 +405,12 @@ impl ExecutionState {
         let goal = goal()?;
         let present = match is_recovered {
             true => {
-                session.check_target(goal.to)?;
+                session.calls().check_target(goal.to)?;
                 self.capture(None, || None)?
             }
             false => {
-                session.check_target_recovered(goal.to)?;
-                CaptureSet::from_recorded(session.open_captures()?)
+                session.calls().check_target_recovered(goal.to)?;
+                CaptureSet::from_recorded(session.calls().open_captures()?)
                     .decode_recorded(self.registered_resources(), true)?
             }
         };
@@ -417,19 +418,19 @@ impl ExecutionState {
         let policy = RewindPolicy { overwrite: options.overwrite, unless_changed: false };
         let RewindPlan { resources, mut left, .. } = self.plan_rewind(goal, &present, open, policy)?;
         left.extend(self.missing_resources()?);
-        let from = session.position().unwrap_or_default();
+        let from = session.log().position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
         let is_abandoned = |at: SequenceNumber| abandoned.iter().any(|range| range.contains(&at));
-        let snapshots = session.snapshots()?.into_iter().filter(|taken| is_abandoned(taken.position));
+        let snapshots = session.log().snapshots()?.into_iter().filter(|taken| is_abandoned(taken.position));
         let tags =
             snapshots.filter_map(|taken| Some(TagAbandoned { tag: taken.tag?, position: taken.position }));
         let tags = tags.collect();
         let outside = outside.into_iter().map(|call| {
-            let idempotency = session.idempotency_of(&call)?;
+            let idempotency = session.calls().idempotency_of(&call)?;
             Ok(OutsideCall { operation: call.operation, tool: call.tool, call_id: call.call_id, idempotency })
         });
         let outside = outside.collect::<Result<_>>()?;
-        let beside = session.slices_beside(goal.to)?;
+        let beside = session.calls().slices_beside(goal.to)?;
         let limit = beside.limit.clone();
         let budget = limit.as_ref().map(|(dir, budget)| TextBudget::new(dir, *budget));
         let (slices, mut differences) = differences::slices(beside, budget.as_ref())?;
@@ -484,17 +485,19 @@ impl ExecutionState {
         let sought = self.sought(names.clone());
         let mut targets = match (goal.undoes, goal.files) {
             (Some(begin), Some(FilesUndo::Rollback(end))) => {
-                session.captures_of_rollback(begin, end, &sought)?
+                session.calls().captures_of_rollback(begin, end, &sought)?
             }
-            (Some(begin), _) => session.captures_of_begin(begin, &sought)?,
-            (None, _) => session.captures_at(goal.to, &sought)?,
+            (Some(begin), _) => session.calls().captures_of_begin(begin, &sought)?,
+            (None, _) => session.calls().captures_at(goal.to, &sought)?,
         };
         // Differences from the state after the undone operation are later changes.
         let (mut last, mut here) = match (goal.undoes, goal.files) {
             (Some(begin), Some(FilesUndo::Rollback(_))) => {
-                (session.captures_of_begin(begin, &sought)?, BTreeSet::new())
+                (session.calls().captures_of_begin(begin, &sought)?, BTreeSet::new())
             }
-            (_, Some(FilesUndo::Undo(end))) => (session.captures_of_end(end, &sought)?, BTreeSet::new()),
+            (_, Some(FilesUndo::Undo(end))) => {
+                (session.calls().captures_of_end(end, &sought)?, BTreeSet::new())
+            }
             _ => self.captures_by_tools(&names, present)?,
         };
         if goal.files.is_some() {

@@ -107,10 +107,10 @@ fn a_backup_of_a_compacted_session_is_restored_and_gone_on_with() {
     assert_eq!(second.records_before, first.records);
     let state = machine.audit(id).unwrap().state().unwrap();
     let restored = store().open_session(id, &types()).unwrap();
-    assert_eq!(restored.state().unwrap(), state);
+    assert_eq!(restored.dynamic().state().unwrap(), state);
     restored.close().unwrap();
     compact(&machine, id).unwrap();
     assert!(matches!(back_up(), Err(Error::NotACopy { .. })), "it has other segments now");
     let copy = store().open_read_only(id, &types()).unwrap();
-    assert_eq!(copy.state().unwrap(), state, "and the copy is as it was");
+    assert_eq!(copy.dynamic().state().unwrap(), state, "and the copy is as it was");
 }

@@ -97,11 +97,11 @@ fn a_fork_that_was_compacted_is_recovered_behind_what_it_shares() {
             machine.crash(CrashKind::PowerLosingAll);
             let session = machine.open(id, Durability::Process).unwrap();
             session.dispatch(step(1)).unwrap();
-            let state = session.state().unwrap();
+            let state = session.dynamic().state().unwrap();
             machine.crash(CrashKind::Process);
             let again =
                 machine.open(id, Durability::Process).unwrap_or_else(|error| panic!("{nth}: {error}"));
-            assert_eq!(again.state().unwrap(), state);
+            assert_eq!(again.dynamic().state().unwrap(), state);
             again.dispatch(step(2)).unwrap();
             let all = count(&again);
             again.close().unwrap();
@@ -140,7 +140,7 @@ fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
         let store = Store::open_with("/home/store", options).unwrap();
         let fork = store.fork(parent, at, &types(), SessionOptions::default()).unwrap();
         fork.dispatch(step(1)).unwrap();
-        let (id, state) = (fork.id(), fork.state().unwrap());
+        let (id, state) = (fork.id(), fork.dynamic().state().unwrap());
         fork.close().unwrap();
         let audit = machine.audit(id).unwrap();
         assert_eq!(audit.state().unwrap(), state, "forked at {at}");

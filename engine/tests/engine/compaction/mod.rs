@@ -117,10 +117,13 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
     let session = machine.open(id, Durability::Boundary).unwrap();
     assert_eq!(session.view::<Draft>().unwrap().len(), state.slices["draft"].items.len() as u64);
     write_lines(&session, 30);
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().dropped > 20);
-    assert_eq!(machine.open(id, Durability::Boundary).unwrap().state().unwrap().slices, state.slices);
+    assert_eq!(
+        machine.open(id, Durability::Boundary).unwrap().dynamic().state().unwrap().slices,
+        state.slices
+    );
 }
 
 #[test]
@@ -146,30 +149,30 @@ fn positions_are_kept_as_the_options_say_and_others_are_refused() {
         );
     };
     gone(session.rollback_to(18).unwrap_err(), 18.into());
-    gone(session.state_at(18).unwrap_err(), 18.into());
+    gone(session.dynamic().state_at(18).unwrap_err(), 18.into());
     let store = machine.process(Durability::Boundary);
     gone(store.fork(id, 18, &types(), SessionOptions::default()).unwrap_err(), 18.into());
     for (at, was) in [(kept, &then), (asked, &there)] {
         session.rollback_to(at).unwrap();
-        assert_eq!(draft(&session.state().unwrap()), draft(was), "back at {at}");
+        assert_eq!(draft(&session.dynamic().state().unwrap()), draft(was), "back at {at}");
         let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
         fork.dispatch(DraftEdited { place: 0, line: "in the fork".to_owned() }).unwrap();
-        let live = fork.state().unwrap();
+        let live = fork.dynamic().state().unwrap();
         let fork = (fork.id(), fork.close().unwrap()).0;
         assert_eq!(
-            machine.open(fork, Durability::Boundary).unwrap().state().unwrap(),
+            machine.open(fork, Durability::Boundary).unwrap().dynamic().state().unwrap(),
             live,
             "and goes on from there"
         );
     }
     // A rollback after the range keeps its target through the next compaction.
     write_lines(&session, 20);
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     let none = CompactOptions { snapshots: KeptSnapshots::None, ..CompactOptions::default() };
     machine.process(Durability::Boundary).compact(id, &none).unwrap();
     let session = machine.open(id, Durability::Boundary).unwrap();
-    assert_eq!(session.state().unwrap().slices, state.slices);
+    assert_eq!(session.dynamic().state().unwrap().slices, state.slices);
     assert!(session.rollback_to(kept).is_err());
     session.close().unwrap();
 
@@ -205,10 +208,10 @@ fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
         audit.check_seals().unwrap_or_else(|error| panic!("{killed}: {error}"));
         let ranges = audit.compacted_ranges().len();
         let session = machine.open(id, Durability::Boundary).unwrap();
-        assert_eq!(session.state().unwrap().slices, state.slices, "{killed}");
+        assert_eq!(session.dynamic().state().unwrap().slices, state.slices, "{killed}");
         session.dispatch(step(3)).unwrap();
         session.rollback_to(last).unwrap_or_else(|error| panic!("{killed}: {error}"));
-        let after = session.state().unwrap();
+        let after = session.dynamic().state().unwrap();
         assert_eq!(after.slices["plan"], state.slices["plan"], "{killed}");
         session.close().unwrap();
         compact(machine, id).unwrap_or_else(|error| panic!("{killed}: {error}"));
@@ -239,7 +242,7 @@ fn the_last_rewind_can_still_be_undone() {
     let (machine, id) = written();
     let session = machine.open(id, Durability::Boundary).unwrap();
     let state = || ExecutionState::new(session.clone(), ResourceRegistry::default());
-    let (before, options) = (draft(&session.state().unwrap()), RewindOptions::default());
+    let (before, options) = (draft(&session.dynamic().state().unwrap()), RewindOptions::default());
     state().rewind(30, &options).unwrap();
     write_lines(&session, 10);
     let checkpoint = state().snapshot(None).unwrap();
@@ -251,7 +254,7 @@ fn the_last_rewind_can_still_be_undone() {
     let session = machine.open(id, Durability::Boundary).unwrap();
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     state.undo_rewind(&options).unwrap();
-    assert_eq!(draft(&session.state().unwrap()), before);
+    assert_eq!(draft(&session.dynamic().state().unwrap()), before);
 }
 
 /// The next compaction completes a killed one even if nothing was written in between.
@@ -292,13 +295,13 @@ fn no_range_ends_within_a_call() {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
-    let begin = session.position().unwrap();
+    let begin = session.log().position().unwrap();
     for n in 0..200 {
         let line = format!("{n} within the call, {}", "and so on ".repeat(9));
         operation.context().session().dispatch(DraftEdited { place: 0, line }).unwrap();
     }
     operation.fail(foldlog::tools::ToolError::failed("it did not work")).unwrap();
-    let slices = session.state().unwrap().slices;
+    let slices = session.dynamic().state().unwrap().slices;
     session.close().unwrap();
     // The end record is in the segment that is finished last, so nothing after the start record is
     // old enough.
@@ -356,7 +359,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
         stop.store(true, Ordering::Relaxed);
     });
     let session = store.open_session(id, &types()).unwrap();
-    assert!(session.log::<Notes>().unwrap().len() > notes.items.len() as u64);
+    assert!(session.log().slice::<Notes>().unwrap().len() > notes.items.len() as u64);
 }
 
 /// A follower within a replaced segment continues in the file that it has open.
@@ -390,7 +393,7 @@ fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
                 Ok(())
             })
             .unwrap();
-        let all: Vec<u64> = (0..=session.position().unwrap().get()).collect();
+        let all: Vec<u64> = (0..=session.log().position().unwrap().get()).collect();
         assert_eq!(seen, all, "stopped at {stop}");
     }
     drop(storage);
@@ -414,12 +417,13 @@ fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
     let session = machine.open(id, Durability::Boundary).unwrap();
     session.dispatch(step(1)).unwrap();
     let nothing = |_: DecodedRecord<'_>| Ok(());
-    for read in
-        [session.contents(0, u64::MAX, nothing), machine.audit(id).unwrap().contents(0, u64::MAX, nothing)]
-    {
+    for read in [
+        session.log().contents(0, u64::MAX, nothing),
+        machine.audit(id).unwrap().contents(0, u64::MAX, nothing),
+    ] {
         assert!(matches!(read, Err(Error::Compacted { earliest: then, .. }) if then == earliest), "{read:?}");
     }
-    session.contents(earliest + 1, u64::MAX, nothing).unwrap();
+    session.log().contents(earliest + 1, u64::MAX, nothing).unwrap();
     let mut feed = EventFeed::open_on(storage, machine.dir(id), earliest + 1).unwrap();
     let mut fed = 0;
     while let Some(next) = feed.try_next().unwrap() {
@@ -570,10 +574,10 @@ fn all_before_a_compacted_segment_is_durable_once_that_has_its_name() {
     let (last, state) = (audit.last_position(), audit.state_at(report.through.unwrap()).unwrap());
     machine.crash(CrashKind::PowerLosingAll);
     let session = machine.open(id, Durability::Process).unwrap();
-    assert!(session.position() >= report.through && session.position() <= Some(last));
-    let notes = session.log::<Notes>().unwrap();
+    assert!(session.log().position() >= report.through && session.log().position() <= Some(last));
+    let notes = session.log().slice::<Notes>().unwrap();
     notes.iter().map(|note| note.map(drop)).collect::<foldlog::Result<Vec<()>>>().unwrap();
-    assert_eq!(session.state_at(report.through.unwrap()).unwrap().slices, state.slices);
+    assert_eq!(session.dynamic().state_at(report.through.unwrap()).unwrap().slices, state.slices);
 }
 
 /// The last record of a compacted segment counted as unattested, since no later frame attests it. A
@@ -598,7 +602,7 @@ fn no_recovery_cuts_into_a_compacted_segment() {
         machine.crash(kind);
         let session = machine.open(id, Durability::Process).unwrap();
         session.dispatch(step(1)).unwrap();
-        assert_eq!(session.state_at(through).unwrap().slices, state);
+        assert_eq!(session.dynamic().state_at(through).unwrap().slices, state);
         machine.crash(CrashKind::Process);
         drop(session);
         let audit = machine.audit(id).unwrap();

@@ -20,29 +20,31 @@ fn an_open_session_is_compacted_and_goes_on() {
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write_lines(&session, 40);
     let kept = session.snapshot(SnapshotOptions::with_tag("then")).unwrap().position;
-    let then = session.state().unwrap().slices;
+    let then = session.dynamic().state().unwrap().slices;
     write_lines(&session, 40);
-    let (notes, before) = (session.log::<Notes>().unwrap(), session.state().unwrap().slices);
-    let planned = session.compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
-    let report = session.compact(&CompactOptions::default()).unwrap();
+    let (notes, before) =
+        (session.log().slice::<Notes>().unwrap(), session.dynamic().state().unwrap().slices);
+    let planned =
+        session.log().compact(&CompactOptions { dry_run: true, ..CompactOptions::default() }).unwrap();
+    let report = session.log().compact(&CompactOptions::default()).unwrap();
     assert!(report.dropped > 60 && report.segments > 3, "{report:?}");
     assert_eq!(
         (planned.dropped, planned.bytes, planned.through),
         (report.dropped, report.bytes, report.through)
     );
-    assert_eq!(session.state().unwrap().slices, before);
-    assert_eq!(session.log_bytes(), machine.audit(session.id()).unwrap().log_bytes());
+    assert_eq!(session.dynamic().state().unwrap().slices, before);
+    assert_eq!(session.log().bytes(), machine.audit(session.id()).unwrap().log_bytes());
     // An earlier view reads its items at their new offsets.
     assert_eq!(notes.iter().filter(Result::is_ok).count() as u64, notes.len());
 
     // Positions known when the session was opened are dropped all the same.
     assert!(matches!(session.rollback_to(30), Err(Error::Compacted { .. })));
-    assert!(matches!(session.state_at(30), Err(Error::Compacted { .. })));
+    assert!(matches!(session.dynamic().state_at(30), Err(Error::Compacted { .. })));
     session.rollback_to(kept).unwrap();
-    assert_eq!(session.state().unwrap().slices["draft"], then["draft"]);
+    assert_eq!(session.dynamic().state().unwrap().slices["draft"], then["draft"]);
     write_lines(&session, 40);
-    let state = session.state().unwrap();
-    assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
+    let state = session.dynamic().state().unwrap();
+    assert!(session.log().compact(&CompactOptions::default()).unwrap().dropped > 20);
     session.dispatch(step(1)).unwrap();
     let (id, plan, draft) = (
         session.id(),
@@ -74,18 +76,19 @@ fn an_image_of_a_compacted_segment_is_none_of_the_one_that_a_power_cut_brings_ba
     };
     edit(120);
     let (id, plain) = (session.id(), segments(&machine, session.id()));
-    assert!(session.compact(&CompactOptions::default()).unwrap().segments > 3);
+    assert!(session.log().compact(&CompactOptions::default()).unwrap().segments > 3);
     edit(120);
     session.close().unwrap();
-    assert!(machine.open(id, Durability::Process).unwrap().recovery().from_image > Some(60.into()));
+    assert!(machine.open(id, Durability::Process).unwrap().log().recovery().from_image > Some(60.into()));
     // As if the power had failed before the names were durable, after a compaction that failed
     // there.
     for (path, bytes) in &plain[..plain.len() - 2] {
         machine.disk.write_file(path, bytes).unwrap();
     }
     let session = machine.open(id, Durability::Process).unwrap();
-    let (last, mut read) = (session.position().unwrap(), 0);
+    let (last, mut read) = (session.log().position().unwrap(), 0);
     session
+        .log()
         .records(0, last, |_| {
             read += 1;
             Ok(())
@@ -104,12 +107,12 @@ fn a_session_is_not_compacted_within_a_call() {
     let operation = runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap();
     let before = segments(&machine, session.id());
     for handle in [&session, operation.context().session()] {
-        let refused = handle.compact(&CompactOptions::default()).unwrap_err();
+        let refused = handle.log().compact(&CompactOptions::default()).unwrap_err();
         assert!(matches!(refused, Error::InsideTransaction { .. }), "{refused}");
     }
     assert!(before == segments(&machine, session.id()));
     operation.fail(foldlog::tools::ToolError::failed("enough")).unwrap();
-    assert!(session.compact(&CompactOptions::default()).unwrap().dropped > 20);
+    assert!(session.log().compact(&CompactOptions::default()).unwrap().dropped > 20);
 }
 
 /// Seals of finished segments are written in the background, by the offsets at which the segments
@@ -139,18 +142,18 @@ fn threads_write_and_read_while_their_session_is_compacted() {
         });
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let notes = session.log::<Notes>().unwrap();
+                let notes = session.log().slice::<Notes>().unwrap();
                 assert_eq!(notes.iter().filter(Result::is_ok).count() as u64, notes.len());
             }
         });
         writes.recv().unwrap();
         for _ in 0..8 {
-            dropped += session.compact(&CompactOptions::default()).unwrap().dropped;
+            dropped += session.log().compact(&CompactOptions::default()).unwrap().dropped;
         }
         stop.store(true, Ordering::Relaxed);
     });
     assert!(dropped > 30, "{dropped}");
-    let (id, state) = (session.id(), session.state().unwrap());
+    let (id, state) = (session.id(), session.dynamic().state().unwrap());
     session.close().unwrap();
     let audit = foldlog::inspect::LogReader::open(store.session_dir(id)).unwrap();
     assert_eq!(audit.state().unwrap().slices, state.slices);

@@ -76,7 +76,7 @@ fn a_reader_is_told_to_read_anew_where_what_it_found_is_collected() {
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write_lines(&session, 40);
     session.dispatch(DraftEdited { place: 0, line: "a large line ".repeat(100) }).unwrap();
-    let then = session.position().unwrap();
+    let then = session.log().position().unwrap();
     write_lines(&session, 40);
     let id = session.id();
     session.close().unwrap();

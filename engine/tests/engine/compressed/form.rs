@@ -77,13 +77,13 @@ fn the_segment_that_was_written_last_is_finished_if_it_is_long_enough() {
         let machine = Machine::default();
         let session = store(&machine, 1 << 20).create(&types()).unwrap();
         write_text(&session, 3, events);
-        let (id, position) = (session.id(), session.position().unwrap());
+        let (id, position) = (session.id(), session.log().position().unwrap());
         session.close().unwrap();
         let report = store(&machine, 1 << 20).compact(id, &only(Compression::Zstd)).unwrap();
         assert_eq!(report.compressed.unwrap().segments, segments, "{events} events");
         let session = store(&machine, 1 << 20).open_session(id, &types()).unwrap();
         assert_eq!(
-            session.position().unwrap(),
+            session.log().position().unwrap(),
             position + segments,
             "the record that says why it was finished"
         );
@@ -132,7 +132,7 @@ fn a_segment_that_a_fork_has_too_stays_plain_and_a_fork_has_compressed_ones_as_t
         let fork =
             store(machine, 128 << 10).fork(id, at.sequence, &types(), SessionOptions::default()).unwrap();
         fork.dispatch(step(5)).unwrap();
-        let state = fork.state().unwrap();
+        let state = fork.dynamic().state().unwrap();
         (fork.id(), state, fork.close().unwrap()).0
     };
     let before = machine.copied(BOOT);
@@ -193,7 +193,7 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
             .dispatch(DraftEdited { place: 0, line: format!("{n} {}", "and so on, ".repeat(40)) })
             .unwrap();
     }
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     let report = store(&machine, 128 << 10).compact(id, &CompactOptions::default()).unwrap();
     assert!(report.dropped > 20 && report.compressed.is_none(), "{report:?}");

@@ -152,7 +152,7 @@ fn a_session_goes_on_behind_its_compressed_segments() {
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     assert!(matches!(compress(&machine, id, Compression::Zstd), Err(Error::Locked { .. })));
     write_text(&session, 11, 400);
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     for (path, bytes) in before.iter().filter(|(_, bytes)| is_compressed(bytes)) {
         assert!(*bytes == machine.disk.read_file(path).unwrap(), "{}", name_of(path));
@@ -162,7 +162,7 @@ fn a_session_goes_on_behind_its_compressed_segments() {
     let machine = machine.copied(BOOT);
     // A killed process is recovered after compressed segments.
     let session = machine.open(id, Durability::Process).unwrap();
-    assert_eq!(session.state().unwrap().slices, state.slices);
+    assert_eq!(session.dynamic().state().unwrap().slices, state.slices);
     session.dispatch(step(1)).unwrap();
     machine.crash(CrashKind::Process);
     std::mem::forget(session);

@@ -31,7 +31,7 @@ fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
     write_text(&session, 1, 500);
-    session.rollback_to(session.position().unwrap() - 30).unwrap();
+    session.rollback_to(session.log().position().unwrap() - 30).unwrap();
     write_text(&session, 2, 500);
     let id = session.id();
     session.close().unwrap();

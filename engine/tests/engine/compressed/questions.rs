@@ -71,32 +71,35 @@ fn whatever_is_asked_of_a_log_has_the_same_answer_when_it_is_compressed() {
     let expected = answers(&plain, id, through);
     assert!(expected.seals > 2 && expected.states.len() > 8);
     let session = plain.open(id, Durability::Boundary).unwrap();
-    let items = (session.view::<Plan>().unwrap().len(), session.log::<Notes>().unwrap().len());
+    let items = (session.view::<Plan>().unwrap().len(), session.log().slice::<Notes>().unwrap().len());
     for codec in CODECS {
         let machine = compressed(&plain, id, codec);
         let found = answers(&machine, id, through);
         assert!(expected.records == found.records && expected.states == found.states, "{codec}");
         assert!(expected == found, "{codec}");
         let session = machine.open(id, Durability::Boundary).unwrap();
-        assert_eq!((session.view::<Plan>().unwrap().len(), session.log::<Notes>().unwrap().len()), items);
-        for (at, note) in session.log::<Notes>().unwrap().iter().enumerate().step_by(50) {
+        assert_eq!(
+            (session.view::<Plan>().unwrap().len(), session.log().slice::<Notes>().unwrap().len()),
+            items
+        );
+        for (at, note) in session.log().slice::<Notes>().unwrap().iter().enumerate().step_by(50) {
             assert_eq!(note.unwrap().text, plain_note(&plain, id, at));
         }
         // Rollbacks and forks have their targets within compressed segments.
         for at in [40_u64, 333, 600, through - 40] {
             let then = plain.audit(id).unwrap().state_at(at).unwrap();
             let fork = store(&machine, 128 << 10).fork(id, at, &types(), SessionOptions::default()).unwrap();
-            assert_eq!(fork.state().unwrap().slices, then.slices, "{codec}, a fork at {at}");
+            assert_eq!(fork.dynamic().state().unwrap().slices, then.slices, "{codec}, a fork at {at}");
             fork.dispatch(step(1)).unwrap();
-            let (fork, state) = (fork.id(), (fork.state().unwrap(), fork.close().unwrap()).0);
+            let (fork, state) = (fork.id(), (fork.dynamic().state().unwrap(), fork.close().unwrap()).0);
             assert_eq!(
-                machine.open(fork, Durability::Boundary).unwrap().state().unwrap().slices,
+                machine.open(fork, Durability::Boundary).unwrap().dynamic().state().unwrap().slices,
                 state.slices
             );
             machine.audit(fork).unwrap().check_lineage(&machine.audit(id).unwrap()).unwrap();
             session.rollback_to(at).unwrap();
             assert_eq!(
-                session.state().unwrap().slices["draft"],
+                session.dynamic().state().unwrap().slices["draft"],
                 then.slices["draft"],
                 "{codec}, back to {at}"
             );
@@ -108,7 +111,7 @@ fn whatever_is_asked_of_a_log_has_the_same_answer_when_it_is_compressed() {
 
 fn plain_note(machine: &Machine, id: Uuid, at: usize) -> String {
     let session = store(machine, 128 << 10).open_read_only(id, &types()).unwrap();
-    session.log::<Notes>().unwrap().iter().nth(at).unwrap().unwrap().text.clone()
+    session.log().slice::<Notes>().unwrap().iter().nth(at).unwrap().unwrap().text.clone()
 }
 
 /// Images contain offsets in segments and checksums, which are valid for either form.
@@ -117,12 +120,12 @@ fn an_image_stays_good() {
     let machine = Machine::default().with_images();
     let session = store(&machine, 128 << 10).create(&types()).unwrap();
     write_text(&session, 8, 600);
-    let (id, state) = (session.id(), session.state().unwrap());
+    let (id, state) = (session.id(), session.dynamic().state().unwrap());
     session.close().unwrap();
     let from = |machine: &Machine| {
         let session = machine.open(id, Durability::Boundary).unwrap();
-        assert_eq!(session.state().unwrap().slices, state.slices);
-        let from = session.recovery().from_image;
+        assert_eq!(session.dynamic().state().unwrap().slices, state.slices);
+        let from = session.log().recovery().from_image;
         session.close().unwrap();
         from
     };
@@ -189,7 +192,7 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
     compress(&machine, id, Compression::Lz4).unwrap();
     let session = machine.open(id, Durability::Boundary).unwrap();
     session.dispatch(step(3)).unwrap();
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     session.close().unwrap();
     let third = back_up().unwrap();
     assert_eq!(third.records_before, second.records);
@@ -213,7 +216,7 @@ fn a_backup_of_a_compressed_session_is_restored_and_gone_on_with() {
         Err(error) => assert!(matches!(error, Error::NotACopy { .. }), "{error}"),
     }
     let restored = copies().open_session(id, &types()).unwrap();
-    assert_eq!(restored.state().unwrap().slices["draft"], state.slices["draft"]);
+    assert_eq!(restored.dynamic().state().unwrap().slices["draft"], state.slices["draft"]);
 }
 
 /// A store of many short sessions can be compressed, although each session is one unfinished

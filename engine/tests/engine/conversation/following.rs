@@ -54,7 +54,10 @@ impl Tool for Actor {
 
     fn call(&self, act: Act, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         if let Some(evaluation) = act.says {
-            context.session().record_input(&NewInput::user(EVALUATIONS[evaluation], "said within a call"))?;
+            context
+                .session()
+                .conversation()
+                .record_input(&NewInput::user(EVALUATIONS[evaluation], "said within a call"))?;
         }
         let runner = self.runner.lock().unwrap().clone().unwrap().within(context);
         for inner in &act.within {
@@ -156,7 +159,7 @@ impl Life {
         let disk = MemoryStorage::new();
         let session = store(&disk).create(&types()).unwrap();
         for evaluation in EVALUATIONS {
-            session.record_input(&NewInput::system(evaluation, "Review.", prompt(1))).unwrap();
+            session.conversation().record_input(&NewInput::system(evaluation, "Review.", prompt(1))).unwrap();
         }
         Life::of(disk, &session)
     }
@@ -167,7 +170,7 @@ impl Life {
         let actor = Actor { disk: disk.clone(), runner: Arc::clone(&own) };
         let runner = ToolRunner::new(state, ToolRegistry::new().with(actor));
         *own.lock().unwrap() = Some(runner.clone());
-        let followers = || EVALUATIONS.map(|one| session.follow_conversation(one)).into();
+        let followers = || EVALUATIONS.map(|one| session.conversation().follow(one)).into();
         Life { disk, id: session.id(), runner, near: followers(), far: followers(), answers: Vec::new() }
     }
 
@@ -187,7 +190,10 @@ impl Life {
     /// Whether the process lives, and its session takes records.
     fn lives(&self) -> bool {
         let evaluation_id = EVALUATIONS[1].to_owned();
-        self.session().record_request(&NewRequest { evaluation_id, ..NewRequest::default() }).is_ok()
+        self.session()
+            .conversation()
+            .record_request(&NewRequest { evaluation_id, ..NewRequest::default() })
+            .is_ok()
     }
 
     fn call(&self, evaluation: usize, call: Index) -> Option<(SequenceNumber, u32)> {
@@ -200,7 +206,7 @@ impl Life {
     fn take(&mut self, step: Step) {
         let session = self.session().clone();
         let name = |evaluation: usize| EVALUATIONS[evaluation].to_owned();
-        let next = session.position().unwrap().get() + 1;
+        let next = session.log().position().unwrap().get() + 1;
         match step {
             Step::Say { evaluation, id } => {
                 let input = NewInput::user(name(evaluation), "Go on.");
@@ -208,11 +214,14 @@ impl Life {
                     Some(id) => input.with_id(format!("id {id}")),
                     None => input,
                 };
-                session.record_input(&input).unwrap();
+                session.conversation().record_input(&input).unwrap();
             }
             Step::Ask { evaluation } => {
                 let evaluation_id = name(evaluation);
-                session.record_request(&NewRequest { evaluation_id, ..NewRequest::default() }).unwrap();
+                session
+                    .conversation()
+                    .record_request(&NewRequest { evaluation_id, ..NewRequest::default() })
+                    .unwrap();
             }
             Step::Answer { evaluation, calls } => {
                 let call = |ordinal| ToolCallRecord {
@@ -220,7 +229,7 @@ impl Life {
                     name: Actor::NAME.to_owned(),
                     arguments: "{}".to_owned(),
                 };
-                let answer = session.record_answer(&NewAnswer {
+                let answer = session.conversation().record_answer(&NewAnswer {
                     evaluation_id: name(evaluation),
                     content: Some("Let me see.".to_owned()),
                     calls: (0..calls).map(call).collect(),
@@ -238,26 +247,32 @@ impl Life {
                 let Some((answer, ordinal)) = self.call(evaluation, call) else { return };
                 let origin = foldlog::CallOrigin { answer, ordinal };
                 let result = NewInput::tool_result(name(evaluation), origin, "call 0", "it ran elsewhere");
-                session.record_input(&result).unwrap();
+                session.conversation().record_input(&result).unwrap();
             }
             Step::Turn { evaluation, complete } => {
-                let _ = session.record_turn(&name(evaluation), complete);
+                let _ = session.conversation().record_turn(&name(evaluation), complete);
             }
             Step::Shorten { evaluation, from, to } => {
                 let (from, to) = (from.index(next as usize) as u64, to.index(next as usize) as u64);
                 let (from, to) = (from.min(to).into(), from.max(to).into());
                 let messages = [(Role::User, "What was said before.".to_owned())];
-                session.record_shortened(&name(evaluation), from, to, &messages, "it is long").unwrap();
+                session
+                    .conversation()
+                    .record_shortened(&name(evaluation), from, to, &messages, "it is long")
+                    .unwrap();
             }
             Step::Accept { evaluation } => {
-                session.accept_prompt(&name(evaluation), &prompt(1), &prompt(2), "a person", "so").unwrap();
+                session
+                    .conversation()
+                    .accept_prompt(&name(evaluation), &prompt(1), &prompt(2), "a person", "so")
+                    .unwrap();
             }
             Step::RollBack { to } => {
                 // A rollback into a call is refused.
                 let _ = session.rollback_to(to.index(next as usize) as u64);
             }
             Step::Settle { which, how } => {
-                let unsettled = session.unsettled_operations();
+                let unsettled = session.calls().unsettled_operations();
                 if !unsettled.is_empty() {
                     let operation = unsettled[which.index(unsettled.len())].operation;
                     let how = match how {
@@ -265,7 +280,7 @@ impl Life {
                         1 => Settlement::run_again(),
                         _ => Settlement::committed(None),
                     };
-                    session.settle(operation, &how, "a person", "so it is").unwrap();
+                    session.calls().settle(operation, &how, "a person", "so it is").unwrap();
                 }
             }
             Step::Recover => {
@@ -284,7 +299,7 @@ impl Life {
         let session = self.session().clone();
         let followers = self.near.iter_mut().chain(self.far.iter_mut().filter(|_| far));
         for follower in followers {
-            let whole = session.conversation(follower.evaluation_id()).unwrap();
+            let whole = session.conversation().read(follower.evaluation_id()).unwrap();
             assert_eq!(follower.read().unwrap(), whole.as_ref());
         }
     }
@@ -300,12 +315,12 @@ proptest! {
         }
         life.check(true);
         // Another process finds the same from the records alone.
-        let held = EVALUATIONS.map(|one| life.session().conversation(one).unwrap());
+        let held = EVALUATIONS.map(|one| life.session().conversation().read(one).unwrap());
         let (disk, id) = (life.disk.clone(), life.id);
         drop(life);
         disk.crash(CrashKind::Process);
         let opened = store(&disk).open_session(id, &types()).unwrap();
-        prop_assert_eq!(EVALUATIONS.map(|one| opened.conversation(one).unwrap()), held);
+        prop_assert_eq!(EVALUATIONS.map(|one| opened.conversation().read(one).unwrap()), held);
     }
 }
 
@@ -316,13 +331,16 @@ fn reads_of_a_request(turns: u32) -> usize {
     let mut reads = 0;
     for _ in 0..turns {
         let evaluation_id = EVALUATIONS[0].to_owned();
-        session.record_input(&NewInput::user(EVALUATIONS[0], "x".repeat(2_000))).unwrap();
+        session.conversation().record_input(&NewInput::user(EVALUATIONS[0], "x".repeat(2_000))).unwrap();
         life.disk.take_trace();
         let held = life.near[0].read().unwrap().unwrap();
         reads = life.disk.take_trace().iter().filter(|(op, _)| *op == Op::Read).count();
         assert!(held.sent_messages().last().is_some_and(|last| last.role == Role::User));
         let content = Some("y".repeat(2_000));
-        session.record_answer(&NewAnswer { evaluation_id, content, ..NewAnswer::default() }).unwrap();
+        session
+            .conversation()
+            .record_answer(&NewAnswer { evaluation_id, content, ..NewAnswer::default() })
+            .unwrap();
     }
     reads
 }

@@ -140,7 +140,7 @@ impl Day {
         for held in &self.held {
             let memory = &held.memory;
             let reader = store.open_read_only(memory.id, &types()).expect("a reader opens it");
-            assert_eq!(reader.position().map_or(0, |last| last.get() + 1), memory.len());
+            assert_eq!(reader.log().position().map_or(0, |last| last.get() + 1), memory.len());
             assert_eq!(Slices::of(&reader).expect("it is read"), memory.now().shown());
             let audit = self.machine.audit(memory.id).expect("an auditor reads it");
             assert_eq!(audit.records_len(), memory.len());
@@ -202,9 +202,9 @@ impl Day {
     }
 
     fn hold(&mut self, session: Session, mut memory: SessionMemory, promise: Promise) {
-        memory.told(session.position().expect("it has a record"), promise);
+        memory.told(session.log().position().expect("it has a record"), promise);
         self.read("what was begun", |_| memory.learn(&session));
-        memory.told_durable(session.synced_end().get());
+        memory.told_durable(session.log().synced_end().get());
         self.held.push(Held { memory, session: Some(session) });
     }
 
@@ -227,7 +227,7 @@ impl Day {
     fn fork(&mut self) {
         self.begin("fork");
         let store = self.store();
-        if self.session(0).is_interrupted() {
+        if self.session(0).calls().is_interrupted() {
             return;
         }
         let parent = self.held[0].memory.clone();
@@ -255,7 +255,7 @@ impl Day {
         self.begin("import");
         let store = self.store();
         let from = self.session(0);
-        let text = self.read("export", |_| from.export().and_then(|export| export.to_json()));
+        let text = self.read("export", |_| from.log().export().and_then(|export| export.to_json()));
         let origin = self.held[0].memory.clone();
         let export = Export::from_json(&text).expect("an export comes in again");
         let made = self.again("import", |day| {
@@ -335,10 +335,13 @@ impl Day {
         self.refused += 1;
         let (slices, memory) = (self.read("slices", |_| Slices::of(handle)), &self.held[at].memory);
         // A session that is not yet recovered shows the state before the open call.
-        let expected =
-            if handle.is_interrupted() { memory.now().shown() } else { (*memory.now().slices).clone() };
+        let expected = if handle.calls().is_interrupted() {
+            memory.now().shown()
+        } else {
+            (*memory.now().slices).clone()
+        };
         assert_eq!(slices, expected, "refused, and yet something changed: {error}");
-        assert_eq!(handle.position().map_or(0, |last| last.get() + 1), memory.len(), "{error}");
+        assert_eq!(handle.log().position().map_or(0, |last| last.get() + 1), memory.len(), "{error}");
         Verdict::Refused
     }
 
@@ -374,7 +377,7 @@ impl Day {
         self.held[at].memory.told(sequence.into(), promise);
         let mut memory = self.held[at].memory.clone();
         self.read("what was acknowledged", |_| memory.learn(handle));
-        memory.told_durable(handle.synced_end().get());
+        memory.told_durable(handle.log().synced_end().get());
         assert_eq!(memory.len(), sequence + 1);
         self.held[at].memory = memory;
     }
@@ -512,14 +515,14 @@ impl Day {
             let id = self.held[at].memory.id;
             let durability = self.durability;
             let session = self.read("open", |_| store.open_session_at(id, &types(), durability));
-            if !session.recovery().interrupted.is_empty() && !session.is_interrupted() {
+            if !session.log().recovery().interrupted.is_empty() && !session.calls().is_interrupted() {
                 // No lock was available, so the session can only be read.
                 continue;
             }
             let mut memory = self.held[at].memory.clone();
             self.read("what is left", |_| memory.check_after(&session, Lost::Process));
             self.held[at] = Held { memory, session: Some(session) };
-            if !self.session(at).is_interrupted() || self.recover(at).is_some() {
+            if !self.session(at).calls().is_interrupted() || self.recover(at).is_some() {
                 return;
             }
             self.held[at].session = None;
@@ -538,7 +541,7 @@ impl Day {
                 Ok(_) => {
                     let promise = self.promised(true);
                     self.acknowledged(at, &session, before, promise);
-                    assert!(!session.is_interrupted());
+                    assert!(!session.calls().is_interrupted());
                     return Some(());
                 }
                 // The start record is read from the log.
@@ -581,8 +584,8 @@ impl Day {
             held.memory.check_after(&session, lost).expect("the disk is sound");
             let audit = self.machine.audit(id).expect("an auditor reads it");
             assert_eq!(audit.records_len(), held.memory.len());
-            if !session.is_interrupted() {
-                assert_eq!(audit.state().unwrap(), session.state().expect("it is read"));
+            if !session.calls().is_interrupted() {
+                assert_eq!(audit.state().unwrap(), session.dynamic().state().expect("it is read"));
             }
             audit.check_seals().expect("each seal is of its segment");
             held.session = Some(session);
@@ -598,7 +601,7 @@ impl Day {
         for one in held {
             let Some(session) = &one.session else { continue };
             let (id, at) = (session.id(), self.held.len());
-            let interrupted = session.is_interrupted();
+            let interrupted = session.calls().is_interrupted();
             self.held.push(one);
             if interrupted {
                 self.recover(at).expect("nothing fails any more");
@@ -608,7 +611,7 @@ impl Day {
             self.close(at);
             let session = store.open_session(id, &types()).expect("it was closed");
             self.held[at].memory.check_after(&session, Lost::Process).expect("the disk is sound");
-            assert!(session.recovery().closed);
+            assert!(session.log().recovery().closed);
         }
     }
 }

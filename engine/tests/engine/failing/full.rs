@@ -100,8 +100,8 @@ fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() 
             // says why.
             assert!(report.success || report.message.contains("no space"), "{}", report.message);
         }
-        assert!(session.open_operations().is_empty() && !session.is_interrupted());
-        assert_eq!(session.log::<ToolInvocations>().unwrap().len(), 5);
+        assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted());
+        assert_eq!(session.log().slice::<ToolInvocations>().unwrap().len(), 5);
         if answer_bytes == 14_000 {
             let back = before.after(&Change::Rollback(0, Box::new(before.clone())));
             assert_eq!(Slices::of(&session).unwrap(), back, "none of them has committed");

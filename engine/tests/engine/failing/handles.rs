@@ -53,8 +53,9 @@ fn a_session_whose_first_record_finds_no_handle_takes_it_later() {
     let parent = store.create(&types()).unwrap();
     parent.dispatch(step(0)).unwrap();
     parent.sync().unwrap();
-    let fork =
-        store.fork(parent.id(), parent.position().unwrap(), &types(), SessionOptions::default()).unwrap();
+    let fork = store
+        .fork(parent.id(), parent.log().position().unwrap(), &types(), SessionOptions::default())
+        .unwrap();
     for (name, session) in [("closed", closed), ("fork", fork)] {
         machine.disk.inject(Fault::NoHandles);
         let refused = session.dispatch(step(1)).expect_err(name);
@@ -75,17 +76,17 @@ fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     write_steps(&session, 30);
     session.dispatch(large_note(1)).unwrap();
     machine.disk.inject(Fault::NoHandles);
-    let synced = session.synced_end();
+    let synced = session.log().synced_end();
     for _ in 0..2 {
         let refused = session.sync().unwrap_err();
         assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
-        assert_eq!(session.synced_end(), synced);
+        assert_eq!(session.log().synced_end(), synced);
     }
     // The record that must be durable when the call returns is written, and reported as not known
     // to be durable.
     match session.snapshot(SnapshotOptions::default()) {
         Err(Error::DurabilityUnknown { sequence, cause }) => {
-            assert_eq!(Some(sequence), session.position());
+            assert_eq!(Some(sequence), session.log().position());
             assert!(matches!(*cause, Error::NoHandle { .. }), "{cause:?}");
         }
         other => panic!("{other:?}"),
@@ -93,11 +94,11 @@ fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     machine.disk.clear_faults();
     session.dispatch(step(31)).unwrap();
     session.sync().unwrap();
-    let (id, slices, position) = (session.id(), Slices::of(&session).unwrap(), session.position());
+    let (id, slices, position) = (session.id(), Slices::of(&session).unwrap(), session.log().position());
     drop((session, store));
     machine.crash(CrashKind::PowerLosingAll);
     let session = machine.open(id, Durability::Boundary).unwrap();
-    assert_eq!((Slices::of(&session).unwrap(), session.position()), (slices, position));
+    assert_eq!((Slices::of(&session).unwrap(), session.log().position()), (slices, position));
 }
 
 /// A resting session opens its file again for the next record, and to close.
@@ -108,12 +109,12 @@ fn a_session_that_rests_and_finds_no_handle_goes_on_later() {
     let session = store.create(&types()).unwrap();
     write_steps(&session, 3);
     assert!(session.rest().unwrap());
-    let (before, position) = (Slices::of(&session).unwrap(), session.position());
+    let (before, position) = (Slices::of(&session).unwrap(), session.log().position());
     machine.disk.inject(Fault::NoHandles);
     for _ in 0..2 {
         let refused = session.dispatch(step(3)).unwrap_err();
         assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
-        assert_eq!((Slices::of(&session).unwrap(), session.position()), (before.clone(), position));
+        assert_eq!((Slices::of(&session).unwrap(), session.log().position()), (before.clone(), position));
     }
     assert!(!session.rest().unwrap());
     machine.disk.clear_faults();

@@ -138,11 +138,11 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
         }
         _ => or_end(store.open_session(life.id, &types())),
     };
-    child::tell("open", session.recovery().interrupted.len());
+    child::tell("open", session.log().recovery().interrupted.len());
     or_end(runner(&session).recover(&ExecuteOptions::default()));
-    child::tell("recovered", session.position().unwrap());
+    child::tell("recovered", session.log().position().unwrap());
     // The position after each deed of this life.
-    let mut ends = vec![session.position().unwrap()];
+    let mut ends = vec![session.log().position().unwrap()];
     for place in life.first..life.first + DEEDS_MAX {
         match deed(life.seed, place) {
             Deed::Change(change) => drop(or_end(change.perform(&session))),
@@ -155,7 +155,7 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
                 or_end(session.close());
                 session = or_end(store.open_session(life.id, &types()));
                 // It is closed unless this life had written nothing before.
-                assert!(session.recovery().closed || session.recovery().interrupted.is_empty());
+                assert!(session.log().recovery().closed || session.log().recovery().interrupted.is_empty());
             }
             Deed::Call(changes, well) => {
                 let runner = runner(&session);
@@ -171,8 +171,8 @@ fn part_of_a_child_that_is_killed_at_any_moment() {
                 }
             }
         }
-        ends.push(session.position().unwrap());
-        child::tell("done", session.position().unwrap());
+        ends.push(session.log().position().unwrap());
+        child::tell("done", session.log().position().unwrap());
     }
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -320,24 +320,24 @@ impl Known {
         if let Some(open) = heard.open {
             assert_eq!(open > 0, self.open, "the child finds what the parent found");
         }
-        let last = session.position().unwrap();
+        let last = session.log().position().unwrap();
         assert!(
             heard.last.is_none_or(|heard| heard <= last.get()),
             "{heard:?}, and there are records to {last}"
         );
         let slices = Slices::of(&session).unwrap();
-        let calls = session.log::<ToolInvocations>().unwrap().len();
+        let calls = session.log().slice::<ToolInvocations>().unwrap().len();
         let possible = self.possible(heard);
         let found = possible.iter().find(|possible| {
             possible.slices == slices
                 && self.calls + possible.calls == calls
-                && possible.open == session.is_interrupted()
+                && possible.open == session.calls().is_interrupted()
         });
         let found = found.unwrap_or_else(|| {
             panic!("{heard:?}: {} are possible, and none has {calls} calls and {slices:?}", possible.len())
         });
-        assert_eq!(session.open_operations().len(), usize::from(found.open));
-        if let (Some(begun), [open]) = (heard.begun, &session.open_operations()[..]) {
+        assert_eq!(session.calls().open_operations().len(), usize::from(found.open));
+        if let (Some(begun), [open]) = (heard.begun, &session.calls().open_operations()[..]) {
             assert_eq!(open.operation, begun);
         }
         let found = found.clone();
@@ -353,6 +353,7 @@ impl Known {
     fn check_records(&mut self, session: &Session) {
         let mut sequence = 0;
         session
+            .log()
             .records(0, u64::MAX, |record| {
                 assert_eq!(record.sequence, sequence, "sequence numbers have no gaps");
                 let (kind, time_us, body) = (record.kind, record.time_us, record.body.to_vec());

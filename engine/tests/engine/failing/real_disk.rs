@@ -78,7 +78,7 @@ impl Model {
     fn check(&self, session: &Session, what: &str) {
         let plan: Vec<StepAdded> = session.view::<Plan>().unwrap().iter().cloned().collect();
         let notes: Vec<Noted> =
-            session.log::<Notes>().unwrap().iter().map(|note| (*note.unwrap()).clone()).collect();
+            session.log().slice::<Notes>().unwrap().iter().map(|note| (*note.unwrap()).clone()).collect();
         let lens = [plan.len(), self.plan.len(), notes.len(), self.notes.len()];
         assert!(plan == self.plan && notes == self.notes, "{what}: found and expected: {lens:?}");
     }
@@ -98,7 +98,7 @@ impl Filled {
 
     /// Writes through a handle until the log has this many bytes, or a call is refused.
     fn write(&mut self, handle: &Session, log_bytes: u64) -> Option<Error> {
-        while self.session.log_bytes() < log_bytes {
+        while self.session.log().bytes() < log_bytes {
             let next = written(self.n);
             match next.dispatch(handle) {
                 Ok(_) => self.model.take(next),
@@ -183,16 +183,16 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         let id = session.id();
         filled.check(&store.open_read_only(id, &types()).unwrap());
         let forked =
-            store.fork(id, session.position().unwrap(), &types(), foldlog::SessionOptions::default());
+            store.fork(id, session.log().position().unwrap(), &types(), foldlog::SessionOptions::default());
         assert!(matches!(forked, Err(Error::Full { .. })), "{way}, {durability:?}: {forked:?}");
-        let position = session.position();
+        let position = session.log().position();
         drop(session);
         filled.session.clone().close().unwrap();
 
         // The session opens on the full disk, can be read, and reports that there is no space.
         let other = store_on(&disk.root(), durability, Arc::clone(storage));
         filled.session = other.open_session(id, &types()).unwrap();
-        assert_eq!(filled.session.position(), position);
+        assert_eq!(filled.session.log().position(), position);
         filled.check(&filled.session);
         let session = filled.session.clone();
         filled.fill(&session);
@@ -204,14 +204,14 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         store.delete(spared).unwrap();
         rest.iter().for_each(|rest| std::fs::remove_file(rest).unwrap());
         let session = filled.session.clone();
-        let log_bytes = session.log_bytes();
+        let log_bytes = session.log().bytes();
         let refused = filled.write(&session, log_bytes + (1 << 19));
         assert!(refused.is_none(), "{way}, {durability:?}: {refused:?}");
         drop(session);
         filled.session.clone().close().unwrap();
         filled.session = other.open_session(id, &types()).unwrap();
         filled.check(&filled.session);
-        assert!(filled.session.recovery().closed);
+        assert!(filled.session.log().recovery().closed);
         let session = filled.session.clone();
         let refused = filled.write(&session, log_bytes + (1 << 19) + 4096);
         assert!(refused.is_none(), "{way}, {durability:?}, opened again: {refused:?}");
@@ -268,11 +268,11 @@ fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_a
         (before..full).for_each(|n| model.take(written(n)));
         model.plan = plan;
         let session = store.open_session(id, &types()).unwrap();
-        assert!(session.is_interrupted() && session.recovery().interrupted.len() == 1);
+        assert!(session.calls().is_interrupted() && session.log().recovery().interrupted.len() == 1);
         model.check(&session, &format!("{durability:?}"));
         let recovered = runner(&session).recover(&ExecuteOptions::default());
         let recovered = recovered.unwrap_or_else(|error| panic!("{durability:?}: {error}"));
-        assert!(recovered.len() == 1 && !session.is_interrupted(), "{durability:?}");
+        assert!(recovered.len() == 1 && !session.calls().is_interrupted(), "{durability:?}");
         session.close().unwrap();
 
         std::fs::remove_file(rest).unwrap();
@@ -281,7 +281,7 @@ fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_a
         assert!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len() <= 1);
         model.check(&session, &format!("{durability:?}"));
         let mut filled = Filled { session: session.clone(), model, n: full };
-        assert!(filled.write(&session, session.log_bytes() + (1 << 18)).is_none());
+        assert!(filled.write(&session, session.log().bytes() + (1 << 18)).is_none());
         session.close().unwrap();
         filled.check(&store.open_session(id, &types()).unwrap());
     }

@@ -63,7 +63,7 @@ fn two_writers_whom_no_lock_keeps_apart_acknowledge_no_number_twice() {
             drop(both);
             machine.disk.clear_faults();
             let session = machine.open(id, level).unwrap();
-            let notes = session.log::<Notes>().unwrap().tail(100).unwrap();
+            let notes = session.log().slice::<Notes>().unwrap().tail(100).unwrap();
             for text in acknowledged.into_values().flatten() {
                 assert!(notes.iter().any(|note| note.text == text), "{level:?}, {turns:?}: {text}");
             }
@@ -111,7 +111,7 @@ fn writers_of_copies_by_hard_links_find_each_other() {
     one.close().unwrap();
     drop(two);
     let session = store("one").open_session(id, &types()).unwrap();
-    let notes = session.log::<Notes>().unwrap().tail(10).unwrap();
+    let notes = session.log().slice::<Notes>().unwrap().tail(10).unwrap();
     assert_eq!(
         notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(),
         ["before", "first", "goes on"]

@@ -221,7 +221,7 @@ fn cut_short(
         let process = Arc::clone(&options.storage);
         let session = Store::open_with("/home/store", options).unwrap().open_session(id, &types());
         let session = session.unwrap_or_else(|error| panic!("{what}: {error}"));
-        if !session.is_interrupted() {
+        if !session.calls().is_interrupted() {
             // The end record was written before the kill.
             assert!(nth > 1, "{what}");
             break;
@@ -234,7 +234,10 @@ fn cut_short(
         match recovered {
             Ok(recovered) => {
                 assert_eq!(recovered.len(), 1, "{what}");
-                assert!(!session.is_interrupted() && session.open_operations().is_empty(), "{what}");
+                assert!(
+                    !session.calls().is_interrupted() && session.calls().open_operations().is_empty(),
+                    "{what}"
+                );
                 assert_eq!(session.view::<Plan>().unwrap().len(), 5, "{what}");
                 break;
             }
@@ -345,7 +348,7 @@ fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
         let process = Mortal::born(Some(BOOT));
         let store = store_on(Arc::new(process.clone()), &disk.root(), durability);
         let session = store.open_session(id, &types()).unwrap();
-        assert!(session.is_interrupted());
+        assert!(session.calls().is_interrupted());
         let recovered = runner(&session).recover(&ExecuteOptions::default());
         let recovered = recovered.unwrap_or_else(|error| panic!("{durability:?}: {error}"));
         assert_eq!((recovered.len(), session.view::<Plan>().unwrap().len()), (1, 50), "{durability:?}");

@@ -45,7 +45,7 @@ fn after_a_failed_sync_the_record_is_unknown_the_session_poisoned_and_nothing_ac
         assert_poisoned(&session, "injected");
         assert!(session.clone().close().is_err(), "closing does not hide it");
         // Reads still succeed.
-        assert!(Slices::of(&session).is_ok() && session.state_at(0).is_ok());
+        assert!(Slices::of(&session).is_ok() && session.dynamic().state_at(0).is_ok());
         machine.crash(lost);
         let session = machine.open(id, Durability::Every).unwrap();
         let left = count(&session);
@@ -179,7 +179,7 @@ fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
         }
         drop(session);
         let session = machine.open(id, Durability::Every).unwrap();
-        assert_eq!(session.log::<Notes>().unwrap().len(), 6, "{op:?} {nth}");
+        assert_eq!(session.log().slice::<Notes>().unwrap().len(), 6, "{op:?} {nth}");
         write_steps(&session, 1);
     }
     assert!(poisoned > 20, "{poisoned}");

@@ -83,7 +83,7 @@ impl Table {
         let plan: Vec<String> =
             session.view::<Plan>().unwrap().iter().map(|step| step.title.clone()).collect();
         assert_eq!(self.titles(), plan);
-        assert_eq!(self.notes as u64, session.log::<Notes>().unwrap().len());
+        assert_eq!(self.notes as u64, session.log().slice::<Notes>().unwrap().len());
     }
 }
 
@@ -107,7 +107,7 @@ fn a_model_that_is_stopped_anywhere_goes_on_behind_what_it_took() {
     }
     let mut model = Table::default();
     for taken in [1, 100, 255, 256, 257, usize::MAX] {
-        let mut feed = session.events_from(model.next).unwrap();
+        let mut feed = session.log().events_from(model.next).unwrap();
         for _ in 0..taken {
             let Some(fed) = feed.try_next().unwrap() else { break };
             model.take(&fed);
@@ -118,7 +118,7 @@ fn a_model_that_is_stopped_anywhere_goes_on_behind_what_it_took() {
     }
     model.is_of(&session);
     // There is nothing yet after the end.
-    let mut feed = session.events_from(model.next).unwrap();
+    let mut feed = session.log().events_from(model.next).unwrap();
     assert!(feed.try_next().unwrap().is_none());
     add(&session, "new");
     model.catch_up(&mut feed);
@@ -137,12 +137,12 @@ fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
     let disk = MemoryStorage::new();
     let session = store(&disk).create(&types()).unwrap();
     let mut models = vec![Table::default()];
-    let mut feed = session.events_from(0).unwrap();
+    let mut feed = session.log().events_from(0).unwrap();
     let mut live = Table::default();
     let mut positions = Vec::new();
     for step in 0..40_u64 {
         add(&session, &format!("step {step}"));
-        positions.push(session.position().unwrap());
+        positions.push(session.log().position().unwrap());
         if step % 3 == 2 {
             // Various positions, some of them abandoned, all deterministic.
             session.rollback_to(positions[(step * 7 % positions.len() as u64) as usize]).unwrap();
@@ -151,13 +151,13 @@ fn a_model_follows_rollbacks_forth_and_back_from_wherever_it_stands() {
         live.is_of(&session);
         // A feed that is restarted at each moment after its last event.
         let mut anew = models.last().unwrap().clone();
-        anew.catch_up(&mut session.events_from(anew.next).unwrap());
+        anew.catch_up(&mut session.log().events_from(anew.next).unwrap());
         anew.is_of(&session);
         assert_eq!(anew, live);
         models.push(anew);
     }
     for mut behind in models {
-        behind.catch_up(&mut session.events_from(behind.next).unwrap());
+        behind.catch_up(&mut session.log().events_from(behind.next).unwrap());
         behind.is_of(&session);
         assert_eq!(behind, live);
     }
@@ -182,7 +182,7 @@ fn a_model_sees_each_event_once_while_threads_write() {
                 model
             }
         };
-        let inside = scope.spawn(follow(session.events_from(0).unwrap()));
+        let inside = scope.spawn(follow(session.log().events_from(0).unwrap()));
         let outside = scope.spawn(follow(EventFeed::open(session.dir(), 0).unwrap()));
         (inside.join().unwrap(), outside.join().unwrap())
     });
@@ -194,7 +194,7 @@ fn a_model_sees_each_event_once_while_threads_write() {
 fn a_feed_waits_for_what_comes_and_ends_with_its_session() {
     let disk = MemoryStorage::new();
     let session = store(&disk).create(&types()).unwrap();
-    let mut feed = session.events_from(0).unwrap();
+    let mut feed = session.log().events_from(0).unwrap();
     assert!(feed.next_within(Duration::ZERO).unwrap().is_none());
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
@@ -218,7 +218,7 @@ fn a_stream_of_events_holds_no_thread_and_ends_with_its_session() {
     let disk = MemoryStorage::new();
     let session = store(&disk).create(&types()).unwrap();
     let (inside, outside) = (
-        session.events_from(0).unwrap(),
+        session.log().events_from(0).unwrap(),
         EventFeed::open_on(Arc::new(disk.clone()), session.dir(), 0).unwrap(),
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -227,7 +227,7 @@ fn what_is_being_written_is_not_yet_there() {
                 start = end;
             }
         }
-        assert_eq!(next, session.position().unwrap() + 1);
+        assert_eq!(next, session.log().position().unwrap() + 1);
     }
 }
 
@@ -335,7 +335,7 @@ fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
     let before = Machine::default();
     let session = before.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, 3);
-    let (id, kept) = (session.id(), session.position().unwrap() + 1);
+    let (id, kept) = (session.id(), session.log().position().unwrap() + 1);
     session.close().unwrap();
     let life = |first: u64, steps: u64| {
         let machine = before.copied(BOOT);

@@ -223,7 +223,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
         let session = machine.process(Durability::Boundary).create(&types()).unwrap();
         let id = session.id();
         write_steps(&session, 20);
-        let last = session.position().unwrap();
+        let last = session.log().position().unwrap();
         session.close().unwrap();
         let ahead = machine.dir(id).join(format!("{:010}.seg", machine.segments(id).len()));
         machine.disk.write_file(&ahead, [0; 4096]).unwrap();

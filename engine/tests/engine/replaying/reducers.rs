@@ -190,14 +190,15 @@ fn history(disk: &MemoryStorage) -> (Session, Vec<u64>) {
     let fork = store.fork(id, 63, &types(None), options).unwrap();
     measure(&fork, 60..86);
     let mut events = Vec::new();
-    fork.records(0, u64::MAX, |record| {
-        // An event contains its id and its payload.
-        if record.kind == foldlog::RecordKind::Dispatch && record.body.get(1..3) == Some(b"\xa1e") {
-            events.push(record.sequence.get());
-        }
-        Ok(())
-    })
-    .unwrap();
+    fork.log()
+        .records(0, u64::MAX, |record| {
+            // An event contains its id and its payload.
+            if record.kind == foldlog::RecordKind::Dispatch && record.body.get(1..3) == Some(b"\xa1e") {
+                events.push(record.sequence.get());
+            }
+            Ok(())
+        })
+        .unwrap();
     (fork, events)
 }
 

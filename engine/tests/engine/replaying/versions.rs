@@ -241,8 +241,9 @@ fn events_that_a_host_does_not_know_are_kept_byte_for_byte() {
     let session = old_store(directory.path(), &["one"]).pop().unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
-    let (before, items) =
-        (bodies(&dir), |session: &Session| session.state().unwrap().slices["forgotten"].items.clone());
+    let (before, items) = (bodies(&dir), |session: &Session| {
+        session.dynamic().state().unwrap().slices["forgotten"].items.clone()
+    });
     assert_eq!(before.len(), 1);
 
     // The current host opens, writes, rolls back, forks and exports the session.
@@ -250,12 +251,12 @@ fn events_that_a_host_does_not_know_are_kept_byte_for_byte() {
     let session = store.open_session(id, &types()).unwrap();
     let kept = items(&session);
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.rollback_to(position - 1).unwrap();
     assert_eq!(items(&session), kept);
     let fork = store.fork(id, position, &types(), Default::default()).unwrap();
     assert_eq!(items(&fork), kept);
-    let export = Export::from_json(&session.export().unwrap().to_json().unwrap()).unwrap();
+    let export = Export::from_json(&session.log().export().unwrap().to_json().unwrap()).unwrap();
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     let import = store.import(&export, &types(), options).unwrap();
     let stored = |session: &Session| items(session).into_iter().map(|item| item.bytes).collect::<Vec<_>>();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use super::{home, kinds, step, stored, titles};
 
 fn values(session: &foldlog::Session, slice: &str) -> Vec<serde_json::Value> {
-    session.view_values(slice).unwrap().iter().map(|item| item.to_json().unwrap()).collect()
+    session.dynamic().view(slice).unwrap().iter().map(|item| item.to_json().unwrap()).collect()
 }
 
 /// A mistyped name created a slice of its own, which was never read.
@@ -29,19 +29,19 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         .unwrap();
     let home = super::home_with(|options| options.undeclared_events = UndeclaredEvents::Refuse);
     let session = home.store.create(&types).unwrap();
-    session.dispatch_value("card.moved", json!({"id": 1})).unwrap();
-    session.dispatch_value("swept", Value::Nil).unwrap();
-    let before = session.position();
+    session.dynamic().dispatch("card.moved", json!({"id": 1})).unwrap();
+    session.dynamic().dispatch("swept", Value::Nil).unwrap();
+    let before = session.log().position();
     for (name, nearest) in
         [("card.move", "card.moved"), ("crad.moved", "card.moved"), ("", "swept"), ("wept", "swept")]
     {
-        let refused = session.dispatch_value(name, json!({"id": 2})).unwrap_err();
+        let refused = session.dynamic().dispatch(name, json!({"id": 2})).unwrap_err();
         let Error::UndeclaredEvent { event, nearest: found } = &refused else { panic!("{refused:?}") };
         assert_eq!((event.as_str(), found.as_deref()), (name, Some(nearest)));
         let said = format!("event `{name}` is not declared: did you mean `{nearest}`?");
         assert_eq!(refused.to_string(), said);
     }
-    assert_eq!(session.position(), before, "nothing is recorded");
+    assert_eq!(session.log().position(), before, "nothing is recorded");
     // A Rust type declares nothing either: without a reducer its events went to a slice that was
     // never read.
     let refused = session.dispatch(step("typed")).unwrap_err();
@@ -49,18 +49,18 @@ fn names_that_nobody_declared_are_refused_where_the_host_asks_for_it() {
         matches!(&refused, Error::UndeclaredEvent { event, .. } if event == "plan.step_added"),
         "{refused:?}"
     );
-    assert_eq!(session.position(), before, "nothing is recorded");
+    assert_eq!(session.log().position(), before, "nothing is recorded");
     let typed = home.store.create(&foldlog_test_support::host::types()).unwrap();
     typed.dispatch(step("declared")).unwrap();
     assert!(matches!(typed.dispatch(Undeclared { value: 1 }), Err(Error::UndeclaredEvent { .. })));
     let nothing = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
-    let refused = nothing.dispatch_value("card.moved", json!({})).unwrap_err();
+    let refused = nothing.dynamic().dispatch("card.moved", json!({})).unwrap_err();
     assert_eq!(refused.to_string(), "event `card.moved` is not declared: no event is declared");
 
     // By default, a host needs no declarations.
     let home = super::home();
     let session = home.store.create(&types).unwrap();
-    session.dispatch_value("card.move", json!({"id": 1})).unwrap();
+    session.dynamic().dispatch("card.move", json!({"id": 1})).unwrap();
     assert_eq!(values(&session, "card.move"), [json!({"id": 1})]);
 }
 
@@ -92,32 +92,32 @@ fn a_host_that_knows_no_types_declares_them_by_name_and_finds_them_again() {
     let types = builder.build().unwrap();
     let session = home.store.create(&types).unwrap();
     let moved =
-        |id: u64, to: &str| session.dispatch_value("card.moved", json!({"card": {"id": id}, "to": to}));
+        |id: u64, to: &str| session.dynamic().dispatch("card.moved", json!({"card": {"id": id}, "to": to}));
     moved(1, "todo").unwrap();
     moved(2, "todo").unwrap();
     moved(1, "done").unwrap();
     let snapshot = session.snapshot(Default::default()).unwrap();
-    session.dispatch_value("card.dropped", json!({"card": {"id": 2}})).unwrap();
+    session.dynamic().dispatch("card.dropped", json!({"card": {"id": 2}})).unwrap();
     assert_eq!(values(&session, "cards"), [json!({"card": {"id": 1}, "to": "done"})]);
-    session.dispatch_value("swept", Value::Nil).unwrap();
-    assert!(session.view_values("cards").unwrap().is_empty());
+    session.dynamic().dispatch("swept", Value::Nil).unwrap();
+    assert!(session.dynamic().view("cards").unwrap().is_empty());
     session.rollback(&snapshot).unwrap();
     let session = home.reopened(session, &types);
-    let cards = session.view_values("cards").unwrap();
+    let cards = session.dynamic().view("cards").unwrap();
     let found = cards.find_value(&Value::from(2_u64)).unwrap().unwrap();
     assert_eq!(found.get("to"), Some(&Value::from("todo")));
     assert_eq!(cards.find_value(&Value::from(7_u64)).unwrap(), None);
     assert_eq!(values(&session, "last"), [json!({"card": {"id": 1}, "to": "done"})]);
-    let history = session.log_values("history").unwrap();
+    let history = session.dynamic().log("history").unwrap();
     assert_eq!(history.len(), 3);
     assert_eq!(history.get(1).unwrap().unwrap().get("to"), Some(&Value::from("todo")));
-    let before = session.position();
-    let error = session.dispatch_value("card.moved", json!({"to": "nowhere"})).unwrap_err();
+    let before = session.log().position();
+    let error = session.dynamic().dispatch("card.moved", json!({"to": "nowhere"})).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the reducer of `cards` refused `card.moved`: the event contains no value at `card.id`"
     );
-    assert_eq!(session.position(), before, "nothing is recorded");
+    assert_eq!(session.log().position(), before, "nothing is recorded");
 }
 
 #[test]
@@ -126,13 +126,15 @@ fn a_value_of_a_declared_event_is_recorded_as_its_type_would_be_and_one_of_anoth
     let (typed, named) = (home.session(), home.session());
     typed.dispatch(step("read")).unwrap();
     // The fields in another order, as JSON may have them.
-    named.dispatch_value("plan.step_added", json!({"part": 0, "title": "read"})).unwrap();
-    let bytes = |session: &foldlog::Session| session.state().unwrap().slices["plan"].items[0].bytes.clone();
+    named.dynamic().dispatch("plan.step_added", json!({"part": 0, "title": "read"})).unwrap();
+    let bytes =
+        |session: &foldlog::Session| session.dynamic().state().unwrap().slices["plan"].items[0].bytes.clone();
     assert_eq!(bytes(&typed), bytes(&named));
     assert_eq!(titles::<Plan>(&named), ["read"]);
     assert_eq!(values(&named, "plan"), [json!({"title": "read", "part": 0})]);
-    let refused =
-        |value: serde_json::Value| named.dispatch_value("plan.step_added", value).unwrap_err().to_string();
+    let refused = |value: serde_json::Value| {
+        named.dynamic().dispatch("plan.step_added", value).unwrap_err().to_string()
+    };
     assert!(refused(json!({"title": "read"})).contains("missing field `part`"));
     assert!(refused(json!({"title": "read", "part": 0, "due": 1})).contains("its type has no field due"));
     assert!(refused(json!([])).contains("plan.step_added"));
@@ -149,24 +151,27 @@ fn a_log_opens_whichever_way_the_host_declares_its_names() {
     session.dispatch(Undeclared { value: 7 }).unwrap();
     // An undeclared event is stored as its type here, and still shown as a value.
     assert_eq!(values(&session, "undeclared"), [json!({"value": 7})]);
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     let session = home.reopened(session, &named_host::types());
-    assert_eq!(session.state().unwrap(), state);
+    assert_eq!(session.dynamic().state().unwrap(), state);
     assert_eq!(values(&session, "draft"), [json!("a line")]);
-    session.dispatch_value("plan.step_added", value(&step("two"))).unwrap();
-    session.dispatch_value("undeclared", json!({"value": 8})).unwrap();
-    let state = session.state().unwrap();
+    session.dynamic().dispatch("plan.step_added", value(&step("two"))).unwrap();
+    session.dynamic().dispatch("undeclared", json!({"value": 8})).unwrap();
+    let state = session.dynamic().state().unwrap();
     assert_eq!(kinds(&session).iter().filter(|kind| *kind == "declare").count(), 4, "none was needed again");
     let session = home.reopened(session, &types());
-    assert_eq!(session.state().unwrap(), state);
+    assert_eq!(session.dynamic().state().unwrap(), state);
     assert_eq!(titles::<Plan>(&session), ["one", "two"]);
     let undeclared = session.view::<EventSlice<Undeclared>>().unwrap();
     assert_eq!(undeclared.iter().map(|event| event.value).collect::<Vec<_>>(), [7, 8]);
     // A value next to an event, in the process that knows its type.
     session.dispatch(Undeclared { value: 9 }).unwrap();
-    session.dispatch_value("undeclared", json!({"value": 10})).unwrap();
+    session.dynamic().dispatch("undeclared", json!({"value": 10})).unwrap();
     assert_eq!(session.view::<EventSlice<Undeclared>>().unwrap().len(), 4);
-    assert_eq!(session.latest_value("undeclared").unwrap().unwrap().get("value"), Some(&Value::from(10_u64)));
+    assert_eq!(
+        session.dynamic().latest("undeclared").unwrap().unwrap().get("value"),
+        Some(&Value::from(10_u64))
+    );
 }
 
 /// Items of an event declared at run time without a slice were shown as recorded, whatever their
@@ -182,18 +187,18 @@ fn the_items_of_an_event_without_a_slice_are_of_its_version() {
     };
     let home = home();
     let session = home.store.create(&types(1)).unwrap();
-    session.dispatch_value("found", 2_u64).unwrap();
+    session.dynamic().dispatch("found", 2_u64).unwrap();
     let session = home.reopened(session, &types(2));
     assert_eq!(values(&session, "found"), [json!(200)], "recorded in metres, and shown in centimetres");
-    session.dispatch_value("found", 150_u64).unwrap();
+    session.dynamic().dispatch("found", 150_u64).unwrap();
     assert_eq!(values(&session, "found"), [json!(200), json!(150)]);
-    session.seed_values("found", vec![Value::from(30_u64)]).unwrap();
+    session.dynamic().seed("found", vec![Value::from(30_u64)]).unwrap();
     let session = home.reopened(session, &types(2));
     assert_eq!(values(&session, "found"), [json!(30)]);
-    assert_eq!(session.latest_value("found").unwrap().as_deref(), Some(&Value::from(30_u64)));
+    assert_eq!(session.dynamic().latest("found").unwrap().as_deref(), Some(&Value::from(30_u64)));
     // A host that does not know the event keeps the version that the log knows.
     let session = home.reopened(session, &SessionTypes::builder().build().unwrap());
-    session.seed_values("found", vec![Value::from(40_u64)]).unwrap();
+    session.dynamic().seed("found", vec![Value::from(40_u64)]).unwrap();
     let session = home.reopened(session, &types(2));
     assert_eq!(values(&session, "found"), [json!(40)]);
 }
@@ -212,12 +217,15 @@ fn a_value_is_recorded_at_the_version_that_the_log_knows_by_now() {
     }
     let home = home();
     let session = home.store.create(&SessionTypes::builder().build().unwrap()).unwrap();
-    session.dispatch_value("undeclared", json!({"value": 1})).unwrap();
-    session.dispatch_value("undeclared", json!({"value": 2})).unwrap();
+    session.dynamic().dispatch("undeclared", json!({"value": 1})).unwrap();
+    session.dynamic().dispatch("undeclared", json!({"value": 2})).unwrap();
     session.dispatch(Undeclared { value: 3 }).unwrap();
-    session.dispatch_value("undeclared", json!({"value": 4})).unwrap();
-    let versions: Vec<u32> =
-        session.state().unwrap().slices["undeclared"].items.iter().map(|item| item.version).collect();
+    session.dynamic().dispatch("undeclared", json!({"value": 4})).unwrap();
+    let versions: Vec<u32> = session.dynamic().state().unwrap().slices["undeclared"]
+        .items
+        .iter()
+        .map(|item| item.version)
+        .collect();
     assert_eq!(versions, [1, 1, 2, 2]);
 }
 
@@ -229,8 +237,8 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
         step().append("plan").replace("current_step").upsert("step_of_part", "part").append("preview"),
     );
     let session = home().store.create(&same.build().unwrap()).unwrap();
-    session.dispatch_value("noted", json!({"text": "held as its type"})).unwrap();
-    assert_eq!(session.log::<Notes>().unwrap().get(0).unwrap().unwrap().text, "held as its type");
+    session.dynamic().dispatch("noted", json!({"text": "held as its type"})).unwrap();
+    assert_eq!(session.log().slice::<Notes>().unwrap().get(0).unwrap().unwrap().text, "held as its type");
 
     let error = refused(builder().dynamic_slice("plan", Policy::Log));
     assert_eq!(error, "slice `plan` is declared as log, but was first declared as state");
@@ -309,7 +317,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
         .store
         .create(&log().dynamic_event(DynamicEvent::new("e").append("log")).build().unwrap())
         .unwrap();
-    session.dispatch_value("e", json!(1)).unwrap();
+    session.dynamic().dispatch("e", json!(1)).unwrap();
     let id = session.id();
     session.close().unwrap();
     let other = SessionTypes::builder()
@@ -321,7 +329,7 @@ fn declarations_of_one_name_agree_or_are_refused_with_what_both_say() {
     let error = home.store.open_session(id, &none).unwrap_err();
     assert!(error.to_string().contains("`retired`"), "{error}");
     let retired = SessionTypes::builder().retired("e", "log").build().unwrap();
-    assert_eq!(home.store.open_session(id, &retired).unwrap().log_values("log").unwrap().len(), 1);
+    assert_eq!(home.store.open_session(id, &retired).unwrap().dynamic().log("log").unwrap().len(), 1);
 }
 
 #[test]
@@ -337,9 +345,9 @@ fn older_recordings_are_brought_up_to_date_and_newer_ones_are_refused() {
         chat.dynamic_event(event).build().unwrap()
     };
     let session = home.store.create(&types(1)).unwrap();
-    session.dispatch_value("said", "hello").unwrap();
+    session.dynamic().dispatch("said", "hello").unwrap();
     let session = home.reopened(session, &types(2));
-    session.dispatch_value("said", json!({"text": "bye"})).unwrap();
+    session.dynamic().dispatch("said", json!({"text": "bye"})).unwrap();
     assert_eq!(values(&session, "chat"), [json!({"text": "hello"}), json!({"text": "bye"})]);
     assert_eq!(stored(&session, "chat")[0], json!("hello"), "what is recorded stays");
     let id = session.id();
@@ -363,17 +371,17 @@ fn values_keep_what_json_lacks_and_what_no_record_can_hold_is_refused() {
         (Value::from("x"), Value::Ext(-5, vec![1])),
         (Value::from("n"), Value::F64(f64::INFINITY)),
     ]);
-    session.dispatch_value("e", odd.clone()).unwrap();
-    session.dispatch_value("e", "x".repeat(2_000_000)).unwrap();
+    session.dynamic().dispatch("e", odd.clone()).unwrap();
+    session.dynamic().dispatch("e", "x".repeat(2_000_000)).unwrap();
     let session = home.reopened(session, &types);
-    let items = session.view_values("s").unwrap();
+    let items = session.dynamic().view("s").unwrap();
     assert_eq!(items.get(0), Some(&odd));
     assert_eq!(items.get(1).and_then(Value::as_str).map(str::len), Some(2_000_000));
     let deep = (0..500).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
-    assert!(matches!(session.dispatch_value("e", deep), Err(Error::Encode { .. })));
-    assert!(matches!(session.dispatch_value("e", Value::Ext(1, vec![0; 40])), Err(Error::Encode { .. })));
-    assert!(matches!(session.view_values("nowhere"), Err(Error::NoSuchSlice { .. })));
-    assert!(matches!(session.log_values("s"), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.dynamic().dispatch("e", deep), Err(Error::Encode { .. })));
+    assert!(matches!(session.dynamic().dispatch("e", Value::Ext(1, vec![0; 40])), Err(Error::Encode { .. })));
+    assert!(matches!(session.dynamic().view("nowhere"), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.dynamic().log("s"), Err(Error::NoSuchSlice { .. })));
 }
 
 /// A Rust type with the name of an event that is declared at run time.
@@ -391,11 +399,11 @@ fn subscribers_are_told_of_values_and_one_name_has_one_type() {
     let session = home().store.create(&types).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
-    session.subscribe(move |told: &RecordNotification| {
+    session.log().subscribe(move |told: &RecordNotification| {
         hears.lock().unwrap().extend(told.event_value().cloned());
     });
-    session.dispatch_value("e", 7_u64).unwrap();
-    session.dispatch_value("unknown", "x").unwrap();
+    session.dynamic().dispatch("e", 7_u64).unwrap();
+    session.dynamic().dispatch("unknown", "x").unwrap();
     assert_eq!(*heard.lock().unwrap(), [Value::from(7_u64), Value::from("x")]);
     let error = session.dispatch(Typed(7)).unwrap_err().to_string();
     assert!(

@@ -177,6 +177,6 @@ fn a_binding_made_later_counts_from_there_on() {
     assert_eq!(titles::<Plan>(&session), ["bound"]);
     let own = session.view::<foldlog::EventSlice<StepAdded>>().unwrap();
     assert_eq!(own.iter().map(|step| step.title.as_str()).collect::<Vec<_>>(), ["alone"]);
-    let live = session.state().unwrap();
-    assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
+    let live = session.dynamic().state().unwrap();
+    assert_eq!(home.reopened(session, &types()).dynamic().state().unwrap(), live);
 }

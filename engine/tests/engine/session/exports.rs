@@ -250,13 +250,13 @@ fn animal() -> impl Strategy<Value = Animal> {
 fn found(session: &Session) -> Vec<Vec<u8>> {
     let bytes = |animal: &Animal| foldlog_codec::msgpack::to_vec(animal).unwrap();
     let mut found: Vec<_> = session.view::<Kept>().unwrap().iter().map(bytes).collect();
-    found.extend(session.log::<Seen>().unwrap().iter().map(|animal| bytes(&animal.unwrap())));
+    found.extend(session.log().slice::<Seen>().unwrap().iter().map(|animal| bytes(&animal.unwrap())));
     found
 }
 
 /// Returns the bytes of the items of each slice, without the records that inserted them.
 fn items(session: &Session) -> BTreeMap<String, Vec<Vec<u8>>> {
-    let slices = session.state().unwrap().slices;
+    let slices = session.dynamic().state().unwrap().slices;
     let bytes = |slice: foldlog::SliceState| slice.items.iter().map(|item| item.bytes.to_vec()).collect();
     slices.into_iter().map(|(name, slice)| (name, bytes(slice))).collect()
 }
@@ -274,7 +274,7 @@ proptest! {
         let id = session.id();
         session.close().unwrap();
         let opened = home.open_session(id, &types()).unwrap();
-        let json = opened.export().unwrap().to_json().unwrap();
+        let json = opened.log().export().unwrap().to_json().unwrap();
         let mut written = Vec::new();
         let policies = [Policy::State, Policy::Log].into();
         let reader = home.read_log(id).unwrap();
@@ -331,7 +331,7 @@ fn the_json_of_another_program_is_read_as_serde_reads_json() {
     assert_eq!(entry.counts, BTreeMap::from([(7, 1)]));
     assert_eq!(entry.fields["a"].get("$bytes").and_then(Value::as_str), Some("of another program"));
     // Its session's own export states that values are exact, and means the same.
-    let own = imported.export().unwrap().to_json().unwrap();
+    let own = imported.log().export().unwrap().to_json().unwrap();
     let again = store().import(&Export::from_json(&own).unwrap(), &types, ImportOptions::default()).unwrap();
     assert_eq!(items(&again), items(&imported));
 

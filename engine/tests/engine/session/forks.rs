@@ -23,8 +23,8 @@ fn what_either_writes_later_never_reaches_the_other() {
     let fork = home.store.fork(parent.id(), at, &types(), options).unwrap();
 
     assert_eq!(titles::<Plan>(&fork), ["shared"]);
-    assert_eq!(fork.log::<Notes>().unwrap().len(), 1);
-    assert_eq!(fork.position(), Some(at + 1), "its own first record follows what it shares");
+    assert_eq!(fork.log().slice::<Notes>().unwrap().len(), 1);
+    assert_eq!(fork.log().position(), Some(at + 1), "its own first record follows what it shares");
     match fork.parent() {
         Some(Parent::Fork { session, position, .. }) => assert_eq!((session, position), (parent.id(), at)),
         other => panic!("{other:?}"),
@@ -89,7 +89,7 @@ fn a_fork_that_stores_a_payload_of_its_parent_again_leaves_the_parents_file_alon
     assert_eq!(file(fork.dir()), own, "what this process has written is written once more");
     let id = fork.id();
     fork.close().unwrap();
-    assert_eq!(store.open_session(id, &types()).unwrap().log::<Notes>().unwrap().len(), 5);
+    assert_eq!(store.open_session(id, &types()).unwrap().log().slice::<Notes>().unwrap().len(), 5);
 }
 
 /// If the parent is itself a fork and the position is older than both, the shared records all
@@ -99,9 +99,9 @@ fn a_fork_of_a_fork_may_share_only_the_eldest_ones_records() {
     let home = home();
     let eldest = home.session();
     eldest.dispatch(step("eldest")).unwrap();
-    let old = eldest.position().unwrap();
+    let old = eldest.log().position().unwrap();
     eldest.dispatch(step("later")).unwrap();
-    let last = eldest.position().unwrap();
+    let last = eldest.log().position().unwrap();
     let middle = home.store.fork(eldest.id(), last, &types(), SessionOptions::default()).unwrap();
     middle.dispatch(step("middle")).unwrap();
 
@@ -117,7 +117,7 @@ fn a_fork_of_a_fork_may_share_only_the_eldest_ones_records() {
         assert_eq!(titles::<Plan>(&young), [shared, vec!["young"]].concat(), "forked at {at}");
         assert_eq!(young.parent().unwrap().session(), middle.id());
     }
-    let own = middle.position().unwrap();
+    let own = middle.log().position().unwrap();
     let young = home.store.fork(middle.id(), own, &types(), SessionOptions::default()).unwrap();
     let youngest = home.store.fork(young.id(), own, &types(), SessionOptions::default()).unwrap();
     assert_eq!(titles::<Plan>(&youngest), ["eldest", "later", "middle"]);
@@ -128,16 +128,16 @@ fn a_fork_may_take_up_what_was_abandoned() {
     let home = home();
     let session = home.session();
     session.dispatch(step("kept")).unwrap();
-    let kept = session.position().unwrap();
+    let kept = session.log().position().unwrap();
     session.dispatch(step("given up")).unwrap();
-    let abandoned = session.position().unwrap();
+    let abandoned = session.log().position().unwrap();
     session.rollback_to(kept).unwrap();
     let fork = home.store.fork(session.id(), abandoned, &types(), SessionOptions::default()).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["kept", "given up"]);
     // A rollback to after the parent's rollback, which the fork does not share, works too.
     fork.rollback_to(kept).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["kept"]);
-    let after = session.position().unwrap();
+    let after = session.log().position().unwrap();
     let error = home.store.fork(session.id(), after + 1, &types(), SessionOptions::default()).unwrap_err();
     assert!(matches!(error, Error::NoSuchPosition { last: Some(last), .. } if last == after));
 }
@@ -154,7 +154,7 @@ fn a_record_draws_from_the_seed_of_the_session_that_wrote_it_first() {
     };
     let parent = home.store.create_with(&types(), seeded(1)).unwrap();
     parent.dispatch(line(0, "drawn:")).unwrap();
-    let at = parent.position().unwrap();
+    let at = parent.log().position().unwrap();
     let fork = |seed| home.store.fork(parent.id(), at, &types(), seeded(seed)).unwrap();
     let (same, other, again) = (fork(1), fork(2), fork(2));
     let (drawn_same, drawn_other) = (draws(&same), draws(&other));
@@ -175,7 +175,7 @@ fn large_payloads_come_along() {
     let home = home_with(|options| options.object_bytes_min = 100);
     let session = home.session();
     session.dispatch(step(&"x".repeat(1000))).unwrap();
-    let at = session.position().unwrap();
+    let at = session.log().position().unwrap();
     let fork = home.store.fork(session.id(), at, &types(), SessionOptions::default()).unwrap();
     let id = session.id();
     session.close().unwrap();

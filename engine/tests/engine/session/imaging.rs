@@ -38,18 +38,18 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     let mut longest = 0;
     for life in 0..LIVES {
         let session = store.open_session(id, &types()).unwrap();
-        let report = session.recovery();
+        let report = session.log().recovery();
         assert!(report.closed);
         longest = longest.max(report.records - report.from_image.map_or(0, u64::from));
         for _ in 0..40 {
             session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
         }
-        let kept = session.position().unwrap() - 39;
+        let kept = session.log().position().unwrap() - 39;
         session.rollback_to(kept).unwrap();
         session.close().unwrap();
     }
     let session = store.open_session(id, &types()).unwrap();
-    let (records, log_bytes) = (session.recovery().records, session.log_bytes());
+    let (records, log_bytes) = (session.log().recovery().records, session.log().bytes());
     // Twice what makes an image due: that is checked when the log is closed or a segment ends.
     assert!(longest < records / 4, "up to {longest} of {records} records were folded");
     assert!(log_bytes > 600_000, "{log_bytes} bytes");
@@ -75,11 +75,11 @@ fn a_rollback_to_before_an_image_makes_the_next_one_due() {
     session.close().unwrap();
     for to in [100_u64, 20] {
         let session = store.open_session(id, &types()).unwrap();
-        assert!(session.recovery().from_image.is_some());
+        assert!(session.log().recovery().from_image.is_some());
         session.rollback_to(to).unwrap();
         session.dispatch(step("behind")).unwrap();
         session.close().unwrap();
-        let report = store.open_session(id, &types()).unwrap().recovery().clone();
+        let report = store.open_session(id, &types()).unwrap().log().recovery().clone();
         assert_eq!(report.from_image.map(u64::from), Some(report.records), "{to}");
     }
 }
@@ -117,20 +117,20 @@ fn a_session_that_is_killed_time_and_again_gets_its_images() {
     let mut longest = 0;
     for life in 0..LIVES {
         let session = process(life, BackgroundSync::Thread).open_session(id, &types()).unwrap();
-        let report = session.recovery();
+        let report = session.log().recovery();
         assert_eq!(report.closed, life == 0);
         longest = longest.max(report.records - report.from_image.map_or(0, u64::from));
         for _ in 0..40 {
             session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
         }
-        let kept = session.position().unwrap() - 39;
+        let kept = session.log().position().unwrap() - 39;
         session.rollback_to(kept).unwrap();
         disk.crash(CrashKind::Process);
         *killed.0.lock().unwrap() = life + 1;
         killed.1.notify_all();
     }
     let records =
-        process(LIVES, BackgroundSync::Inline).open_session(id, &types()).unwrap().recovery().records;
+        process(LIVES, BackgroundSync::Inline).open_session(id, &types()).unwrap().log().recovery().records;
     let images = disk.list(&Path::new("/store/sessions").join(id.to_string()).join("snapshots")).unwrap();
     // Each image that a kill interrupted was left under a temporary name.
     assert!(images.len() <= 3, "{images:?}");
@@ -164,11 +164,11 @@ fn what_crashes_left_is_walked_by_one_opening_and_not_by_each() {
             session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
         }
         // STATE stays small, so that images stay due.
-        session.rollback_to(session.position().unwrap() - 39).unwrap();
+        session.rollback_to(session.log().position().unwrap() - 39).unwrap();
         disk.crash(CrashKind::Process);
     }
     disk.take_trace();
-    let report = process().open_session(id, &types()).unwrap().recovery().clone();
+    let report = process().open_session(id, &types()).unwrap().log().recovery().clone();
     assert!(report.from_image.is_some());
     let mut reads = BTreeMap::new();
     for (op, path) in disk.take_trace() {
@@ -244,7 +244,7 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
     let session = store.create(&types()).unwrap();
     let write = |segments: u64| {
         for _ in 0..segments {
-            let before = session.position().unwrap();
+            let before = session.log().position().unwrap();
             for _ in 0..6 {
                 session.dispatch(step(&"x".repeat(1_000))).unwrap();
             }
@@ -255,11 +255,11 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
     images.wait_until(|asked| asked.positions.len() == 1);
     // The background is blocked while a hundred segments are written.
     write(100);
-    let behind = session.position().unwrap();
+    let behind = session.log().position().unwrap();
     images.let_through();
     // The next image is captured once that one is written, and contains all records so far.
     let asked = |nth: usize| images.asked.lock().unwrap().positions.get(nth).copied();
-    while asked(1).is_none() && session.log_bytes() < 64 << 20 {
+    while asked(1).is_none() && session.log().bytes() < 64 << 20 {
         write(1);
     }
     assert!(asked(1).is_some_and(|position| position > behind.get()), "{images:?}, {behind}");

@@ -93,8 +93,8 @@ fn unsynced_segments_keep_only_so_many_files_open() {
             }
         }
         assert!(most < 700, "{most} files are open");
-        let (id, live) = (session.id(), session.state().unwrap());
+        let (id, live) = (session.id(), session.dynamic().state().unwrap());
         session.close().unwrap();
-        assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
+        assert_eq!(store.open_session(id, &types()).unwrap().dynamic().state().unwrap(), live);
     }
 }

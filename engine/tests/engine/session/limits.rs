@@ -221,10 +221,10 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         // Up to the limit everything succeeds.
         within(&session).unwrap_or_else(|error| panic!("{limit}: within it: {error}"));
         let reopen = |session: Session| {
-            let position = session.position();
+            let position = session.log().position();
             session.close().unwrap_or_else(|error| panic!("{limit}: closing: {error}"));
             let session = home.open_session(id, &types()).unwrap_or_else(|error| panic!("{limit}: {error}"));
-            assert_eq!(session.position(), position, "{limit}");
+            assert_eq!(session.log().position(), position, "{limit}");
             session
         };
         let session = reopen(session);
@@ -235,7 +235,7 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         }
         session.set_tag("still", "there").unwrap_or_else(|error| panic!("{limit}: afterwards: {error}"));
         let session = reopen(session);
-        assert!(session.recovery().closed, "{limit}");
+        assert!(session.log().recovery().closed, "{limit}");
         // The reader chooses its memory limit: a million numbers of one byte take more memory than
         // their log.
         let options = ReadOptions { memory_bytes: Some(1 << 30), ..ReadOptions::default() };
@@ -243,7 +243,7 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         let records = reader.unwrap_or_else(|error| panic!("{limit}: {error}")).records_len();
         assert_eq!(
             Some(records),
-            (session.position().map(|last| last + 1)).map(SequenceNumber::get),
+            (session.log().position().map(|last| last + 1)).map(SequenceNumber::get),
             "{limit}"
         );
         session.close().unwrap();
@@ -259,7 +259,7 @@ fn an_import_that_no_reader_takes_begins_no_session() {
     let options = || ImportOptions { keep_unknown: true, session: SessionOptions::default() };
     let session = home.create(&types()).unwrap();
     session.seed::<Numbers>(vec![1]).unwrap();
-    let whole = session.export().unwrap();
+    let whole = session.log().export().unwrap();
     let with = |slices: usize, item: Value| {
         let slice = |nth: usize| ExportedSlice {
             slice_type: format!("slice {nth}"),

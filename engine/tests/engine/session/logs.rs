@@ -64,7 +64,7 @@ fn tell_of_views(background: BackgroundSync) {
     let store = store(directory.path(), background);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
-    assert!(session.log::<Notes>().unwrap().is_empty());
+    assert!(session.log().slice::<Notes>().unwrap().is_empty());
     let mut views = Vec::new();
     for n in 0..1500 {
         session.dispatch(note(n)).unwrap();
@@ -73,7 +73,7 @@ fn tell_of_views(background: BackgroundSync) {
             session.set_tag("n", n.to_string()).unwrap();
         }
         if [0, 255, 256, 700, 1499].contains(&n) {
-            views.push((session.log::<Notes>().unwrap(), n + 1));
+            views.push((session.log().slice::<Notes>().unwrap(), n + 1));
         }
     }
     let segments = std::fs::read_dir(&dir).unwrap().filter(|entry| {
@@ -86,20 +86,20 @@ fn tell_of_views(background: BackgroundSync) {
         views.iter().for_each(|(log, len)| check(log, *len));
         writer.join().unwrap();
     });
-    check(&session.log::<Notes>().unwrap(), 1700);
+    check(&session.log().slice::<Notes>().unwrap(), 1700);
     session.rollback_to(300).unwrap();
-    check(&session.log::<Notes>().unwrap(), 1700);
+    check(&session.log().slice::<Notes>().unwrap(), 1700);
     session.close().unwrap();
     views.iter().for_each(|(log, len)| check(log, *len));
 
     let again = store.open_session(id, &types()).unwrap();
     // The background thread may not have written an image before the session was closed.
-    assert!(again.recovery().from_image.is_some() || background == BackgroundSync::Thread);
-    check(&again.log::<Notes>().unwrap(), 1700);
+    assert!(again.log().recovery().from_image.is_some() || background == BackgroundSync::Thread);
+    check(&again.log().slice::<Notes>().unwrap(), 1700);
     again.dispatch(note(1700)).unwrap();
-    check(&again.log::<Notes>().unwrap(), 1701);
+    check(&again.log().slice::<Notes>().unwrap(), 1701);
     let audited = LogReader::open(&dir).unwrap().state().unwrap();
-    assert_eq!(again.state().unwrap(), audited);
+    assert_eq!(again.dynamic().state().unwrap(), audited);
 }
 
 /// Only tests can undo items of LOG: such items are missing from the slice, before an image and
@@ -114,18 +114,18 @@ fn items_that_were_undone_are_passed_over() {
     for _ in 0..4 {
         write(&session, expected..expected + 300);
         expected += 300;
-        let here = session.position().unwrap();
-        let before = session.log::<Notes>().unwrap();
+        let here = session.log().position().unwrap();
+        let before = session.log().slice::<Notes>().unwrap();
         for n in 0..300 {
             session.dispatch(note(7 * n)).unwrap();
         }
         rollback_discarding_logs(&session, here).unwrap();
         check(&before, expected);
-        check(&session.log::<Notes>().unwrap(), expected);
+        check(&session.log().slice::<Notes>().unwrap(), expected);
         session.close().unwrap();
         session = store.open_session(id, &types()).unwrap();
-        assert!(session.recovery().from_image.is_some());
-        check(&session.log::<Notes>().unwrap(), expected);
+        assert!(session.log().recovery().from_image.is_some());
+        check(&session.log().slice::<Notes>().unwrap(), expected);
     }
 }
 
@@ -156,14 +156,15 @@ fn a_reducer_sees_as_many_last_items_as_it_asks_for_also_behind_an_image() {
     let id = store.create(&types).unwrap().id();
     for round in 0..5 {
         let session: Session = store.open_session(id, &types).unwrap();
-        assert!(session.recovery().from_image.is_some());
+        assert!(session.log().recovery().from_image.is_some());
         // The last items may be in different segments.
         for n in 0..[1, 2, 1, 300, 7][round] {
             session.dispatch(note(n)).unwrap();
             let last = expected.iter().rev().take(3).map(|sum| sum % 1000).sum::<u64>();
             expected.push(last + note(n).text.len() as u64);
         }
-        let sums: Vec<u64> = session.log::<Window>().unwrap().iter().map(|sum| *sum.unwrap()).collect();
+        let sums: Vec<u64> =
+            session.log().slice::<Window>().unwrap().iter().map(|sum| *sum.unwrap()).collect();
         assert_eq!(sums, expected, "round {round}");
     }
 }
@@ -174,7 +175,7 @@ fn a_frame_that_was_damaged_since_is_an_error_where_it_is_read() {
     let store = store(directory.path(), BackgroundSync::Inline);
     let session = store.create(&types()).unwrap();
     write(&session, 0..1500);
-    let log = session.log::<Notes>().unwrap();
+    let log = session.log().slice::<Notes>().unwrap();
     let first = session.dir().join("0000000000.seg");
     let mut bytes = std::fs::read(&first).unwrap();
     bytes[2000] ^= 1;

@@ -71,13 +71,13 @@ fn a_long_log_of_all_sorts_opens_as_it_was_left() {
             _ => {}
         }
     }
-    let (state, position) = (session.state().unwrap(), session.position());
+    let (state, position) = (session.dynamic().state().unwrap(), session.log().position());
     let shown: Vec<Line> = session.view::<Lines>().unwrap().iter().cloned().collect();
     let session = home.reopened(session, &types);
-    assert_eq!(session.position(), position);
-    assert_eq!(session.recovery().from_image, None);
+    assert_eq!(session.log().position(), position);
+    assert_eq!(session.log().recovery().from_image, None);
     assert!(session.view::<Lines>().unwrap().iter().eq(&shown), "{} lines", shown.len());
-    assert_eq!(session.state().unwrap().digest(), state.digest());
+    assert_eq!(session.dynamic().state().unwrap().digest(), state.digest());
     assert!(!session.view::<Draft>().unwrap().is_empty());
 }
 

@@ -90,14 +90,14 @@ fn titles<S: Slice<Item = StepAdded>>(session: &Session) -> Vec<String> {
 /// Returns the stored items of a slice as JSON, whatever its policy; none if there is no such
 /// slice.
 fn stored(session: &Session, slice: &str) -> Vec<Value> {
-    let state = session.state().unwrap();
+    let state = session.dynamic().state().unwrap();
     let items = state.slices.get(slice).map(|slice| slice.items.as_slice()).unwrap_or_default();
     items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap()).collect()
 }
 
 fn kinds(session: &Session) -> Vec<String> {
     let mut kinds = Vec::new();
-    let read = session.records(0, u64::MAX, |record| {
+    let read = session.log().records(0, u64::MAX, |record| {
         assert_eq!(record.sequence, kinds.len() as u64);
         kinds.push(record.kind.name().to_owned());
         Ok(())

@@ -38,17 +38,21 @@ fn logs_go_back_only_where_a_test_asks_for_it() {
     let home = home();
     let session = home.session();
     session.dispatch(Noted { text: "kept".to_owned() }).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.dispatch(Noted { text: "in doubt".to_owned() }).unwrap();
     session.rollback_to(position).unwrap();
-    assert_eq!(session.log::<Notes>().unwrap().len(), 2, "preserve_logs = true is all that a host has");
+    assert_eq!(
+        session.log().slice::<Notes>().unwrap().len(),
+        2,
+        "preserve_logs = true is all that a host has"
+    );
 
     rollback_discarding_logs(&session, position).unwrap();
 
     assert_eq!(stored(&session, "notes"), [json!({"text": "kept"})]);
-    let live = session.state().unwrap();
+    let live = session.dynamic().state().unwrap();
     assert_eq!(
-        home.reopened(session, &types()).state().unwrap(),
+        home.reopened(session, &types()).dynamic().state().unwrap(),
         live,
         "the record says which of the two it was"
     );
@@ -104,16 +108,16 @@ fn a_policy_given_at_registration_counts_and_stands_in_the_log() {
         .unwrap();
     let home = home();
     let session = home.store.create(&types).unwrap();
-    let begin = session.position().unwrap();
+    let begin = session.log().position().unwrap();
     session.dispatch(step("stays")).unwrap();
     session.dispatch(Noted { text: "goes".to_owned() }).unwrap();
     session.rollback_to(begin).unwrap();
-    assert_eq!(session.log::<Plan>().unwrap().len(), 1);
+    assert_eq!(session.log().slice::<Plan>().unwrap().len(), 1);
     assert!(session.view::<Notes>().unwrap().is_empty());
     // Each policy has its own read method, so that a whole LOG is never loaded by accident.
     assert!(matches!(session.view::<Plan>(), Err(Error::NoSuchSlice { .. })));
-    assert!(matches!(session.log::<Notes>(), Err(Error::NoSuchSlice { .. })));
-    let untyped = home.store.open_untyped(session.id()).unwrap().state().unwrap();
+    assert!(matches!(session.log().slice::<Notes>(), Err(Error::NoSuchSlice { .. })));
+    let untyped = home.store.open_untyped(session.id()).unwrap().dynamic().state().unwrap();
     assert_eq!(untyped.slices["plan"].policy, Policy::Log);
     assert_eq!(untyped.slices["notes"].policy, Policy::State);
 }
@@ -134,7 +138,7 @@ fn a_log_only_grows_whoever_asks() {
         .unwrap();
     let session = home.store.create(&types).unwrap();
     session.dispatch(Noted { text: "one".to_owned() }).unwrap();
-    let before = (session.state().unwrap(), session.position());
+    let before = (session.dynamic().state().unwrap(), session.log().position());
     let only_grows = |result: foldlog::Result<SequenceNumber>, what: &str| match result {
         Err(Error::LogOnlyGrows { slice, operation }) => {
             assert_eq!((slice.as_str(), operation), ("notes", what));
@@ -146,9 +150,9 @@ fn a_log_only_grows_whoever_asks() {
     only_grows(session.clear::<Notes>(), "clear");
     only_grows(session.clear_where::<Notes>(|_| true), "clear");
     only_grows(session.seed::<Notes>(vec![Noted { text: "two".to_owned() }]), "seed");
-    assert_eq!((session.state().unwrap(), session.position()), before);
+    assert_eq!((session.dynamic().state().unwrap(), session.log().position()), before);
     session.reset().unwrap();
-    assert_eq!(session.log::<Notes>().unwrap().len(), 1, "a reset is for what is worked on");
+    assert_eq!(session.log().slice::<Notes>().unwrap().len(), 1, "a reset is for what is worked on");
 
     let replaced = SessionTypes::builder().slice_with::<Notes>(Policy::Log).replace_latest::<Notes>();
     assert!(matches!(replaced.build(), Err(Error::LogOnlyGrows { .. })));
@@ -190,9 +194,10 @@ fn a_reset_empties_state_and_cache_also_what_was_never_declared() {
     session.dispatch(Undeclared { value: 1 }).unwrap();
     session.dispatch(Noted { text: "kept".to_owned() }).unwrap();
     session.set_tag("task", "7").unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.reset().unwrap();
     let full: Vec<String> = session
+        .dynamic()
         .state()
         .unwrap()
         .slices

@@ -24,8 +24,8 @@ fn a_reducer_that_refuses_or_panics_leaves_no_trace_of_the_dispatch() {
     let session = home.store.create(&types.build().unwrap()).unwrap();
     let told = Arc::new(AtomicBool::new(false));
     let hears = Arc::clone(&told);
-    session.subscribe(move |_| hears.store(true, Ordering::Relaxed));
-    let bytes = session.log_bytes();
+    session.log().subscribe(move |_| hears.store(true, Ordering::Relaxed));
+    let bytes = session.log().bytes();
 
     let refused = session.dispatch(Doubted { good: false }).unwrap_err();
     let message = "the reducer of `good_ones` refused `doubted`: it is doubtful";
@@ -40,7 +40,7 @@ fn a_reducer_that_refuses_or_panics_leaves_no_trace_of_the_dispatch() {
     }
 
     assert_eq!(kinds(&session), ["opened"], "not even the declaration is recorded");
-    assert_eq!(session.log_bytes(), bytes);
+    assert_eq!(session.log().bytes(), bytes);
     assert!(stored(&session, "doubts").is_empty(), "the first reducer had taken it");
     assert!(!told.load(Ordering::Relaxed));
     panics.store(false, Ordering::Relaxed);
@@ -53,19 +53,19 @@ fn a_reducer_that_refuses_or_panics_leaves_no_trace_of_the_dispatch() {
 fn a_predicate_that_panics_leaves_the_session_as_it_was() {
     let session = home().session();
     session.seed::<Plan>(vec![step("one"), step("two")]).unwrap();
-    let (state, position) = (session.state().unwrap(), session.position());
+    let (state, position) = (session.dynamic().state().unwrap(), session.log().position());
     let handle = session.clone();
     let clears = move || handle.clear_where::<Plan>(|_| panic!("no idea"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(clears)).is_err());
-    assert_eq!((session.state().unwrap(), session.position()), (state, position));
+    assert_eq!((session.dynamic().state().unwrap(), session.log().position()), (state, position));
     session.clear_where::<Plan>(|step| step.title == "one").unwrap();
     assert_eq!(titles::<Plan>(&session), ["two"]);
 }
 
 fn last_body(session: &Session) -> usize {
     let mut len = 0;
-    let last = session.position().unwrap();
-    let read = session.records(last, last, |record| {
+    let last = session.log().position().unwrap();
+    let read = session.log().records(last, last, |record| {
         len = record.body.len();
         Ok(())
     });
@@ -99,9 +99,9 @@ fn one_line_changed_among_ten_thousand_is_a_short_record_that_keeps_the_order() 
     // Equal text is no change, whether it is the same handle or a new value.
     session.dispatch(DraftEdited { place: 4_999, line: "changed".to_owned() }).unwrap();
     assert!(last_body(&session) < 60);
-    let live = session.state().unwrap();
+    let live = session.dynamic().state().unwrap();
     let again = home.reopened(session, &types());
-    assert_eq!(again.state().unwrap(), live);
+    assert_eq!(again.dynamic().state().unwrap(), live);
     assert!(again.view::<Draft>().unwrap().iter().eq(&lines));
 }
 
@@ -148,8 +148,8 @@ fn a_replacement_keeps_what_it_can_and_is_exactly_what_was_asked_for() {
         session.dispatch(LinesPasted { lines }).unwrap();
         assert_eq!(session.view::<Draft>().unwrap().iter().cloned().collect::<Vec<_>>(), now, "{wanted}");
     }
-    let live = session.state().unwrap();
-    assert_eq!(home.reopened(session, &types).state().unwrap(), live);
+    let live = session.dynamic().state().unwrap();
+    assert_eq!(home.reopened(session, &types).dynamic().state().unwrap(), live);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn an_item_knows_where_it_was_inserted() {
     let third = session.dispatch(step("three")).unwrap();
     let positions: Vec<_> = session.view::<Plan>().unwrap().items().map(|item| item.position()).collect();
     assert_eq!(positions, [Some((first, 0)), Some((first, 1)), Some((third, 0))]);
-    let latest = session.latest::<Plan>().unwrap().unwrap();
+    let latest = session.log().latest::<Plan>().unwrap().unwrap();
     assert_eq!((latest.title.as_str(), latest.position()), ("three", Some((third, 0))));
     assert_eq!(Item::from(step("new")).position(), None);
 }
@@ -181,7 +181,7 @@ fn an_event_that_nobody_declared_has_a_slice_of_its_own() {
     let session = home.session();
     assert!(session.view::<foldlog::EventSlice<Undeclared>>().unwrap().is_empty());
     session.dispatch(Undeclared { value: 1 }).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     session.dispatch(Undeclared { value: 2 }).unwrap();
     let values = |session: &Session| -> Vec<i64> {
         session.view::<foldlog::EventSlice<Undeclared>>().unwrap().iter().map(|event| event.value).collect()
@@ -205,7 +205,7 @@ fn a_slice_that_nobody_declared_is_an_error_to_read() {
     }
     let session = home().session();
     assert!(matches!(session.view::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
-    assert!(matches!(session.latest::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.log().latest::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(session.seed::<Forgotten>(vec![]), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(session.clear::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
     assert_eq!(kinds(&session), ["opened"]);

@@ -73,7 +73,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
             for session in &sessions {
                 session.rest().unwrap();
                 assert!(!session.rest().unwrap(), "it rests already");
-                assert_eq!(session.synced_end(), session.position().unwrap() + 1);
+                assert_eq!(session.log().synced_end(), session.log().position().unwrap() + 1);
             }
             let open = open_below(directory.path());
             let directories: BTreeSet<&Path> = sessions.iter().map(Session::dir).collect();
@@ -84,7 +84,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
             assert_eq!(others.len(), 1, "{others:?}");
         }
         write(2);
-        let known: Vec<_> = sessions.iter().map(|one| (one.id(), one.state().unwrap())).collect();
+        let known: Vec<_> = sessions.iter().map(|one| (one.id(), one.dynamic().state().unwrap())).collect();
         for (nth, session) in sessions.into_iter().enumerate() {
             if nth % 3 == 0 {
                 session.rest().unwrap();
@@ -94,8 +94,8 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
         assert_eq!(open_below(directory.path()), Vec::<PathBuf>::new());
         for (id, state) in known {
             let session = store.open_session(id, &types()).unwrap();
-            assert_eq!(session.state().unwrap(), state);
-            assert!(session.recovery().closed);
+            assert_eq!(session.dynamic().state().unwrap(), state);
+            assert!(session.log().recovery().closed);
         }
     }
 }
@@ -114,7 +114,7 @@ fn a_session_that_nobody_writes_rests_by_itself() {
             std::thread::yield_now();
         }
     }
-    assert_eq!(session.synced_end(), session.position().unwrap() + 1);
+    assert_eq!(session.log().synced_end(), session.log().position().unwrap() + 1);
     let id = session.id();
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();

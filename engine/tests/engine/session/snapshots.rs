@@ -29,17 +29,17 @@ fn a_snapshots_policies_say_which_slices_it_exports() {
     session.dispatch(step("write")).unwrap();
     session.dispatch(Noted { text: "ended".to_owned() }).unwrap();
 
-    let state = session.export_snapshot(&state).unwrap();
+    let state = session.log().export_snapshot(&state).unwrap();
     assert_eq!(names(&state), ["current_step", "plan", "step_of_part"]);
     assert_eq!(state.slices[1].items.len(), 1);
-    let all = session.export_snapshot(&all).unwrap();
+    let all = session.log().export_snapshot(&all).unwrap();
     assert_eq!(names(&all), ["current_step", "note_sizes", "notes", "plan", "preview", "step_of_part"]);
     assert_eq!(all.policies["preview"], "cache");
-    let logs = session.export_snapshot(&logs).unwrap();
+    let logs = session.log().export_snapshot(&logs).unwrap();
     assert_eq!(names(&logs), ["note_sizes", "notes"]);
     assert_eq!(logs.slices[1].items.len(), 1);
     // By default, an export contains the slices that cannot be recomputed.
-    assert!(!names(&session.export().unwrap()).contains(&"preview"));
+    assert!(!names(&session.log().export().unwrap()).contains(&"preview"));
 }
 
 /// Field by field as in specification E.
@@ -54,7 +54,7 @@ fn the_json_of_a_snapshot_has_the_fields_that_other_tools_expect() {
     session.dispatch(step("read")).unwrap();
     session.dispatch(DraftEdited { place: 0, line: "first".to_owned() }).unwrap();
     home.clock.set_us(BEGIN_US + 1_000_005);
-    let export = session.export().unwrap();
+    let export = session.log().export().unwrap();
     assert_eq!(export.created_at_us().unwrap(), BEGIN_US + 1_000_005);
 
     let shown: Value = serde_json::from_str(&export.to_json().unwrap()).unwrap();
@@ -88,7 +88,7 @@ fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
     session.set_tag("trial", "1").unwrap();
     session.dispatch(step("read")).unwrap();
     session.dispatch(Noted { text: "began".to_owned() }).unwrap();
-    let export = session.export().unwrap();
+    let export = session.log().export().unwrap();
 
     let options = || SessionOptions::default().tag("trial", "2").tag("own", "yes");
     let import = |session| ImportOptions { session, keep_unknown: false };
@@ -113,11 +113,11 @@ fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
     assert_eq!(stored(&kept, "notes"), [json!({"text": "began"})]);
     let policies = |state: foldlog::State| state.slices.into_values().map(|s| s.policy).collect::<Vec<_>>();
     assert_eq!(
-        kept.state().unwrap().slices["notes"].policy,
+        kept.dynamic().state().unwrap().slices["notes"].policy,
         Policy::Log,
         "kept under the policy that it had"
     );
-    assert_eq!(policies(home.reopened(kept, &few).state().unwrap()).len(), 5);
+    assert_eq!(policies(home.reopened(kept, &few).dynamic().state().unwrap()).len(), 5);
 
     let other = foldlog::SessionTypes::builder()
         .slice_with::<Notes>(Policy::State)
@@ -170,17 +170,17 @@ fn a_rollback_reaches_any_position_also_abandoned_ones_and_those_no_longer_kept_
         assert_eq!(done.to, snapshots[n].position);
     }
     // A rollback is a position like any other.
-    let rollback = session.position().unwrap();
+    let rollback = session.log().position().unwrap();
     session.dispatch(step("after")).unwrap();
     session.rollback_to(rollback).unwrap();
     assert_eq!(titles::<Plan>(&session), ["0"]);
-    let live = session.state().unwrap();
+    let live = session.dynamic().state().unwrap();
     let again = home.reopened(session, &types());
-    assert_eq!(again.state().unwrap(), live);
+    assert_eq!(again.dynamic().state().unwrap(), live);
     again.rollback(&snapshots[2]).unwrap();
     assert_eq!(titles::<Plan>(&again), ["0", "1", "2"], "a snapshot outlives the process that took it");
 
-    let beyond = again.position().unwrap() + 1;
+    let beyond = again.log().position().unwrap() + 1;
     assert!(matches!(again.rollback_to(beyond), Err(Error::NoSuchPosition { .. })));
     let other = home.session();
     let error = other.rollback(&snapshots[0]).unwrap_err();
@@ -192,8 +192,8 @@ fn a_view_stays_as_it_was_while_the_session_goes_on() {
     let session = home().session();
     session.dispatch(step("read")).unwrap();
     session.dispatch(Noted { text: "one".to_owned() }).unwrap();
-    let (plan, notes) = (session.view::<Plan>().unwrap(), session.log::<Notes>().unwrap());
-    let position = session.position().unwrap();
+    let (plan, notes) = (session.view::<Plan>().unwrap(), session.log().slice::<Notes>().unwrap());
+    let position = session.log().position().unwrap();
     session.dispatch(step("write")).unwrap();
     session.dispatch(Noted { text: "two".to_owned() }).unwrap();
     session.clear::<Plan>().unwrap();
@@ -209,7 +209,7 @@ fn a_view_stays_as_it_was_while_the_session_goes_on() {
 
 fn times_of(session: &foldlog::Session) -> Vec<i64> {
     let mut times = Vec::new();
-    let read = session.records(0, u64::MAX, |record| {
+    let read = session.log().records(0, u64::MAX, |record| {
         times.push(record.time_us);
         Ok(())
     });
@@ -275,11 +275,11 @@ fn a_directory_on_a_disk_serves_as_well() {
     let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
     session.dispatch(step(&"x".repeat(100_000))).unwrap();
     session.rollback(&snapshot).unwrap();
-    let (id, live) = (session.id(), session.state().unwrap());
+    let (id, live) = (session.id(), session.dynamic().state().unwrap());
     let fork = store.fork(id, snapshot.position + 1, &types(), SessionOptions::default()).unwrap();
     assert_eq!(fork.view::<Plan>().unwrap().len(), 2);
     drop((session, fork));
-    assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
+    assert_eq!(store.open_session(id, &types()).unwrap().dynamic().state().unwrap(), live);
 }
 
 /// Values that JSON writes in its own form come back as the host's type would have recorded them,
@@ -314,12 +314,16 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
     let home = home();
     let session = home.store.create(&types).unwrap();
     session.seed::<Shapes>(items.clone()).unwrap();
-    let text = session.export().unwrap().to_json().unwrap();
+    let text = session.log().export().unwrap().to_json().unwrap();
     let export = Export::from_json(&text).unwrap();
     let import = home.store.import(&export, &types, ImportOptions::default()).unwrap();
     assert!(import.view::<Shapes>().unwrap().iter().eq(&items));
     let bytes = |session: &foldlog::Session| -> Vec<_> {
-        session.state().unwrap().slices["shapes"].items.iter().map(|item| item.bytes.clone()).collect()
+        session.dynamic().state().unwrap().slices["shapes"]
+            .items
+            .iter()
+            .map(|item| item.bytes.clone())
+            .collect()
     };
     assert_eq!(bytes(&import), bytes(&session));
 }
@@ -335,10 +339,11 @@ fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
         session.dispatch(step(&format!("{nth} {}", "x".repeat(50_000)))).unwrap();
     }
     session.set_tag("task", "7").unwrap();
-    let export = session.export().unwrap();
+    let export = session.log().export().unwrap();
     let imported = home.store.import(&export, &types(), ImportOptions::default()).unwrap();
     let mut records = 0;
     imported
+        .log()
         .records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
             records += usize::from(record.kind == RecordKind::Import);
             Ok(())
@@ -361,7 +366,7 @@ fn an_import_that_does_not_fit_leaves_nothing() {
     let home = home();
     let session = home.session();
     session.dispatch(step(&"x".repeat(200_000))).unwrap();
-    let (export, id) = (session.export().unwrap(), session.id());
+    let (export, id) = (session.log().export().unwrap(), session.id());
     session.close().unwrap();
     // Otherwise the store already has the item, and its space.
     home.store.delete(id).unwrap();
@@ -384,6 +389,7 @@ fn a_time_that_no_record_can_hold_is_the_nearest_one_for_everybody() {
     let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
     let mut recorded = 0;
     session
+        .log()
         .records(snapshot.position, snapshot.position, |record| {
             recorded = record.time_us;
             Ok(())

@@ -55,8 +55,8 @@ fn a_listing_says_what_each_session_is() {
     session.remove_tag("never there").unwrap();
     let summary = home.store.summary(session.id()).unwrap();
     assert_eq!(summary.created_at_us, super::BEGIN_US);
-    assert_eq!(summary.records, session.position().unwrap() + 1);
-    assert_eq!(summary.log_bytes, session.log_bytes());
+    assert_eq!(summary.records, session.log().position().unwrap() + 1);
+    assert_eq!(summary.log_bytes, session.log().bytes());
     assert_eq!(summary.tags.into_iter().collect::<Vec<_>>(), [("trial".to_owned(), "2".to_owned())]);
     assert_eq!(summary.parent, None);
     let id = session.id();
@@ -139,10 +139,10 @@ fn without_types_a_session_is_read_exported_and_forked_but_not_written() {
     let session = home.session();
     session.dispatch(step("read")).unwrap();
     session.dispatch(Noted { text: "began".to_owned() }).unwrap();
-    let position = session.position().unwrap();
+    let position = session.log().position().unwrap();
     let untyped = home.store.open_untyped(session.id()).unwrap();
-    assert_eq!(untyped.state().unwrap(), session.state().unwrap());
-    assert_eq!(untyped.export().unwrap().slices, session.export().unwrap().slices);
+    assert_eq!(untyped.dynamic().state().unwrap(), session.dynamic().state().unwrap());
+    assert_eq!(untyped.log().export().unwrap().slices, session.log().export().unwrap().slices);
     assert_eq!(titles::<Plan>(&untyped), ["read"], "who knows the type may read it typed");
     let refused = [
         untyped.dispatch(step("no")),
@@ -226,10 +226,10 @@ fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
     let mut taken = Vec::new();
     for fewer in 0..12 {
         let (home, session, _) = filled(all - fewer);
-        let (state, position) = (session.state().unwrap(), session.position());
+        let (state, position) = (session.dynamic().state().unwrap(), session.log().position());
         match session.dispatch(Noted { text: "y".repeat(150) }) {
             Err(Error::Full { .. }) => {
-                let now = (session.state().unwrap(), session.position());
+                let now = (session.dynamic().state().unwrap(), session.log().position());
                 assert_eq!(now, (state, position), "{fewer} lines fewer than fit");
                 taken.push(false);
             }
@@ -238,8 +238,8 @@ fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
         }
         home.disk.clear_faults();
         session.dispatch(Noted { text: "once there is space".to_owned() }).unwrap();
-        let live = session.state().unwrap();
-        assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
+        let live = session.dynamic().state().unwrap();
+        assert_eq!(home.reopened(session, &types()).dynamic().state().unwrap(), live);
     }
     assert!(taken.is_sorted() && !taken[0] && taken[11], "refused until it fits: {taken:?}");
 }
@@ -252,8 +252,8 @@ fn a_dispatch_too_large_for_a_record_is_refused_with_its_declaration() {
     assert!(matches!(session.dispatch(large), Err(Error::TooLarge { .. })));
     assert_eq!(kinds(&session), ["opened"]);
     session.dispatch(Noted { text: "small".to_owned() }).unwrap();
-    let live = session.state().unwrap();
-    assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
+    let live = session.dynamic().state().unwrap();
+    assert_eq!(home.reopened(session, &types()).dynamic().state().unwrap(), live);
 }
 
 #[test]
@@ -266,12 +266,12 @@ fn a_kill_loses_nothing() {
         session.dispatch(step(&"x".repeat(100_000))).unwrap();
         session
     };
-    let (id, live) = (session.id(), session.state().unwrap());
+    let (id, live) = (session.id(), session.dynamic().state().unwrap());
     home.disk.crash(CrashKind::Process);
     drop(session);
     let session = home.store.open_session(id, &types()).unwrap();
-    assert_eq!(session.state().unwrap(), live);
-    assert!(!session.recovery().closed && session.recovery().unattested > 0);
+    assert_eq!(session.dynamic().state().unwrap(), live);
+    assert!(!session.log().recovery().closed && session.log().recovery().unattested > 0);
     session.dispatch(step("on")).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 3);
     let empty = SessionTypes::default();
@@ -291,16 +291,16 @@ fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery(
     for number in 0..100 {
         session.dispatch(step(&format!("{number} {}", "x".repeat(200)))).unwrap();
     }
-    assert_eq!(counted(&session), session.log_bytes());
+    assert_eq!(counted(&session), session.log().bytes());
     let fork = home.store.fork(session.id(), 40, &types(), SessionOptions::default()).unwrap();
-    assert_eq!(counted(&fork), fork.log_bytes());
+    assert_eq!(counted(&fork), fork.log().bytes());
     let id = session.id();
     home.disk.crash(CrashKind::Process);
     drop(session);
     let session = home.store.open_session(id, &types()).unwrap();
-    assert_eq!(counted(&session), session.log_bytes());
+    assert_eq!(counted(&session), session.log().bytes());
     session.dispatch(step("on")).unwrap();
-    assert_eq!(counted(&session), session.log_bytes());
+    assert_eq!(counted(&session), session.log().bytes());
 }
 
 /// With a damaged header of its only segment, a session was taken for a directory that had never
@@ -339,14 +339,17 @@ fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     let reader = LogReader::open_on(Arc::new(home.disk.clone()), dir).unwrap();
     let session = home.store.open_session(id, &types()).unwrap();
     let all = [empty, first.clone(), second.clone()];
-    assert_eq!((session.snapshots().unwrap(), reader.snapshots().unwrap()), (all.to_vec(), all.to_vec()));
-    assert_eq!(session.snapshot_tagged("good").unwrap(), Some(second.clone()));
-    assert_eq!(session.snapshot_tagged("bad").unwrap(), None);
+    assert_eq!(
+        (session.log().snapshots().unwrap(), reader.snapshots().unwrap()),
+        (all.to_vec(), all.to_vec())
+    );
+    assert_eq!(session.log().snapshot_tagged("good").unwrap(), Some(second.clone()));
+    assert_eq!(session.log().snapshot_tagged("bad").unwrap(), None);
     // An abandoned snapshot can be a target all the same.
     session.rollback(&second).unwrap();
     assert_eq!(titles::<Plan>(&session), ["read", "write"]);
     let fork = home.store.fork(id, second.position, &types(), SessionOptions::default()).unwrap();
-    let shared = fork.snapshots().unwrap();
+    let shared = fork.log().snapshots().unwrap();
     assert_eq!(shared.iter().map(|one| one.position).collect::<Vec<_>>(), all.map(|one| one.position));
     fork.rollback(&shared[1]).unwrap();
     assert_eq!(titles::<Plan>(&fork), ["read"]);

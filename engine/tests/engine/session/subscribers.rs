@@ -20,7 +20,7 @@ fn they_hear_every_record_in_order_with_the_event() {
     let home = home();
     let session = home.session();
     let (hears, heard) = heard();
-    session.subscribe(move |notice| {
+    session.log().subscribe(move |notice| {
         let title = notice.event::<StepAdded>().map(|step| step.title.clone());
         let name = notice.event_name().map(|(name, version)| (name.to_owned(), version));
         hears.lock().unwrap().push((notice.sequence().get(), notice.kind(), name, title));
@@ -46,8 +46,8 @@ fn they_are_told_once_the_levels_promise_holds() {
         let (hears, heard) = heard();
         let handle = Arc::new(Mutex::new(Some(session.clone())));
         let looks = Arc::clone(&handle);
-        session.subscribe(move |notice| {
-            let synced = looks.lock().unwrap().as_ref().unwrap().synced_end();
+        session.log().subscribe(move |notice| {
+            let synced = looks.lock().unwrap().as_ref().unwrap().log().synced_end();
             hears.lock().unwrap().push((notice.kind(), notice.sequence() < synced));
         });
         session.dispatch(step("read")).unwrap();
@@ -66,7 +66,7 @@ fn nobody_is_told_of_what_may_be_lost() {
     let session = home.session();
     session.dispatch(step("kept")).unwrap();
     let (hears, heard) = heard();
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
+    session.log().subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     home.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: std::io::ErrorKind::Other });
     assert!(matches!(session.dispatch(step("unknown")), Err(Error::DurabilityUnknown { .. })));
     assert!(matches!(session.dispatch(step("refused")), Err(Error::Poisoned { .. })));
@@ -77,22 +77,22 @@ fn nobody_is_told_of_what_may_be_lost() {
 fn one_that_panics_costs_a_warning_and_nothing_else() {
     let home = home();
     let session = home.session();
-    session.subscribe(|notice| panic!("deaf at {}", notice.sequence()));
+    session.log().subscribe(|notice| panic!("deaf at {}", notice.sequence()));
     let (hears, heard) = heard();
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
+    session.log().subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     let sequence = session.dispatch(step("read")).unwrap();
     assert_eq!(*heard.lock().unwrap(), [1, 2], "the others are told");
     assert_eq!(titles::<Plan>(&session), ["read"], "the record is kept");
-    let warnings = session.take_panics();
+    let warnings = session.log().take_panics();
     assert_eq!(warnings.len(), 2);
     assert_eq!((warnings[1].sequence, warnings[1].message.as_str()), (sequence, "deaf at 2"));
-    assert!(session.take_panics().is_empty());
+    assert!(session.log().take_panics().is_empty());
     // Only the last of many are kept.
     for _ in 0..100 {
         session.dispatch(step("more")).unwrap();
     }
-    let warnings = session.take_panics();
-    assert_eq!((warnings.len(), warnings[63].sequence), (64, session.position().unwrap()));
+    let warnings = session.log().take_panics();
+    assert_eq!((warnings.len(), warnings[63].sequence), (64, session.log().position().unwrap()));
 }
 
 #[test]
@@ -102,20 +102,20 @@ fn one_that_dispatches_is_told_of_its_own_after_the_others_heard_the_first() {
     session.dispatch(Noted { text: "declared".to_owned() }).unwrap();
     let (first, second) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let (hears, handle) = (Arc::clone(&first), session.clone());
-    session.subscribe(move |notice| {
+    session.log().subscribe(move |notice| {
         hears.lock().unwrap().push(notice.sequence().get());
         if let Some(step) = notice.event::<StepAdded>() {
             let sequence = handle.dispatch(Noted { text: step.title.clone() }).unwrap();
-            assert_eq!(handle.position(), Some(sequence), "it is kept when the call returns");
+            assert_eq!(handle.log().position(), Some(sequence), "it is kept when the call returns");
         }
     });
     let hears = Arc::clone(&second);
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
+    session.log().subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     session.dispatch(step("read")).unwrap();
     session.dispatch(step("write")).unwrap();
-    let all: Vec<u64> = (3..=session.position().unwrap().get()).collect();
+    let all: Vec<u64> = (3..=session.log().position().unwrap().get()).collect();
     assert_eq!((&*first.lock().unwrap(), &*second.lock().unwrap()), (&all, &all));
-    assert_eq!(session.log::<Notes>().unwrap().len(), 3);
+    assert_eq!(session.log().slice::<Notes>().unwrap().len(), 3);
     session.close().unwrap();
 }
 
@@ -127,20 +127,20 @@ fn a_subscription_lasts_from_its_call_to_its_end() {
     let (hears, heard) = heard();
     let (late_hears, late) = self::heard();
     let handle = session.clone();
-    let subscription = session.subscribe(move |notice| {
+    let subscription = session.log().subscribe(move |notice| {
         hears.lock().unwrap().push(notice.sequence().get());
         if notice.sequence() == 3 {
             // A record that is not yet delivered, and a new subscriber that receives only later
             // ones.
             handle.dispatch(step("during")).unwrap();
             let late_hears = Arc::clone(&late_hears);
-            handle.subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence().get()));
+            handle.log().subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence().get()));
         }
     });
     session.dispatch(step("begins")).unwrap();
     session.dispatch(step("goes on")).unwrap();
-    session.unsubscribe(subscription);
-    session.unsubscribe(subscription);
+    session.log().unsubscribe(subscription);
+    session.log().unsubscribe(subscription);
     session.dispatch(step("ended")).unwrap();
     assert_eq!(*heard.lock().unwrap(), [3, 4, 5]);
     assert_eq!(*late.lock().unwrap(), [5, 6]);

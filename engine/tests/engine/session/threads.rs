@@ -19,11 +19,11 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     let session = home.session();
     let (told, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (counts, counts_early, looks) = (Arc::clone(&told), Arc::clone(&early), session.clone());
-    session.subscribe(move |notice| {
+    session.log().subscribe(move |notice| {
         // On any thread, notices are delivered in order, once each, and not before their record is
         // durable.
         let expected = counts.fetch_add(1, Ordering::Relaxed) + 1;
-        if notice.sequence() != expected || looks.synced_end() <= notice.sequence() {
+        if notice.sequence() != expected || looks.log().synced_end() <= notice.sequence() {
             counts_early.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -35,7 +35,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
                 let mut last = 0;
                 for n in 0..EACH {
                     let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
-                    assert!(sequence > last.into() && sequence < session.synced_end());
+                    assert!(sequence > last.into() && sequence < session.log().synced_end());
                     last = sequence.get();
                     // Readers run concurrently and see at least the writes of their own thread.
                     let view = session.view::<Plan>().unwrap();
@@ -76,7 +76,7 @@ fn one_sync_serves_all_who_wait() {
                 for _ in 0..EACH {
                     session.dispatch(part("", of)).unwrap();
                     acknowledged.fetch_add(1, Ordering::Relaxed);
-                    marks.lock().unwrap().insert(session.synced_end());
+                    marks.lock().unwrap().insert(session.log().synced_end());
                 }
             });
         }
@@ -111,22 +111,25 @@ fn rollbacks_forks_and_readers_may_come_from_anywhere() {
         scope.spawn(move || {
             for _ in 0..20 {
                 session.rollback(first).unwrap();
-                let at = session.position().unwrap();
+                let at = session.log().position().unwrap();
                 let fork = store.fork(session.id(), at, &types(), Default::default()).unwrap();
-                assert_eq!(fork.state().unwrap().slices, session.state_at(at).unwrap().slices);
+                assert_eq!(
+                    fork.dynamic().state().unwrap().slices,
+                    session.dynamic().state_at(at).unwrap().slices
+                );
             }
         });
         scope.spawn(move || {
             for _ in 0..20 {
                 let reader = store.open_read_only(session.id(), &types()).unwrap();
-                let position = reader.position().unwrap();
-                assert_eq!(reader.state().unwrap(), session.state_at(position).unwrap());
+                let position = reader.log().position().unwrap();
+                assert_eq!(reader.dynamic().state().unwrap(), session.dynamic().state_at(position).unwrap());
             }
         });
     });
-    assert_eq!(session.log::<Notes>().unwrap().len(), 4 * EACH, "LOG lost nothing");
-    let live = session.state().unwrap();
-    assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
+    assert_eq!(session.log().slice::<Notes>().unwrap().len(), 4 * EACH, "LOG lost nothing");
+    let live = session.dynamic().state().unwrap();
+    assert_eq!(home.reopened(session, &types()).dynamic().state().unwrap(), live);
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
     let session = home.session();
     session.dispatch(part("", 0)).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while session.synced_end() < 3.into() {
+    while session.log().synced_end() < 3.into() {
         assert!(std::time::Instant::now() < deadline, "about a second was promised");
         std::thread::yield_now();
     }
@@ -182,10 +185,10 @@ fn a_sync_of_any_thread_returns_once_its_own_records_are_durable() {
                     for n in 0..EACH {
                         let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
                         session.sync().unwrap();
-                        assert!(session.synced_end() > sequence);
-                        let again = session.synced_end();
+                        assert!(session.log().synced_end() > sequence);
+                        let again = session.log().synced_end();
                         session.sync().unwrap();
-                        assert!(session.synced_end() >= again, "the mark never goes back");
+                        assert!(session.log().synced_end() >= again, "the mark never goes back");
                     }
                 });
             }

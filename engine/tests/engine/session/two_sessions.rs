@@ -64,7 +64,7 @@ fn a_run_that_stops_early_parts_where_it_ends() {
 fn a_fork_and_its_parent_part_behind_what_they_share() {
     let home = home();
     let parent = run(&home, 1, &["a", "b"]);
-    let at = parent.position().unwrap();
+    let at = parent.log().position().unwrap();
     let fork = home.store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
     parent.dispatch(step("parent's")).unwrap();
     fork.dispatch(step("fork's")).unwrap();
@@ -106,7 +106,7 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     let home = home();
     let talk = |seed: u64, id: &str, last: &str| {
         let session = run(&home, seed, &[]);
-        session.record_input(&NewInput::user("review", "Look into it.")).unwrap();
+        session.conversation().record_input(&NewInput::user("review", "Look into it.")).unwrap();
         let call =
             ToolCallRecord { call_id: id.to_owned(), name: "look".to_owned(), arguments: "{}".to_owned() };
         let answer = |content: &str, calls| NewAnswer {
@@ -115,8 +115,8 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
             calls,
             ..NewAnswer::default()
         };
-        session.record_answer(&answer("I look.", vec![call])).unwrap();
-        session.record_answer(&answer(last, Vec::new())).unwrap();
+        session.conversation().record_answer(&answer("I look.", vec![call])).unwrap();
+        session.conversation().record_answer(&answer(last, Vec::new())).unwrap();
         read(&home, &session)
     };
     let (one, two) = (talk(1, "toolu_1", "It is fine."), talk(2, "toolu_2", "It is broken."));

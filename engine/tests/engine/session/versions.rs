@@ -68,27 +68,27 @@ fn an_event_of_an_older_version_is_read_as_the_present_one_and_its_bytes_stay() 
     // Large payloads are read in the same way.
     let home = home_with(|options| options.object_bytes_min = 100);
     let session = old_session(&home);
-    let recorded = session.state().unwrap();
+    let recorded = session.dynamic().state().unwrap();
     let session = home.reopened(session, &types::<TaskSet>());
     let read = |session: &foldlog::Session| -> Vec<(usize, bool)> {
         let view = session.view::<Tasks<TaskSet>>().unwrap();
         view.iter().map(|task| (task.title.len(), task.urgent)).collect()
     };
     assert_eq!(read(&session), [(3, false), (200, false)]);
-    assert_eq!(session.state().unwrap(), recorded, "stored bytes are never changed");
-    let begin = session.position().unwrap();
+    assert_eq!(session.dynamic().state().unwrap(), recorded, "stored bytes are never changed");
+    let begin = session.log().position().unwrap();
 
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
 
     let session = home.reopened(session, &types::<TaskSet>());
     assert_eq!(read(&session), [(3, false), (200, false), (3, true)]);
     let versions = |session: &foldlog::Session| -> Vec<u32> {
-        session.state().unwrap().slices["tasks"].items.iter().map(|item| item.version).collect()
+        session.dynamic().state().unwrap().slices["tasks"].items.iter().map(|item| item.version).collect()
     };
     assert_eq!(versions(&session), [1, 1, 2]);
     assert_eq!(stored(&session, "tasks")[0], json!({"task": "old"}));
     // An export keeps each item as it was recorded, with its version.
-    let export = session.export().unwrap();
+    let export = session.log().export().unwrap();
     assert_eq!(export.slices[0].item_versions, [1, 1, 2]);
     let import = home.store.import(&export, &types::<TaskSet>(), Default::default()).unwrap();
     assert_eq!((read(&import), versions(&import)), (read(&session), vec![1, 1, 2]));
@@ -209,5 +209,5 @@ fn what_cannot_be_written_is_refused_before_anything_happens() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(session.position(), Some(0.into()));
+    assert_eq!(session.log().position(), Some(0.into()));
 }

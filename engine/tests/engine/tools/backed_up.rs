@@ -34,7 +34,7 @@ fn a_flipped_bit_in_any_object_of_a_capture_is_named_by_the_backup() {
     let room = Room::new();
     room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
     room.call("printf two > page");
-    let captures = room.session().captures_dir();
+    let captures = room.session().log().captures_dir();
     let sound = back_up(&room, "sound");
     assert!(sound.captures > 1, "{sound:?}");
     assert_eq!((sound.captures_absent, sound.damaged.len(), sound.damaged_more), (0, 0, 0));
@@ -272,7 +272,7 @@ fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
     let room = Room::new();
     let then = room.call("printf one > page; mkdir d; printf other > d/other; chmod 700 d/other");
     room.call("printf two > page");
-    let captures = room.session().captures_dir();
+    let captures = room.session().log().captures_dir();
     for object in objects(&captures) {
         let path = captures.join(&object);
         let sound = fs::read(&path).unwrap();

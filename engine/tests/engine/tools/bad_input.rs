@@ -100,7 +100,7 @@ impl Home {
     }
 
     fn call(&self, act: impl Fn(&ToolContext) -> Done + Send + Sync + 'static) -> Result<ToolReport> {
-        let call = ToolCall::new("act", "{}").with_id(format!("call {:?}", self.session().position()));
+        let call = ToolCall::new("act", "{}").with_id(format!("call {:?}", self.session().log().position()));
         self.runner(act).execute(&call, &ExecuteOptions::default())
     }
 
@@ -118,16 +118,20 @@ impl Home {
     }
 
     fn invoked(&self) -> u64 {
-        self.session().log::<ToolInvocations>().unwrap().len()
+        self.session().log().slice::<ToolInvocations>().unwrap().len()
     }
 
     /// Makes a call that the workspace prevents from starting. Returns its error; nothing is
     /// recorded.
     fn refused(&self) -> String {
-        let (position, plan) = (self.session().position(), plan(self.session()));
+        let (position, plan) = (self.session().log().position(), plan(self.session()));
         let error = self.call(|_| unreachable!("it is not run")).unwrap_err();
-        assert_eq!((self.session().position(), super::plan(self.session())), (position, plan), "{error}");
-        assert!(self.session().open_operations().is_empty());
+        assert_eq!(
+            (self.session().log().position(), super::plan(self.session())),
+            (position, plan),
+            "{error}"
+        );
+        assert!(self.session().calls().open_operations().is_empty());
         error.to_string()
     }
 
@@ -164,7 +168,7 @@ impl Home {
     /// Checks that a recovery failed with the reason, changed nothing, and is still pending.
     fn stays_interrupted(&self, said: &str, named: &Path) {
         assert!(said.contains(named.to_str().unwrap()), "{said}");
-        assert!(self.session().is_interrupted());
+        assert!(self.session().calls().is_interrupted());
         assert_eq!(self.fates(), [OperationStatus::Open]);
         let refused = self.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
@@ -451,7 +455,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
         // Everything restorable is restored, and the call stays open until the rest is too.
         assert!(plan(home.session()).is_empty());
         assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
-        assert!(home.session().is_interrupted());
+        assert!(home.session().calls().is_interrupted());
         let refused = home.call(|_| unreachable!("it is not run"));
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
         assert!(home.recover().unwrap_err().to_string().contains("gone"));

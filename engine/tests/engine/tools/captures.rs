@@ -111,13 +111,13 @@ fn a_call_that_leaves_more_than_may_be_captured_fails_and_is_rolled_back() {
     assert!(bench.digest() == before);
     // Nor does a call start if there are that many files already, and nothing is recorded of it.
     fs::write(&large, vec![7; 4 << 20]).unwrap();
-    let position = runner.state().session().position();
+    let position = runner.state().session().log().position();
     let refused = call(&runner, &ExecuteOptions::default()).unwrap_err();
     assert!(
         matches!(&refused, Error::Filesystem(foldlog::filesystem::Error::CaptureTooLarge { path, .. }) if path == "large"),
         "{refused}"
     );
-    assert_eq!(runner.state().session().position(), position);
+    assert_eq!(runner.state().session().log().position(), position);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn what_could_not_be_put_back_after_a_restore_that_failed_is_named() {
     }
     assert_eq!(run.desk.text("paper").as_deref(), Some("a"), "as the snapshot has it");
     // The restore stays open, so that a recovery completes the rollback.
-    assert!(run.session().is_interrupted());
+    assert!(run.session().calls().is_interrupted());
     *run.desk.broken.lock().unwrap() = None;
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), before);
@@ -369,10 +369,13 @@ fn killed_restore(
         runner = reopen();
     }
     let session = runner.state().session().clone();
-    let open = session.is_interrupted();
+    let open = session.calls().is_interrupted();
     assert!(!open || !whole, "{told}: what was answered stays");
     assert!(runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "{told}: nobody has to decide");
-    assert!(session.unsettled_operations().is_empty() && session.open_operations().is_empty(), "{told}");
+    assert!(
+        session.calls().unsettled_operations().is_empty() && session.calls().open_operations().is_empty(),
+        "{told}"
+    );
     let ledger = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap().ledger().unwrap();
     let fates: Vec<(&str, OperationStatus, Option<Cause>)> =
         ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome, entry.cause)).collect();
@@ -392,7 +395,7 @@ fn killed_restore(
     expected.push("after");
     assert_eq!(plan(&session), expected, "{told}");
     super::regressions::audit_of(&disk, &session);
-    session.rollback_to(session.position().unwrap() - 1).unwrap();
+    session.rollback_to(session.log().position().unwrap() - 1).unwrap();
     assert_eq!(plan(&session), expected[..expected.len() - 1], "{told}");
     (came_back, (plan(&session), desk.papers().clone()))
 }
@@ -470,7 +473,7 @@ fn a_rollback_names_the_committed_calls_whose_effects_it_cannot_take_back() {
     assert_eq!(told(&run.session().rollback(&before).unwrap()), [""; 0], "no tool has run since");
     run_calls(&run, &[("call_b", "b"), ("call_c", "c")]);
     run.write("paper", "d", Then::Fail).unwrap();
-    let latest = run.session().position().unwrap();
+    let latest = run.session().log().position().unwrap();
     let done = run.session().rollback(&before).unwrap();
     assert_eq!(told(&done), ["call_b", "call_c"], "the failed one left nothing to be abandoned");
     assert_eq!(done.outside[0].tool, "write");
@@ -498,7 +501,7 @@ fn a_rollback_behind_hundreds_of_calls_names_each_that_came_later() {
     let names: Vec<String> = (0..600).map(|number| format!("call_{number}")).collect();
     let mut positions = Vec::new();
     for name in &names {
-        positions.push(run.session().position().unwrap());
+        positions.push(run.session().log().position().unwrap());
         run_calls(&run, &[(name, name)]);
     }
     // At and next to the places in the slice's index, and from far to near.

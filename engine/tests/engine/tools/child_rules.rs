@@ -43,7 +43,7 @@ fn child_of(run: &Run, context: &ToolContext) -> Result<ToolRunner, ToolError> {
 }
 
 fn child_fates(run: &Run) -> Vec<OperationStatus> {
-    let [child] = run.session().children().unwrap().try_into().unwrap();
+    let [child] = run.session().calls().children().unwrap().try_into().unwrap();
     let dir = store_of(&run.disk).session_dir(child);
     let reader = LogReader::open_on(Arc::new(run.disk.clone()), dir).unwrap();
     reader.ledger().unwrap().iter().map(|entry| entry.outcome).collect()
@@ -148,7 +148,7 @@ fn a_childs_call_stops_with_its_parent_and_none_begins_after_it() {
         let operation = context.operation();
         let waits = move |own: &ToolContext| {
             inner.desk.put("paper", "half");
-            assert!(session.cancel(operation));
+            assert!(session.calls().cancel(operation));
             assert!(own.is_cancelled());
             Err(ToolError::Cancelled)
         };

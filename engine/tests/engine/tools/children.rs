@@ -478,8 +478,8 @@ fn a_parent_learns_where_its_child_stopped_and_what_may_be_done() {
     ground.killed_as(&work, "manual");
     let manual = || ground.open(Idempotency::Natural, Idempotency::Manual);
     // Before the recovery the child has an open call; the query changes nothing.
-    let operation = manual().state().session().open_operations()[0].operation;
-    let asked = manual().state().session().children_of(operation).unwrap();
+    let operation = manual().state().session().calls().open_operations()[0].operation;
+    let asked = manual().state().session().calls().children_of(operation).unwrap();
     assert!(matches!(&asked[0].stop, ChildStop::At { open, .. } if open.len() == 1), "{asked:?}");
     let [recovered] = manual().recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let [report]: [ChildReport; 1] = recovered.children.clone().try_into().unwrap();
@@ -511,9 +511,9 @@ fn a_childs_call_is_settled_before_its_parent_runs_again() {
     store.settle(child.session, waits[0], &Settlement::run_again(), "a person", "no `b` is there").unwrap();
     let runner = manual();
     let session = runner.state().session();
-    let [child] = session.children_of(recovered.operation).unwrap().try_into().unwrap();
+    let [child] = session.calls().children_of(recovered.operation).unwrap().try_into().unwrap();
     assert_eq!(child.choices(), [ChildChoice::Resume, ChildChoice::Abandon]);
-    session.settle(recovered.operation, &Settlement::run_again(), "a person", "go on").unwrap();
+    session.calls().settle(recovered.operation, &Settlement::run_again(), "a person", "go on").unwrap();
     let [recovered] = runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
     assert_eq!(ground.files(), ["a", "b", "before", "c"]);
@@ -534,6 +534,7 @@ fn a_child_is_abandoned_by_settling_its_parent_as_failed() {
     runner
         .state()
         .session()
+        .calls()
         .settle(recovered.operation, &Settlement::failed(), "a person", "no more")
         .unwrap();
     assert_eq!(ground.fates(child.session), [OperationStatus::Abandoned]);

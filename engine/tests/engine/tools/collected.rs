@@ -145,9 +145,9 @@ fn what_an_open_call_began_with_stays() {
     let report = store.collect(&keeping(0)).unwrap();
     assert_eq!(report.skipped, BTreeMap::new());
     let session = store.open_session(id, &types()).unwrap();
-    let capture = session.open_captures().unwrap()["workspace"].clone().unwrap();
+    let capture = session.calls().open_captures().unwrap()["workspace"].clone().unwrap();
     let capture: FilesystemSnapshot = foldlog_codec::msgpack::from_slice(&capture).unwrap();
-    let mut reader = SnapshotReader::open(session.captures_dir());
+    let mut reader = SnapshotReader::open(session.log().captures_dir());
     let mut files = Files::new();
     let mut found = Vec::new();
     reader
@@ -223,7 +223,7 @@ fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     let run = |script: &str| {
         let arguments = serde_json::json!({ "script": script, "fails": false }).to_string();
         runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default()).unwrap();
-        child.position().unwrap()
+        child.log().position().unwrap()
     };
     let of_child = run("printf child > page");
     run("printf later > page");
@@ -278,7 +278,7 @@ fn a_fork_goes_back_to_what_its_parent_gave_up() {
     room.session().clone().close().unwrap();
     store.delete(parent).unwrap();
     let fork = store.open_session(id, &types()).unwrap();
-    let mut reader = SnapshotReader::open(fork.captures_dir());
+    let mut reader = SnapshotReader::open(fork.log().captures_dir());
     let mut found = Files::new();
     let log = store.read_log(fork.id()).unwrap();
     log.contents(0, then, |record| {
@@ -663,7 +663,8 @@ fn must_stay(room: &Room, calls: u64) -> std::collections::BTreeSet<u64> {
     let calls = usize::try_from(calls).unwrap();
     let begins: Vec<u64> = room
         .session()
-        .log::<ToolInvocations>()
+        .log()
+        .slice::<ToolInvocations>()
         .unwrap()
         .iter()
         .map(|call| call.unwrap().begin.get())
@@ -676,7 +677,7 @@ fn must_stay(room: &Room, calls: u64) -> std::collections::BTreeSet<u64> {
         let first = begins.iter().rev().take(calls).next_back().copied().unwrap_or(last);
         stay.extend(first..=last);
     }
-    let tagged = room.session().snapshots().unwrap().into_iter().filter(|it| it.tag.is_some());
+    let tagged = room.session().log().snapshots().unwrap().into_iter().filter(|it| it.tag.is_some());
     stay.extend(tagged.map(|it| it.position.get()));
     stay
 }

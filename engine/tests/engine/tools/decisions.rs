@@ -72,7 +72,7 @@ impl Shop {
     fn ask(&self, what: &str) -> PendingQuestion {
         let call = ToolCall::new("buys", serde_json::json!({ "what": what }).to_string());
         let _ = self.runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-        self.session().pending_questions().unwrap().pop().unwrap()
+        self.session().calls().pending_questions().unwrap().pop().unwrap()
     }
 
     fn elsewhere(&self) -> Store {
@@ -97,7 +97,7 @@ impl Shop {
     }
 
     fn reasons(&self) -> Vec<String> {
-        let refused = self.session().take_decisions().unwrap().refused;
+        let refused = self.session().calls().take_decisions().unwrap().refused;
         refused.into_iter().map(|refused| refused.reason).collect()
     }
 }
@@ -114,7 +114,7 @@ fn a_waiting_host_takes_an_approval_that_another_process_leaves() {
     assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
 
     let waits = shop.session().clone();
-    let host = thread::spawn(move || waits.wait_for_decision(&[asked.operation], LONG).unwrap());
+    let host = thread::spawn(move || waits.calls().wait_for_decision(&[asked.operation], LONG).unwrap());
     let left = shop.leave(asked.operation, &approved);
     let LeftFate::Taken(sequence) = left.wait(LONG).unwrap() else { panic!("the host waits") };
     let wait = host.join().unwrap();
@@ -142,7 +142,7 @@ fn a_recovery_takes_what_was_left_while_nobody_waited() {
     assert!(matches!(shop.recover()[..], [Recovery::RanAgain(_)]));
     assert_eq!(*shop.bought.lock().unwrap(), ["a boat for ada"]);
     assert!(matches!(left.fate().unwrap(), LeftFate::Taken(_)));
-    assert_eq!(shop.session().pending_questions().unwrap(), []);
+    assert_eq!(shop.session().calls().pending_questions().unwrap(), []);
 }
 
 /// A decision of the same process also ends a wait, and so does the expiry of the question.
@@ -151,22 +151,22 @@ fn a_wait_hears_of_decisions_of_its_own_process_and_ends_in_time() {
     let shop = Shop::open();
     let asked = shop.ask("a boat");
     let began = Instant::now();
-    let wait = shop.session().wait_for_decision(&[asked.operation], Duration::ZERO).unwrap();
+    let wait = shop.session().calls().wait_for_decision(&[asked.operation], Duration::ZERO).unwrap();
     assert!(wait.decided.is_empty());
     let waits = shop.session().clone();
-    let host = thread::spawn(move || waits.wait_for_decision(&[asked.operation], LONG).unwrap());
-    shop.session().settle(asked.operation, &Settlement::failed(), "ada", "no").unwrap();
+    let host = thread::spawn(move || waits.calls().wait_for_decision(&[asked.operation], LONG).unwrap());
+    shop.session().calls().settle(asked.operation, &Settlement::failed(), "ada", "no").unwrap();
     assert_eq!(host.join().unwrap().decided, [asked.operation]);
     assert!(began.elapsed() < LONG);
     // An operation that does not wait is not waited for.
     assert_eq!(
-        shop.session().wait_for_decision(&[asked.operation], LONG).unwrap().decided,
+        shop.session().calls().wait_for_decision(&[asked.operation], LONG).unwrap().decided,
         [asked.operation]
     );
 
     let asked = shop.ask("a car");
     let waits = shop.session().clone();
-    let host = thread::spawn(move || waits.wait_for_decision(&[asked.operation], LONG));
+    let host = thread::spawn(move || waits.calls().wait_for_decision(&[asked.operation], LONG));
     let Shop { runner, .. } = shop;
     runner.state().session().clone().close().unwrap();
     assert!(matches!(host.join().unwrap(), Err(Error::Closed { .. })), "the session is closed");
@@ -176,8 +176,8 @@ fn a_wait_hears_of_decisions_of_its_own_process_and_ends_in_time() {
 fn an_async_host_waits_and_holds_no_thread() {
     let shop = Shop::open();
     let asked = shop.ask("a boat");
-    let wait = shop.session().wait_for_decision_async(&[asked.operation], LONG);
-    let given_up = shop.session().wait_for_decision_async(&[asked.operation], LONG);
+    let wait = shop.session().calls().wait_for_decision_async(&[asked.operation], LONG);
+    let given_up = shop.session().calls().wait_for_decision_async(&[asked.operation], LONG);
     drop(given_up);
     let host = thread::spawn(|| futures_lite::future::block_on(wait).unwrap());
     let left = shop.leave(asked.operation, &Settlement::approved(asked.digest));
@@ -205,29 +205,29 @@ fn a_decision_that_does_not_fit_is_refused_and_leaves_no_record() {
 
     // An approval that expires before it is taken.
     let late = leave(&approved.clone().until(Utc::now() + TimeDelta::microseconds(1))).unwrap();
-    let before = shop.session().position();
+    let before = shop.session().log().position();
     assert_eq!(shop.reasons().len(), 1);
     let fate = late.wait(LONG).unwrap();
     assert!(matches!(&fate, LeftFate::Refused(reason) if reason.contains("expired")), "{fate:?}");
-    assert_eq!(shop.session().position(), before);
+    assert_eq!(shop.session().log().position(), before);
 
     // A decision that comes after another one.
     let slow = leave(&approved).unwrap();
-    shop.session().settle(asked.operation, &Settlement::failed(), "bob", "no").unwrap();
-    let before = shop.session().position();
+    shop.session().calls().settle(asked.operation, &Settlement::failed(), "bob", "no").unwrap();
+    let before = shop.session().log().position();
     assert_eq!(shop.reasons().len(), 1);
     let fate = slow.wait(LONG).unwrap();
     assert!(
         matches!(&fate, LeftFate::Refused(reason) if reason.contains("already settled: `failed` by bob")),
         "{fate:?}"
     );
-    assert_eq!((shop.session().position(), shop.left().len()), (before, 0));
+    assert_eq!((shop.session().log().position(), shop.left().len()), (before, 0));
 
     // A withdrawn decision is never seen.
     let asked = shop.ask("a car");
     let left = shop.leave(asked.operation, &Settlement::failed());
     assert!(left.withdraw().unwrap() && !left.withdraw().unwrap());
-    assert_eq!(shop.session().take_decisions().unwrap().taken, []);
+    assert_eq!(shop.session().calls().take_decisions().unwrap().taken, []);
 }
 
 /// Any file may be written into the directory. None is recorded, delays others, or is read without
@@ -271,10 +271,10 @@ fn hostile_and_torn_files_harm_nothing() {
     nix::unistd::mkfifo(&name(9, ".decision"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     fs::write(directory.join("notes.txt"), "mine").unwrap();
 
-    let before = shop.session().position();
+    let before = shop.session().log().position();
     let reasons = shop.reasons();
     assert_eq!(reasons.len(), 6, "{reasons:?}");
-    assert_eq!(shop.session().position(), before);
+    assert_eq!(shop.session().log().position(), before);
     assert!(reasons.iter().any(|reason| reason.contains("another session")), "{reasons:?}");
     assert!(
         reasons.iter().any(|reason| reason.contains("its permissions allow others to write it")),
@@ -282,7 +282,7 @@ fn hostile_and_torn_files_harm_nothing() {
     );
     assert_eq!(shop.reasons(), [""; 0], "each is refused once");
     assert!(aside.exists() && directory.join("notes.txt").exists());
-    assert_eq!(shop.session().pending_questions().unwrap().len(), 1);
+    assert_eq!(shop.session().calls().pending_questions().unwrap().len(), 1);
 
     // Thousands of them are taken in rounds, and few answers are kept.
     for n in 100..700 {
@@ -297,7 +297,7 @@ fn hostile_and_torn_files_harm_nothing() {
 
     // The valid one among them is taken.
     put(1000, &whole);
-    assert_eq!(shop.session().take_decisions().unwrap().taken.len(), 1);
+    assert_eq!(shop.session().calls().take_decisions().unwrap().taken.len(), 1);
 }
 
 /// A host that is killed between the record and the removal of the file finds the file again.
@@ -307,21 +307,21 @@ fn a_decision_is_recorded_once_although_its_file_comes_back() {
     let asked = shop.ask("a boat");
     let left = shop.leave(asked.operation, &Settlement::approved(asked.digest));
     let bytes = fs::read(left.path()).unwrap();
-    let first = shop.session().take_decisions().unwrap().taken;
-    let before = shop.session().position();
+    let first = shop.session().calls().take_decisions().unwrap().taken;
+    let before = shop.session().log().position();
     let come_back = || {
         fs::write(left.path(), &bytes).unwrap();
         fs::set_permissions(left.path(), Permissions::from_mode(0o600)).unwrap();
-        shop.session().take_decisions().unwrap()
+        shop.session().calls().take_decisions().unwrap()
     };
     let again = come_back();
     assert_eq!((again.taken, again.refused), (first.clone(), Vec::new()));
-    assert_eq!(shop.session().position(), before);
+    assert_eq!(shop.session().log().position(), before);
     // After it ran, too.
     shop.recover();
-    let before = shop.session().position();
+    let before = shop.session().log().position();
     assert_eq!(come_back().taken, first);
-    assert_eq!(shop.session().position(), before);
+    assert_eq!(shop.session().log().position(), before);
     assert_eq!(*shop.bought.lock().unwrap(), ["a boat for ada"]);
 }
 
@@ -332,7 +332,7 @@ fn collection_backups_forks_and_verify_know_what_was_left() {
     let asked = shop.ask("a boat");
     let left = shop.leave(asked.operation, &Settlement::approved(asked.digest));
     let (id, dir) = (shop.session().id(), shop.session().dir().to_owned());
-    let position = shop.session().position().unwrap();
+    let position = shop.session().log().position().unwrap();
     shop.session().clone().close().unwrap();
     let Shop { directory, runner, .. } = shop;
     drop(runner);
@@ -370,14 +370,14 @@ fn a_replay_takes_the_decisions_from_the_log() {
         let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys(bought)));
         let call = ToolCall::new("buys", r#"{"what":"a boat"}"#);
         let _ = runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-        let asked = session.pending_questions()?.pop().unwrap();
-        assert!(session.wait_for_decision(&[asked.operation], Duration::ZERO)?.decided.is_empty());
+        let asked = session.calls().pending_questions()?.pop().unwrap();
+        assert!(session.calls().wait_for_decision(&[asked.operation], Duration::ZERO)?.decided.is_empty());
         session.dispatch(Noted { text: "it waits".to_owned() })?;
         if let Some(elsewhere) = elsewhere {
             let approved = Settlement::approved(asked.digest);
             elsewhere.leave_decision(session.id(), asked.operation, &approved, "ada", "seen")?;
         }
-        let wait = session.wait_for_decision(&[asked.operation], LONG)?;
+        let wait = session.calls().wait_for_decision(&[asked.operation], LONG)?;
         assert_eq!(wait.decided, [asked.operation]);
         runner.recover(&ExecuteOptions::default())?;
         session.dispatch(Noted { text: "it is done".to_owned() })?;

@@ -187,9 +187,9 @@ impl Desk {
     }
 
     fn seen(&self, runner: &ToolRunner) -> (Digest, State, u64) {
-        let mut state = runner.state().session().state().unwrap();
+        let mut state = runner.state().session().dynamic().state().unwrap();
         state.slices.retain(|_, slice| slice.policy == foldlog::Policy::State && !slice.items.is_empty());
-        let log = runner.state().session().log::<ToolInvocations>().unwrap().len();
+        let log = runner.state().session().log().slice::<ToolInvocations>().unwrap().len();
         state.position = None;
         (digest::of(&workspace(self.directory.path())), state, log)
     }
@@ -246,7 +246,7 @@ impl Desk {
             child::start("tools::directory::part_of_a_child_that_is_killed_within_a_call", &argument);
         process.ended();
         let runner = self.open();
-        assert_eq!(runner.state().session().recovery().interrupted.len(), 1);
+        assert_eq!(runner.state().session().log().recovery().interrupted.len(), 1);
         let recovered = runner.recover(&ExecuteOptions::default()).unwrap();
         assert_eq!(recovered.len(), 1, "it is left to be settled");
         runner
@@ -278,7 +278,7 @@ proptest! {
         prop_assert_eq!(&state_after, &state);
         prop_assert_eq!(calls_after, calls + more);
         if more > 0 {
-            let last = runner.state().session().log::<ToolInvocations>().unwrap().get(calls).unwrap().unwrap();
+            let last = runner.state().session().log().slice::<ToolInvocations>().unwrap().get(calls).unwrap().unwrap();
             prop_assert_ne!(last.outcome, Outcome::Committed);
         }
         // The run continues.

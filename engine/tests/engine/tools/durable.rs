@@ -142,7 +142,7 @@ fn captures_are_durable_before_the_records_that_name_them() {
         session.dispatch(Noted { text: "y".repeat(60 << 10) }).unwrap();
     }
     let many = |session: &Session| {
-        while kept.synced.lock().unwrap().len() < 2 && session.log_bytes() < 16 << 20 {
+        while kept.synced.lock().unwrap().len() < 2 && session.log().bytes() < 16 << 20 {
             session.dispatch(Noted { text: "z".repeat(60 << 10) }).unwrap();
         }
     };
@@ -186,7 +186,7 @@ fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     let (_, first) = kept_on(disk.clone(), store.create(&types()).unwrap());
     let id = first.state().session().id();
     call(&first);
-    let position = first.state().session().position();
+    let position = first.state().session().log().position();
     disk.crash(CrashKind::Process);
     drop(first);
 
@@ -204,7 +204,7 @@ fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     disk.crash(CrashKind::PowerLosingAll);
     drop((second, session));
     let session = store.open_session(id, &types()).unwrap();
-    assert!(session.position() >= position);
+    assert!(session.log().position() >= position);
     drop(session);
 
     // If the captures may be lost, earlier records are not made durable.

@@ -29,7 +29,7 @@ fn run_with(tools: ToolRegistry) -> Run {
 fn write(arguments: &serde_json::Value, context: &ToolContext) -> Result<(), ToolError> {
     let paper = arguments["paper"].as_str().ok_or(ToolError::InvalidArguments("no paper".to_owned()))?;
     context.resources().get::<Desk>().unwrap().put(paper, "written");
-    context.session().dispatch_value("plan.step_added", json!({"title": paper, "part": 1}))?;
+    context.session().dynamic().dispatch("plan.step_added", json!({"title": paper, "part": 1}))?;
     match paper {
         "torn" => Err(ToolError::failed("it tore")),
         "blown" => panic!("away"),
@@ -113,7 +113,7 @@ fn no_arguments_at_all_are_an_empty_object_for_every_tool() {
         assert!(report.success, "{tool} {arguments:?}: {}", report.message);
     }
     let mut recorded = Vec::new();
-    let read = run.session().records(0, u64::MAX, |record| {
+    let read = run.session().log().records(0, u64::MAX, |record| {
         if record.kind == foldlog::RecordKind::ToolBegin {
             recorded.push(
                 foldlog_codec::body::ToolBegin::decode(record.body).unwrap().arguments.bytes().to_vec(),
@@ -169,7 +169,7 @@ fn a_tool_is_told_which_call_it_undoes() {
     for _ in 0..3 {
         run.reopen(Idempotency::Manual);
         with_tools(&mut run);
-        operations.push(run.session().recovery().interrupted[0].operation);
+        operations.push(run.session().log().recovery().interrupted[0].operation);
         let recovered = run.runner.recover(&ExecuteOptions::default());
         if let Ok(recovered) = recovered
             && let [one] = recovered.as_slice()
@@ -178,7 +178,7 @@ fn a_tool_is_told_which_call_it_undoes() {
             assert!(report.success);
         }
     }
-    assert!(!run.session().is_interrupted());
+    assert!(!run.session().calls().is_interrupted());
     let told = std::mem::take(&mut lives.lock().unwrap().1);
     let runs: Vec<u32> = told.iter().map(|undone| undone.run).collect();
     assert_eq!(runs, [1, 1, 2], "the first undoing was interrupted itself");

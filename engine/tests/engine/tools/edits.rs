@@ -186,7 +186,7 @@ fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
     let session = room.session().clone();
     let files = HostFilesystem::open(
         root(room.directory.path()),
-        session.captures_dir(),
+        session.log().captures_dir(),
         HostFilesystemOptions::default(),
     );
     let resources = ResourceRegistry::builder()
@@ -202,7 +202,7 @@ fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
     gate.is_shut.store(true, Ordering::Relaxed);
     let failed = operation.fail(ToolError::failed("it broke"));
     assert!(matches!(failed, Err(Error::RestoreFailed { .. })), "{failed:?}");
-    assert!(room.session().is_interrupted());
+    assert!(room.session().calls().is_interrupted());
     gate.is_shut.store(false, Ordering::Relaxed);
     (gate, id)
 }
@@ -257,7 +257,7 @@ fn a_rollback_that_was_cut_short_is_made_whole_in_another_directory() {
     let root = root(room.directory.path());
     fs::rename(&root, root.with_extension("away")).unwrap();
     fs::create_dir(&root).unwrap();
-    let captures = room.session().captures_dir();
+    let captures = room.session().log().captures_dir();
     let workspace = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
     workspace.rebind(Rebind::IfEmpty).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(workspace)).build().unwrap();

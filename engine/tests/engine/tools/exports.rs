@@ -20,15 +20,17 @@ fn an_export_taken_within_a_call_begins_no_session() {
     let inner =
         run.runner.within(operation.context()).begin(&call("p", "y", Then::Succeed), &options).unwrap();
     inner.context().session().dispatch(StepAdded { title: "half".to_owned(), part: 0 }).unwrap();
-    let (policies, at) = (BTreeSet::from([Policy::State, Policy::Log]), run.session().position().unwrap());
+    let (policies, at) =
+        (BTreeSet::from([Policy::State, Policy::Log]), run.session().log().position().unwrap());
     let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
     let open = vec![operation.id(), inner.id()];
     inner.end(ToolResult::ok("done", 0)).unwrap();
-    let outer = run.session().export().unwrap();
+    let outer = run.session().log().export().unwrap();
     assert_eq!(outer.open_operations, [operation.id()]);
     operation.end(ToolResult::ok("done", 0)).unwrap();
 
-    for export in [run.session().export_at(at, &policies).unwrap(), reader.export_at(at, &policies).unwrap()]
+    for export in
+        [run.session().log().export_at(at, &policies).unwrap(), reader.export_at(at, &policies).unwrap()]
     {
         assert_eq!(export.open_operations, open);
         let read = Export::from_json(&export.to_json().unwrap()).unwrap();
@@ -42,7 +44,7 @@ fn an_export_taken_within_a_call_begins_no_session() {
             )
         );
     }
-    let after = run.session().export().unwrap();
+    let after = run.session().log().export().unwrap();
     assert!(after.open_operations.is_empty() && !after.to_json().unwrap().contains("open_operations"));
     assert_eq!(plan(&import(&after, ImportOptions::default()).unwrap()), ["whole", "half"]);
 }
@@ -53,12 +55,12 @@ fn an_export_of_what_waits_for_recovery_begins_no_session() {
     run.session().sync().unwrap();
     assert!(run.write("letter", "half done", Then::Die).is_err());
     run.reopen(Idempotency::Manual);
-    let operation = run.session().recovery().interrupted[0].operation;
-    let export = run.session().export().unwrap();
+    let operation = run.session().log().recovery().interrupted[0].operation;
+    let export = run.session().log().export().unwrap();
     assert_eq!(export.open_operations, [operation]);
     assert!(matches!(import(&export, ImportOptions::default()), Err(Error::Export(_))));
     run.runner.recover(&ExecuteOptions::default()).unwrap();
-    assert!(run.session().export().unwrap().open_operations.is_empty());
+    assert!(run.session().log().export().unwrap().open_operations.is_empty());
 }
 
 #[test]
@@ -71,8 +73,8 @@ fn another_programs_calls_are_kept_beside_the_engines_own() {
     assert!(matches!(import(&export, ImportOptions::default()), Err(Error::Export(_))));
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     let session = import(&export, options.clone()).unwrap();
-    assert!(session.log::<ToolInvocations>().unwrap().is_empty());
-    let again = session.export().unwrap();
+    assert!(session.log().slice::<ToolInvocations>().unwrap().is_empty());
+    let again = session.log().export().unwrap();
     let [kept] = again.slices.as_slice() else { panic!("{again:?}") };
     assert_eq!(
         (kept.slice_type.as_str(), kept.item_type.as_str(), again.policies["tool_invoked.imported"].as_str()),
@@ -84,10 +86,10 @@ fn another_programs_calls_are_kept_beside_the_engines_own() {
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let operation = runner.begin(&ToolCall::new("read", "{}"), &ExecuteOptions::default()).unwrap();
     operation.end(ToolResult::ok("done", 0)).unwrap();
-    assert_eq!(runner.state().session().log::<ToolInvocations>().unwrap().len(), 1);
+    assert_eq!(runner.state().session().log().slice::<ToolInvocations>().unwrap().len(), 1);
     // The engine's own items are unchanged.
     let run = Run::new();
     run.write("letter", "whole", Then::Succeed).unwrap();
-    let own = import(&run.session().export().unwrap(), options).unwrap();
-    assert_eq!(own.log::<ToolInvocations>().unwrap().len(), 1);
+    let own = import(&run.session().log().export().unwrap(), options).unwrap();
+    assert_eq!(own.log().slice::<ToolInvocations>().unwrap().len(), 1);
 }

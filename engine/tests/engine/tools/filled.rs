@@ -150,10 +150,10 @@ fn an_empty_directory_is_filled_whatever_was_open_and_one_that_the_session_works
 
     for (machine, is_open) in [(nothing_open, false), (call_open, true), (reads_open, true)] {
         let run = machine.open(id);
-        assert_eq!(run.state.session().is_interrupted(), is_open);
+        assert_eq!(run.state.session().calls().is_interrupted(), is_open);
         let filled = run.fill().unwrap().unwrap();
         assert_eq!(filled.resources.len(), 1);
-        assert!(!run.state.session().is_interrupted());
+        assert!(!run.state.session().calls().is_interrupted());
         assert_eq!(machine.files(), before);
         // There is nothing to fill a second time, in this process and in the next one, whatever was
         // changed by hand.
@@ -184,10 +184,10 @@ fn a_directory_that_is_not_empty_is_filled_by_whoever_says_so_and_what_was_there
     let other = first.moved();
     fs::write(other.work().join("mine"), "mine").unwrap();
     let run = other.open(id);
-    let at = run.state.session().position();
+    let at = run.state.session().log().position();
     let refused = run.fill().unwrap_err().to_string();
     assert!(refused.contains("is not empty") && refused.contains("`Rebind::Overwrite`"), "{refused}");
-    assert_eq!((other.files(), run.state.session().position()), (held(&[("mine", "mine")]), at));
+    assert_eq!((other.files(), run.state.session().log().position()), (held(&[("mine", "mine")]), at));
     let overwrite = RewindOptions { overwrite: true, ..RewindOptions::default() };
     run.state.fill(&overwrite).unwrap().unwrap();
     assert_eq!(other.files(), held(&[("page", "one")]));
@@ -205,9 +205,9 @@ fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
     let id = session.id();
     let run = machine.run(session.clone());
     run.call("a", "one");
-    let one = session.position().unwrap();
+    let one = session.log().position().unwrap();
     run.call("a", "two");
-    let two = session.position().unwrap();
+    let two = session.log().position().unwrap();
     let goes_back = |run: &Run, to: SequenceNumber| {
         run.state.rewind(to, &RewindOptions::default()).unwrap();
         files_in(run.files.root())
@@ -220,7 +220,7 @@ fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
     let run = run_in(work.path(), fork.clone());
     assert!(run.fill().unwrap().is_some());
     run.call("b", "three");
-    let three = fork.position().unwrap();
+    let three = fork.log().position().unwrap();
     fork.close().unwrap();
     drop(run);
     let run = run_in(work.path(), machine.store().open_session(forked, &types()).unwrap());
@@ -232,7 +232,7 @@ fn a_later_process_goes_back_to_before_a_fill_as_the_one_that_filled() {
     let run = moved.open(id);
     assert!(run.fill().unwrap().is_some());
     run.call("b", "three");
-    let three = run.state.session().position().unwrap();
+    let three = run.state.session().log().position().unwrap();
     run.state.session().clone().close().unwrap();
     drop(run);
     let run = moved.open(id);
@@ -252,7 +252,7 @@ fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it
         let own = machine.0.path().join(name);
         fs::create_dir(&own).unwrap();
         let options = SessionOptions::default();
-        let at = parent.position().unwrap();
+        let at = parent.log().position().unwrap();
         run_in(&own, machine.store().fork(parent.id(), at, &types(), options).unwrap())
     };
     let unfilled = fork("unfilled");
@@ -272,7 +272,8 @@ fn a_fork_says_at_its_first_call_that_its_directory_is_not_its_parents_unless_it
     assert_eq!(filled.files.take_notices(), []);
     // In its parent's directory there is nothing to fill, and nothing to report.
     let options = SessionOptions::default();
-    let there = machine.store().fork(parent.id(), parent.position().unwrap(), &types(), options).unwrap();
+    let there =
+        machine.store().fork(parent.id(), parent.log().position().unwrap(), &types(), options).unwrap();
     let there = machine.run(there);
     assert!(there.fill().unwrap().is_none());
     there.call("page", "two");
@@ -333,7 +334,7 @@ fn a_process_that_is_killed_within_a_fill_has_the_next_one_fill_the_directory() 
     copy(&killed.path().join("store"), &store);
     assert_eq!(other.files(), held(&[("page", "one")]));
     let run = spied(&other.work(), other.store().open_session(id, &types()).unwrap(), Spy::default());
-    assert!(run.state.session().is_interrupted());
+    assert!(run.state.session().calls().is_interrupted());
     assert!(run.fill().unwrap().is_some());
     assert_eq!(other.files(), held(&[("page", "one")]));
     assert!(run.fill().unwrap().is_none());
@@ -370,7 +371,7 @@ fn a_fill_is_replayed_where_the_log_has_one() {
     let run = first.run(first.store().create(&types()).unwrap());
     let id = run.state.session().id();
     run.call("page", "one");
-    let at = run.state.session().position().unwrap();
+    let at = run.state.session().log().position().unwrap();
     // A fork is replayed from its own first record on.
     for (name, expected) in [("work", false), ("own", true)] {
         let work = first.0.path().join(name);
@@ -399,7 +400,7 @@ fn a_directory_that_bears_the_workspaces_token_and_content_takes_its_place() {
     let machine = Machine::new();
     let run = machine.run(machine.store().create(&types()).unwrap());
     run.call("page", "first");
-    let first = run.state.session().position().unwrap();
+    let first = run.state.session().log().position().unwrap();
     run.call("page", "second");
     let id = run.state.session().id();
     run.state.session().clone().close().unwrap();

@@ -153,7 +153,7 @@ impl Crowded {
         child::start("tools::full_disk::part_of_a_child_that_is_killed_with_its_disk_full", &argument)
             .ended();
         let session = Store::open(self.store.path()).unwrap().open_session(id, &types()).unwrap();
-        assert!(session.is_interrupted());
+        assert!(session.calls().is_interrupted());
         self.runner = runner_on(&disk, session, false);
     }
 
@@ -173,9 +173,10 @@ impl Crowded {
 
     /// Whether the last end record states that nothing was captured.
     fn says_not_captured(&self) -> bool {
-        let (mut says, last) = (false, self.session().position().unwrap());
+        let (mut says, last) = (false, self.session().log().position().unwrap());
         let needle = b"was not captured";
         self.session()
+            .log()
             .records(0, last, |record| {
                 says |= record.body.windows(needle.len()).any(|window| window == needle);
                 Ok(())
@@ -199,7 +200,7 @@ fn assert_untouched(crowded: &Crowded, refused: &Error) {
         aside.to_string().contains(&PAGE_BYTES.to_string()[..2]) || aside.to_string().contains("space"),
         "{aside}"
     );
-    assert!(crowded.session().is_interrupted());
+    assert!(crowded.session().calls().is_interrupted());
     assert!(fs::metadata(crowded.path("workspace/.foldlog-aside")).is_err());
 }
 
@@ -210,10 +211,10 @@ fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_i
     for filled in [Filled::Workspace, Filled::Page] {
         let Some(mut crowded) = Crowded::new() else { return };
         crowded.killed(filled);
-        let before = crowded.session().position();
+        let before = crowded.session().log().position();
         for _ in 0..2 {
             assert_untouched(&crowded, &crowded.recover().unwrap_err());
-            assert_eq!(crowded.session().position(), before);
+            assert_eq!(crowded.session().log().position(), before);
         }
         // Other sessions are kept out of the unfinished changes.
         let other = crowded.session().store().create(&types()).unwrap();
@@ -256,9 +257,9 @@ fn where_there_is_no_room_for_what_is_restored_the_recovery_says_so_and_is_calle
             other => panic!("{other:?}"),
         };
         assert!(bytes >= PAGE_BYTES as u64, "{full}");
-        assert!(crowded.session().is_interrupted());
+        assert!(crowded.session().calls().is_interrupted());
         // The files found by the first attempt are recorded once.
-        let position = crowded.session().position();
+        let position = crowded.session().log().position();
         assert_eq!(*at.get_or_insert(position), position);
     }
     fs::remove_file(crowded.path("beside")).unwrap();

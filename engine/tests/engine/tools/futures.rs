@@ -265,8 +265,10 @@ impl Host {
     /// Checks that earlier calls are over: another one begins and ends.
     async fn is_at_rest(&self) {
         assert!(soon(self.execute("last", Does::Succeeds)).await.unwrap().success);
-        assert!(self.session().open_operations().is_empty() && !self.session().is_interrupted());
-        assert!(self.session().stuck_operations().is_empty());
+        assert!(
+            self.session().calls().open_operations().is_empty() && !self.session().calls().is_interrupted()
+        );
+        assert!(self.session().calls().stuck_operations().is_empty());
     }
 }
 
@@ -321,13 +323,13 @@ fn a_call_whose_future_is_dropped_is_rolled_back_at_once() {
         assert_eq!(host.gate.dropped.load(Ordering::SeqCst), 1, "the tool went first");
         // No call has to request it.
         soon(async {
-            while !host.session().open_operations().is_empty() {
+            while !host.session().calls().open_operations().is_empty() {
                 tokio::task::yield_now().await;
             }
         })
         .await;
         assert_eq!(host.state(), (vec![], vec![]));
-        let log = host.session().log::<ToolInvocations>().unwrap();
+        let log = host.session().log().slice::<ToolInvocations>().unwrap();
         let last = log.iter().last().unwrap().unwrap();
         assert_eq!((last.outcome, last.cause), (Outcome::Failed, Some(Cause::Dropped)));
         host.is_at_rest().await;
@@ -387,8 +389,8 @@ fn a_tool_that_is_a_future_ends_with_its_deadline_and_with_a_cancellation() {
         let call = tokio::spawn(host.execute("two", Does::Hangs));
         soon(host.gate.began.notified()).await;
         soon(host.gate.began.notified()).await;
-        let open = host.session().open_operations().remove(0);
-        assert!(host.session().cancel(open.operation));
+        let open = host.session().calls().open_operations().remove(0);
+        assert!(host.session().calls().cancel(open.operation));
         let report = soon(call).await.unwrap().unwrap();
         assert_eq!((report.success, report.cause), (false, Some(Cause::Cancelled)));
         assert_eq!((host.state().0.len(), host.gate.dropped.load(Ordering::SeqCst)), (0, 2));
@@ -422,8 +424,8 @@ fn a_task_waits_for_another_task_of_the_same_thread() {
         session.sync_async().await.unwrap();
         assert_eq!(host.state().0[0], "first");
         assert_eq!(host.state().0.len(), 3);
-        assert!(session.synced_end() > position && session.synced_end() > taken.position);
-        assert_eq!(session.snapshot_tagged("behind").unwrap(), Some(taken));
+        assert!(session.log().synced_end() > position && session.log().synced_end() > taken.position);
+        assert_eq!(session.log().snapshot_tagged("behind").unwrap(), Some(taken));
     });
 }
 
@@ -436,7 +438,7 @@ fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
         let (state, session) = (host.runner.state().clone(), host.session().clone());
         assert!(soon(host.execute("one", Does::Succeeds)).await.unwrap().success);
         let before = soon(state.snapshot_async(Some("before"))).await.unwrap();
-        let position = session.position().unwrap();
+        let position = session.log().position().unwrap();
         let held = host.state();
         let waits: [Wait; 6] = [
             |state, _| Box::pin(async move { state.snapshot_async(None).await.map(drop) }),
@@ -478,7 +480,7 @@ fn a_run_goes_back_while_another_task_of_the_same_thread_works_on_it() {
                 _ => [held.0.clone(), vec!["two".to_owned()]].concat(),
             };
             assert_eq!(host.state().0, plan, "{number}");
-            assert!(!session.is_interrupted() && session.open_operations().is_empty());
+            assert!(!session.calls().is_interrupted() && session.calls().open_operations().is_empty());
             if number == 0 || number == 3 {
                 soon(state.rewind_async(position, &RewindOptions::default())).await.unwrap();
             }
@@ -671,8 +673,8 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
             if fate == 1 {
                 let session = runner.state().session().clone();
                 tasks.push(tokio::spawn(async move {
-                    for open in session.open_operations() {
-                        session.cancel(open.operation);
+                    for open in session.calls().open_operations() {
+                        session.calls().cancel(open.operation);
                     }
                 }));
             }
@@ -711,7 +713,7 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
                 .await
                 .unwrap()
                 .unwrap();
-            assert!(session.open_operations().is_empty() && !session.is_interrupted());
+            assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted());
         }
     });
     assert_eq!(running.available_permits(), calls);

@@ -192,10 +192,10 @@ fn recover(runner: &ToolRunner) {
 /// Checks that a call is refused because of the session's unfinished changes, and leaves no trace.
 #[track_caller]
 fn is_refused_for(runner: &ToolRunner, place: &Place, id: Uuid) {
-    let (position, page) = (runner.state().session().position(), place.page());
+    let (position, page) = (runner.state().session().log().position(), place.page());
     let refused = scribble(runner, "refused", Then::Succeed);
     assert!(matches!(&refused, Err(Error::ResourceDirty { session, .. }) if *session == id), "{refused:?}");
-    assert_eq!((runner.state().session().position(), place.page()), (position, page));
+    assert_eq!((runner.state().session().log().position(), place.page()), (position, page));
 }
 
 #[track_caller]
@@ -553,7 +553,7 @@ fn a_forged_mark_is_named_and_a_person_removes_it() {
             ),
         }
         assert!(told.contains(MARK) && told.contains("remove"), "{told}");
-        assert_eq!((place.page().as_str(), one.state().session().is_interrupted()), ("half", true));
+        assert_eq!((place.page().as_str(), one.state().session().calls().is_interrupted()), ("half", true));
         let soon = Instant::now() + Duration::from_secs(10);
         assert_eq!(workspace(place.path()).remove_mark(soon).unwrap(), Some(mark));
         assert_eq!(workspace(place.path()).remove_mark(soon).unwrap(), None);

@@ -21,7 +21,7 @@ fn interrupted(idempotency: Idempotency) -> Run {
 #[test]
 fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
     let run = interrupted(Idempotency::Manual);
-    let [open] = run.session().recovery().interrupted.clone().try_into().unwrap();
+    let [open] = run.session().log().recovery().interrupted.clone().try_into().unwrap();
     assert_eq!(
         (open.tool.as_str(), open.operation, open.idempotency),
         ("write", open.begin.into(), Idempotency::Manual)
@@ -45,7 +45,7 @@ fn reports_are_written_as_json_and_read_again() {
         assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *told, "{text}");
     }
     let run = interrupted(Idempotency::Manual);
-    again(run.session().recovery());
+    again(run.session().log().recovery());
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     again(&run.write("paper", "well", Then::Succeed).unwrap());
     again(&run.write("paper", "badly", Then::Fail).unwrap());
@@ -54,15 +54,15 @@ fn reports_are_written_as_json_and_read_again() {
     let mut run = run;
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
-    assert!(!run.session().recovery().unsettled.is_empty());
-    again(run.session().recovery());
+    assert!(!run.session().log().recovery().unsettled.is_empty());
+    again(run.session().log().recovery());
 }
 
 /// A process that was killed after a sync or a snapshot was taken for one that had closed its
 /// session, even within a call.
 #[test]
 fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
-    let is_closed = |run: &Run| run.session().recovery().closed;
+    let is_closed = |run: &Run| run.session().log().recovery().closed;
     let killed_behind = |last: &dyn Fn(&Session)| {
         let mut run = Run::new();
         run.session().dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
@@ -88,15 +88,15 @@ fn only_a_session_that_was_closed_with_nothing_open_is_reported_as_closed() {
         run.runner.begin(&call("paper", "half done", Then::Succeed), &ExecuteOptions::default()).unwrap();
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
-    assert!(!is_closed(&run) && run.session().recovery().interrupted.len() == 1);
+    assert!(!is_closed(&run) && run.session().log().recovery().interrupted.len() == 1);
     drop(operation);
 }
 
 #[test]
 fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     let mut run = interrupted(Idempotency::Manual);
-    let operation = run.session().recovery().interrupted[0].operation;
-    let early = run.session().settle(operation, &Settlement::failed(), "a person", "");
+    let operation = run.session().log().recovery().interrupted[0].operation;
+    let early = run.session().calls().settle(operation, &Settlement::failed(), "a person", "");
     assert!(matches!(early, Err(Error::NoSuchOperation { .. })), "recover first: {early:?}");
 
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -111,18 +111,18 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     run.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
-    assert_eq!(run.session().recovery().unsettled[0].operation, operation);
-    assert!(run.session().recovery().interrupted.is_empty());
+    assert_eq!(run.session().log().recovery().unsettled[0].operation, operation);
+    assert!(run.session().log().recovery().interrupted.is_empty());
     assert_eq!(run.plan(), ["planned", "meanwhile"], "the log says so too");
 
     for nobody in ["", " \t"] {
-        let refused = run.session().settle(operation, &Settlement::failed(), nobody, "who knows");
+        let refused = run.session().calls().settle(operation, &Settlement::failed(), nobody, "who knows");
         assert!(matches!(refused, Err(Error::Blank { argument: "by" })), "{refused:?}");
     }
     let result = Settlement::committed(Some(Value::from("it was sent")));
-    run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();
-    assert!(run.session().unsettled_operations().is_empty());
-    let again = run.session().settle(operation, &Settlement::failed(), "a person", "again");
+    run.session().calls().settle(operation, &result, "a person", "the recipient has it").unwrap();
+    assert!(run.session().calls().unsettled_operations().is_empty());
+    let again = run.session().calls().settle(operation, &Settlement::failed(), "a person", "again");
     let again = again.unwrap_err();
     let Error::AlreadySettled { operation: of, decision: Decision::Committed, by, sequence, .. } = &again
     else {
@@ -147,8 +147,11 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
 fn a_manual_tool_runs_again_once_somebody_says_so() {
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
-    run.session().settle(operation, &Settlement::run_again(), "the host", "nothing was sent").unwrap();
+    let operation = run.session().calls().unsettled_operations()[0].operation;
+    run.session()
+        .calls()
+        .settle(operation, &Settlement::run_again(), "the host", "nothing was sent")
+        .unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
     assert!(report.success && report.operation == operation && report.begin != operation.sequence());
@@ -165,10 +168,11 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
 fn a_decision_to_run_again_goes_with_the_call_that_a_rollback_abandons() {
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
-    let decide = || run.session().settle(operation, &Settlement::run_again(), "a person", "nothing was sent");
+    let operation = run.session().calls().unsettled_operations()[0].operation;
+    let decide =
+        || run.session().calls().settle(operation, &Settlement::run_again(), "a person", "nothing was sent");
     decide().unwrap();
-    let decided = run.session().position().unwrap();
+    let decided = run.session().log().position().unwrap();
     run.session().rollback_to(operation.sequence() - 1).unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
@@ -189,9 +193,10 @@ fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
     for at in 1..40 {
         let mut run = interrupted(Idempotency::Manual);
         run.runner.recover(&ExecuteOptions::default()).unwrap();
-        let operation = run.session().unsettled_operations()[0].operation;
-        let decide =
-            |run: &Run| run.session().settle(operation, &Settlement::run_again(), "a person", "go on");
+        let operation = run.session().calls().unsettled_operations()[0].operation;
+        let decide = |run: &Run| {
+            run.session().calls().settle(operation, &Settlement::run_again(), "a person", "go on")
+        };
         decide(&run).unwrap();
         run.session().sync().unwrap();
         run.disk.inject(Fault::Die { nth: at, bytes: 20 });
@@ -199,11 +204,11 @@ fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
         run.disk.clear_faults();
         run.disk.crash(CrashKind::Process);
         run.reopen(Idempotency::Manual);
-        let again = run.session().recovery().interrupted.first().map(|open| open.begin);
+        let again = run.session().log().recovery().interrupted.first().map(|open| open.begin);
         let Some(again) = again.filter(|begin| *begin != operation.sequence()) else { continue };
         run.runner.recover(&ExecuteOptions::default()).unwrap();
         decide(&run).unwrap();
-        let decided = run.session().position().unwrap();
+        let decided = run.session().log().position().unwrap();
         let ran = run.counts().ran;
         run.session().rollback_to(again - 1).unwrap();
         let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -222,9 +227,12 @@ fn a_decision_goes_with_a_call_that_was_interrupted_twice_too() {
 fn a_call_that_a_rollback_abandons_runs_again_where_somebody_says_so_afterwards() {
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
+    let operation = run.session().calls().unsettled_operations()[0].operation;
     run.session().rollback_to(operation.sequence() - 1).unwrap();
-    run.session().settle(operation, &Settlement::run_again(), "a person", "nothing was sent").unwrap();
+    run.session()
+        .calls()
+        .settle(operation, &Settlement::run_again(), "a person", "nothing was sent")
+        .unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
     assert_eq!(run.counts().ran, 2);
@@ -234,7 +242,7 @@ fn a_call_that_a_rollback_abandons_runs_again_where_somebody_says_so_afterwards(
 fn natural_and_keyed_tools_run_again_as_the_same_operation() {
     for idempotency in [Idempotency::Natural, Idempotency::Keyed] {
         let run = interrupted(idempotency);
-        let operation = run.session().recovery().interrupted[0].operation;
+        let operation = run.session().log().recovery().interrupted[0].operation;
         let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
         let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
         assert_eq!((report.operation, report.message.as_str()), (operation, "written after all"));
@@ -247,13 +255,13 @@ fn natural_and_keyed_tools_run_again_as_the_same_operation() {
 #[test]
 fn a_tool_that_compensates_undoes_first_also_where_that_is_interrupted_too() {
     let mut run = interrupted(Idempotency::Compensate);
-    let operation = run.session().recovery().interrupted[0].operation;
+    let operation = run.session().log().recovery().interrupted[0].operation;
     run.counts.lock().unwrap().dies_undoing = true;
     // The process is killed during the undo.
     let _ = run.runner.recover(&ExecuteOptions::default());
     assert_eq!(run.counts(), Counts { ran: 1, undone: 1, dies_undoing: false });
     run.reopen(Idempotency::Compensate);
-    assert_eq!(run.session().recovery().interrupted[0].undoes, Some(operation));
+    assert_eq!(run.session().log().recovery().interrupted[0].undoes, Some(operation));
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
     assert!(report.success && report.operation == operation);
@@ -272,7 +280,7 @@ fn a_recovery_whose_resource_cannot_be_restored_can_be_tried_again() {
     *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
     let failed = run.runner.recover(&ExecuteOptions::default());
     assert!(matches!(failed, Err(Error::RestoreFailed { .. })), "{failed:?}");
-    assert!(run.session().is_interrupted() && run.counts().ran == 1);
+    assert!(run.session().calls().is_interrupted() && run.counts().ran == 1);
     *run.desk.broken.lock().unwrap() = None;
     assert_eq!(run.runner.recover(&ExecuteOptions::default()).unwrap().len(), 1);
     assert_eq!(run.plan(), ["planned", "half done"]);
@@ -303,7 +311,8 @@ fn a_recovery_that_is_killed_at_any_step_ends_the_same_way() {
             "killed at {at}"
         );
         assert!(
-            run.session().open_operations().is_empty() && run.session().unsettled_operations().is_empty()
+            run.session().calls().open_operations().is_empty()
+                && run.session().calls().unsettled_operations().is_empty()
         );
     }
 }
@@ -327,8 +336,11 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     // That one was interrupted, and whether it may run again is unknown.
     let other = run.runner.execute(&second, &ExecuteOptions::default());
     assert!(matches!(other, Err(Error::ToolIdempotency { .. })), "{other:?}");
-    let operation = run.session().unsettled_operations()[0].operation;
-    run.session().settle(operation, &Settlement::run_again(), "a person", "it had not begun").unwrap();
+    let operation = run.session().calls().unsettled_operations()[0].operation;
+    run.session()
+        .calls()
+        .settle(operation, &Settlement::run_again(), "a person", "it had not begun")
+        .unwrap();
     let other = run.runner.execute(&second, &ExecuteOptions::default()).unwrap();
     assert!(!other.recorded && other.success && other.operation == operation);
     assert_eq!(run.plan(), ["one", "two"]);
@@ -432,7 +444,7 @@ fn a_call_that_another_process_left_open_is_recovered_and_cannot_be_cancelled() 
     let mut run = Run::new();
     run.write("paper", "text", Then::Die).unwrap_err();
     run.reopen(Idempotency::Manual);
-    let open = run.session().open_operations()[0].operation;
-    assert!(!run.session().cancel(open), "nobody of this process runs it");
-    assert_eq!(run.session().open_operations().len(), 1);
+    let open = run.session().calls().open_operations()[0].operation;
+    assert!(!run.session().calls().cancel(open), "nobody of this process runs it");
+    assert_eq!(run.session().calls().open_operations().len(), 1);
 }

@@ -49,7 +49,7 @@ fn write_each(session: &Session) {
     session.dispatch(Noted { text: "a long note ".repeat(8_000) }).unwrap();
     session.set_tag("state", "at work").unwrap();
     session.clear_where::<Plan>(|_| false).unwrap();
-    session.record_input(&NewInput::user("evaluation", "hello")).unwrap();
+    session.conversation().record_input(&NewInput::user("evaluation", "hello")).unwrap();
     let here = session.snapshot(SnapshotOptions::default()).unwrap();
     session.rollback(&here).unwrap();
     session.reset().unwrap();
@@ -88,7 +88,7 @@ fn records_of_two_threads_on_two_lanes_are_told_apart_by_the_log_alone() {
     let before = told(&run.disk, run.session());
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
-    let end = run.session().position().unwrap();
+    let end = run.session().log().position().unwrap();
     let fork = store_of(&run.disk).fork(run.id, end, &types(), SessionOptions::default()).unwrap();
     for told in [before, told(&run.disk, run.session()), told(&run.disk, &fork)] {
         for name in ["left", "right", "main"] {

@@ -100,9 +100,9 @@ fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
         for n in 0..5 {
             room.call(&format!("printf {n} > page"));
         }
-        let recorded = room.session().recorded_captures().unwrap().remove("workspace").unwrap();
+        let recorded = room.session().calls().recorded_captures().unwrap().remove("workspace").unwrap();
         let snapshot = HostFilesystem::recall(&recorded).unwrap();
-        let commit = room.session().captures_dir().join("objects").join(&snapshot.commit[..2]);
+        let commit = room.session().log().captures_dir().join("objects").join(&snapshot.commit[..2]);
         let commit = commit.join(&snapshot.commit[2..]);
         room.session().clone().close().unwrap();
         let Room { directory, runner, id, .. } = room;

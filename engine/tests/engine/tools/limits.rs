@@ -39,19 +39,19 @@ fn what_no_record_holds_fails_its_call_or_keeps_it_from_beginning() {
     };
     let report = say(17 << 20, "large".to_owned()).unwrap();
     assert!(!report.success && report.message.contains("record body"), "{report:?}");
-    assert!(session.open_operations().is_empty() && !session.is_interrupted());
+    assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted());
     assert_eq!(session.view::<Plan>().unwrap().len(), 0);
 
-    let position = session.position();
+    let position = session.log().position();
     let refused = say(1, "x".repeat((16 << 20) - 2048));
     assert!(matches!(refused, Err(Error::TooLarge { .. })), "{refused:?}");
-    assert_eq!((session.position(), session.open_operations().len()), (position, 0));
+    assert_eq!((session.log().position(), session.calls().open_operations().len()), (position, 0));
 
     assert!(say(15 << 20, "small".to_owned()).unwrap().success);
-    let (id, live) = (session.id(), session.state().unwrap());
+    let (id, live) = (session.id(), session.dynamic().state().unwrap());
     drop(runner);
     session.close().unwrap();
-    assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
+    assert_eq!(store.open_session(id, &types()).unwrap().dynamic().state().unwrap(), live);
 }
 
 /// Read-only, so that many calls are open at once.
@@ -84,19 +84,19 @@ fn no_more_calls_are_open_at_once_than_a_reader_takes() {
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look));
     let begin = || runner.begin(&ToolCall::new("look", "{}"), &ExecuteOptions::default());
     let open: Vec<_> = (0..OPEN_OPERATIONS_MAX).map(|_| begin().unwrap()).collect();
-    let position = session.position();
+    let position = session.log().position();
     let refused = begin().map(drop);
     assert!(
         matches!(&refused, Err(Error::NoSuchOperation { reason, .. }) if reason.contains("the maximum number"))
     );
-    assert_eq!(session.position(), position);
+    assert_eq!(session.log().position(), position);
     // The log opens with all of them, and continues once they have ended.
     let id = session.id();
     let read = store.open_read_only(id, &types()).unwrap();
-    assert_eq!(read.recovery().interrupted.len(), OPEN_OPERATIONS_MAX);
+    assert_eq!(read.log().recovery().interrupted.len(), OPEN_OPERATIONS_MAX);
     open.into_iter().for_each(|operation| drop(operation.abort("enough").unwrap()));
     begin().unwrap().abort("one more").unwrap();
     drop(runner);
     session.close().unwrap();
-    assert!(store.open_session(id, &types()).unwrap().open_operations().is_empty());
+    assert!(store.open_session(id, &types()).unwrap().calls().open_operations().is_empty());
 }

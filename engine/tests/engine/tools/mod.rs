@@ -312,7 +312,7 @@ impl Run {
     }
 
     fn invoked(&self) -> Vec<ToolInvoked> {
-        let log = self.session().log::<ToolInvocations>().unwrap();
+        let log = self.session().log().slice::<ToolInvocations>().unwrap();
         log.iter().map(|item| (*item.unwrap()).clone()).collect()
     }
 
@@ -354,5 +354,5 @@ fn call(paper: &str, text: &str, then: Then) -> ToolCall {
 }
 
 fn notes(session: &Session) -> usize {
-    session.log::<Notes>().unwrap().len() as usize
+    session.log().slice::<Notes>().unwrap().len() as usize
 }

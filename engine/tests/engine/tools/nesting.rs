@@ -98,7 +98,7 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
         delegating(&run).execute(&delegate(&[("two", Then::Die)], Then::Succeed), &ExecuteOptions::default());
     assert!(died.is_err());
     run.reopen(Idempotency::Manual);
-    let open = run.session().recovery().interrupted.clone();
+    let open = run.session().log().recovery().interrupted.clone();
     assert_eq!(open.iter().map(|open| open.tool.as_str()).collect::<Vec<_>>(), ["delegate", "write"]);
     assert_eq!(open[1].parent, Some(open[0].operation));
     assert!(run.plan().is_empty());
@@ -107,6 +107,7 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)));
     run.session()
+        .calls()
         .settle(open[0].operation, &Settlement::run_again(), "a person", "nothing was written")
         .unwrap();
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -203,7 +204,10 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         let [first, again, other] = begun.lock().unwrap().clone().try_into().unwrap();
         assert_eq!(first, again, "{idempotency:?}");
         let all: std::collections::BTreeSet<Uuid> = first.iter().chain(&other).copied().collect();
-        assert_eq!((all.len(), run.session().children().unwrap()), (4, all.iter().copied().collect()));
+        assert_eq!(
+            (all.len(), run.session().calls().children().unwrap()),
+            (4, all.iter().copied().collect())
+        );
 
         let store = store_of(&run.disk);
         for (ordinal, id) in first.iter().enumerate() {
@@ -290,7 +294,7 @@ fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_a
         let [recovered] = with(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
         let Recovery::RanAgain(report) = recovered.recovery else { panic!("{nth}: {recovered:?}") };
         assert!(report.success, "{nth}: {report:?}");
-        let [child] = run.session().children().unwrap().try_into().unwrap();
+        let [child] = run.session().calls().children().unwrap().try_into().unwrap();
         let child = store_of(&run.disk).open_session(child, &types()).unwrap();
         let steps = plan(&child);
         assert_eq!(steps.last().map(String::as_str), Some("run 2"), "{nth}");
@@ -309,5 +313,5 @@ fn a_call_that_is_over_begins_no_session() {
     let context = operation.context().clone();
     operation.abort("no more").unwrap();
     assert!(matches!(context.child_session(0, &types()), Err(Error::Revoked { .. })));
-    assert!(run.session().children().unwrap().is_empty());
+    assert!(run.session().calls().children().unwrap().is_empty());
 }

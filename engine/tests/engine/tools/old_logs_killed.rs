@@ -127,7 +127,7 @@ impl Old {
             let script = format!("printf {n} > page; printf {n} > only-{n}; rm -f only-{}", n - 1);
             let arguments = serde_json::json!({ "script": script, "fails": false }).to_string();
             runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default()).unwrap();
-            calls.push((session.position().unwrap(), files(&now)));
+            calls.push((session.log().position().unwrap(), files(&now)));
         }
         drop(runner);
         session.close().unwrap();

@@ -41,7 +41,7 @@ proptest! {
         let images = || StoreOptions { image_bytes_min: 0, ..StoreOptions::default() };
         let mut run = Run::in_store(Idempotency::Manual, images());
         let answers = [said(run.session(), 0), recorded(run.session(), 2)];
-        let mut positions = vec![run.session().position().unwrap()];
+        let mut positions = vec![run.session().log().position().unwrap()];
         let asked = |answer, ordinal, then| call("paper", "one", then).with_origin(answer, ordinal);
         for step in steps {
             match step {
@@ -68,7 +68,7 @@ proptest! {
                     run.reopen(Idempotency::Manual);
                 }
             }
-            positions.push(run.session().position().unwrap());
+            positions.push(run.session().log().position().unwrap());
             for ordinal in 0..2 {
                 let known = |answer| {
                     let known = run.runner.recorded_report(&asked(answer, ordinal, Then::Succeed)).unwrap();
@@ -94,6 +94,7 @@ fn recorded(session: &Session, calls: u32) -> SequenceNumber {
     };
     let calls = (0..calls).map(call).collect();
     session
+        .conversation()
         .record_answer(&NewAnswer { evaluation_id: "one".to_owned(), calls, ..NewAnswer::default() })
         .unwrap()
 }
@@ -111,7 +112,7 @@ fn a_call_of_an_answer_is_known_in_whichever_branch_it_committed() {
         let answer = answer(session, 1);
         let asked = |then| call("paper", "one", then).with_origin(answer, 0);
         let execute = |then| run.runner.execute(&asked(then), &ExecuteOptions::default()).unwrap();
-        let before = session.position().unwrap();
+        let before = session.log().position().unwrap();
         assert!(!execute(Then::Succeed).recorded);
         let branch = session.snapshot(SnapshotOptions::default()).unwrap();
         session.rollback_to(before).unwrap();

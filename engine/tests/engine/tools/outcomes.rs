@@ -79,6 +79,7 @@ fn a_failed_call_is_one_record_behind_its_begin_and_its_own_writes() {
     let kinds = |session: &Session| {
         let mut kinds = Vec::new();
         session
+            .log()
             .records(report.begin, u64::MAX, |record| {
                 kinds.push(record.kind.name());
                 Ok(())
@@ -121,11 +122,11 @@ fn arguments_that_a_tool_does_not_take_are_refused_before_it_runs() {
 #[test]
 fn a_resource_that_cannot_be_captured_keeps_the_tool_from_running() {
     let run = Run::new();
-    let records = run.session().position();
+    let records = run.session().log().position();
     *run.desk.broken.lock().unwrap() = Some(Broken::Snapshot);
     let refused = run.write("letter", "dear all", Then::Succeed);
     assert!(matches!(&refused, Err(Error::Resource { resource, .. }) if resource == "desk"), "{refused:?}");
-    assert_eq!((run.counts().ran, run.session().position()), (0, records));
+    assert_eq!((run.counts().ran, run.session().log().position()), (0, records));
     *run.desk.broken.lock().unwrap() = None;
     assert!(run.write("letter", "dear all", Then::Succeed).unwrap().success, "the turn was given back");
 }
@@ -146,7 +147,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
     // is written after it.
     assert_eq!((run.plan(), run.invoked().len()), (vec!["before".to_owned()], 0));
     assert_eq!(run.desk.text("letter").as_deref(), Some("dear all"));
-    assert!(run.session().is_interrupted());
+    assert!(run.session().calls().is_interrupted());
     assert_eq!(run.ledger()[0].outcome, OperationStatus::Open);
     let early = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
     assert!(matches!(early, Err(Error::Interrupted { .. })), "{early:?}");
@@ -158,7 +159,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
         }
         let again = run.runner.recover(&ExecuteOptions::default());
         assert!(matches!(again, Err(Error::RestoreFailed { .. })), "{again:?}");
-        assert!(run.session().is_interrupted());
+        assert!(run.session().calls().is_interrupted());
     }
     *run.desk.broken.lock().unwrap() = None;
     run.runner.recover(&ExecuteOptions::default()).unwrap();
@@ -222,7 +223,7 @@ fn a_recovery_by_the_same_run_restores_what_no_log_says_too() {
     assert_eq!(*shelf.books.lock().unwrap(), 1);
     shelf.is_stuck.store(false, Ordering::Relaxed);
     runner.recover(&ExecuteOptions::default()).unwrap();
-    assert_eq!((*shelf.books.lock().unwrap(), run.session().is_interrupted()), (0, false));
+    assert_eq!((*shelf.books.lock().unwrap(), run.session().calls().is_interrupted()), (0, false));
 }
 
 /// An outer call that continues cannot end before an inner one, and does not commit the inner one's
@@ -242,7 +243,7 @@ fn a_call_around_one_that_is_left_open_is_left_open_too_and_recovered_with_it() 
     assert!(matches!(ended, Err(Error::Interrupted { .. })), "{ended:?}");
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), (vec![], BTreeMap::new()));
-    assert!(run.session().open_operations().is_empty() && !run.session().is_interrupted());
+    assert!(run.session().calls().open_operations().is_empty() && !run.session().calls().is_interrupted());
 }
 
 /// The acceptance tests of specification E, in its own words where possible.
@@ -299,11 +300,15 @@ fn one_path_for_tools_that_run_here_and_for_those_that_run_elsewhere() {
         assert_eq!(report.unwrap().success, then == Then::Succeed);
     }
     assert_eq!(here.state(), elsewhere.state());
-    assert_eq!(here.session().state().unwrap().slices, elsewhere.session().state().unwrap().slices);
+    assert_eq!(
+        here.session().dynamic().state().unwrap().slices,
+        elsewhere.session().dynamic().state().unwrap().slices
+    );
     let content = |run: &Run| {
         let mut content = Vec::new();
-        let last = run.session().position().unwrap();
+        let last = run.session().log().position().unwrap();
         run.session()
+            .log()
             .records(0, last, |record| {
                 content.push((record.kind, record.body.to_vec()));
                 Ok(())
@@ -333,7 +338,7 @@ fn an_operation_that_is_let_go_of_is_taken_back_by_the_next_call() {
     drop(run.runner.begin(&call("paper", "lost", Then::Succeed), &ExecuteOptions::default()).unwrap());
     run.session().dispatch(StepAdded { title: "outside".to_owned(), part: 0 }).unwrap();
     assert_eq!(run.plan(), ["kept", "outside"]);
-    assert_eq!(run.session().open_operations(), []);
+    assert_eq!(run.session().calls().open_operations(), []);
 
     // A call that was ended explicitly is over.
     let operation =
@@ -351,6 +356,7 @@ fn a_large_result_is_kept_whole_and_shown_again() {
     assert_eq!(report.value.unwrap().as_str(), Some(text.as_str()));
     let mut body_len = 0;
     run.session()
+        .log()
         .records(report.end, report.end, |record| {
             body_len = record.body.len();
             Ok(())

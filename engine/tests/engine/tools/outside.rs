@@ -94,7 +94,7 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
         done(name)
     });
     let opens = Mutex::new(Some(opens));
-    let _subscription = session.subscribe(move |record| {
+    let _subscription = session.log().subscribe(move |record| {
         // The slow one, which is the first, continues only after the end of the other one is
         // delivered.
         if record.kind() == foldlog::RecordKind::ToolEnd
@@ -161,7 +161,7 @@ fn an_interrupted_one_runs_again_only_as_it_declares() {
             .execute(&asks("a"), &ExecuteOptions::default())
             .unwrap_err();
         run.reopen(idempotency);
-        let open = run.session().open_operations();
+        let open = run.session().calls().open_operations();
         assert!(open[0].outside_only && open[0].reads_only, "{open:?}");
         // STATE is unchanged, since such a call cannot change it.
         assert_eq!(run.plan(), ["planned"]);
@@ -193,7 +193,7 @@ fn one_that_fails_takes_nothing_of_its_siblings_with_it() {
     let outcomes: Vec<Outcome> = reports.into_iter().map(|report| report.unwrap().outcome).collect();
     assert_eq!(outcomes, [Outcome::Failed, Outcome::Committed]);
     assert_eq!(notes(run.session()), 2);
-    let state = run.session().state().unwrap().digest();
+    let state = run.session().dynamic().state().unwrap().digest();
     let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
     assert_eq!(reader.state().unwrap().digest(), state);
 }

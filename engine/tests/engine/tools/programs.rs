@@ -154,15 +154,18 @@ fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() 
         while !pid.exists() && !running.is_finished() {
             thread::yield_now();
         }
-        let operation = session.open_operations()[0].operation;
-        assert!(session.cancel(operation) && !session.cancel(operation.get() + 1), "one runs, and no other");
+        let operation = session.calls().open_operations()[0].operation;
+        assert!(
+            session.calls().cancel(operation) && !session.calls().cancel(operation.get() + 1),
+            "one runs, and no other"
+        );
         (operation, running.join().unwrap().unwrap())
     });
     assert_eq!((report.operation, report.success, report.cause), (operation, false, Some(Cause::Cancelled)));
     assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
     let pid = std::fs::read_to_string(pid).unwrap();
     assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists(), "it is gone");
-    assert!(!session.cancel(operation), "it is over");
+    assert!(!session.calls().cancel(operation), "it is over");
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 

@@ -145,7 +145,7 @@ impl Desk {
 
     /// Returns every file, and every slice of STATE.
     fn seen(&self, session: &Session) -> (Digest, State) {
-        let mut state = session.state().unwrap();
+        let mut state = session.dynamic().state().unwrap();
         state.slices.retain(|_, slice| slice.policy == Policy::State && !slice.items.is_empty());
         state.position = None;
         (digest::of(&self.directory.path().join("workspace")), state)
@@ -174,13 +174,13 @@ fn is_killed_twice(call: &Call) -> bool {
     let runner = desk.open();
     let session = runner.state().session();
     assert!(
-        !was_done || session.recovery().interrupted.is_empty(),
+        !was_done || session.log().recovery().interrupted.is_empty(),
         "{call:?}: it recovered, and left something open"
     );
     let recovered = runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(recovered.len(), 1, "{call:?}: it waits to be settled");
     assert_eq!(desk.seen(session), before, "{call:?}");
-    let log = session.log::<ToolInvocations>().unwrap();
+    let log = session.log().slice::<ToolInvocations>().unwrap();
     let outcomes: Vec<Outcome> = log.iter().map(|item| item.unwrap().outcome).collect();
     assert_eq!(outcomes, [Outcome::Interrupted], "{call:?}");
     was_killed

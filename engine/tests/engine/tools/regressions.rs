@@ -77,7 +77,7 @@ fn interrupted(idempotency: Idempotency) -> Run {
 fn a_subscriber_of_an_end_may_write() {
     let run = Run::new();
     let session = run.session().clone();
-    run.session().subscribe(move |notice| {
+    run.session().log().subscribe(move |notice| {
         if notice.kind().name() == "tool_end" {
             session.dispatch(step("told")).unwrap();
         }
@@ -92,7 +92,7 @@ fn a_subscriber_within_a_call_is_told_that_it_cannot_wait_for_it() {
     let run = Run::new();
     let (session, told) = (run.session().clone(), Arc::new(Mutex::new(Vec::new())));
     let into = Arc::clone(&told);
-    run.session().subscribe(move |notice| {
+    run.session().log().subscribe(move |notice| {
         if matches!(notice.kind().name(), "tool_begin" | "dispatch") {
             into.lock().unwrap().push(session.dispatch(step("too early")));
         }
@@ -120,9 +120,9 @@ fn an_interrupted_call_of_an_answer_runs_again_only_as_its_settlement_says() {
         assert!(run.runner.execute(&one, &at_once()).is_err());
         run.reopen(Idempotency::Manual);
         run.runner.recover(&at_once()).unwrap();
-        let operation = run.session().unsettled_operations()[0].operation;
+        let operation = run.session().calls().unsettled_operations()[0].operation;
         if let Some(settlement) = &settlement {
-            run.session().settle(operation, settlement, "a person", "").unwrap();
+            run.session().calls().settle(operation, settlement, "a person", "").unwrap();
         }
         match (settlement, run.runner.execute(&one, &at_once())) {
             (None, Err(Error::ToolIdempotency { .. })) => {}
@@ -263,11 +263,11 @@ fn a_settlement_during_a_recovery_is_heeded() {
     let run = interrupted(Idempotency::Natural);
     let none = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new());
     none.recover(&at_once()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
+    let operation = run.session().calls().unsettled_operations()[0].operation;
     let turn = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
     thread::scope(|scope| {
         let recovery = scope.spawn(|| run.runner.recover(&at_once()).unwrap());
-        run.session().settle(operation, &Settlement::failed(), "a person", "").unwrap();
+        run.session().calls().settle(operation, &Settlement::failed(), "a person", "").unwrap();
         turn.abort("done").unwrap();
         // It ran again before, or was found settled; either way the session continues.
         recovery.join().unwrap();
@@ -309,22 +309,26 @@ fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() 
         run.reopen(Idempotency::Compensate);
         ToolRunner::new(run.runner.state().clone(), ToolRegistry::new()).recover(&at_once()).unwrap();
     }
-    let unsettled = run.session().unsettled_operations();
+    let unsettled = run.session().calls().unsettled_operations();
     let [first, second] = unsettled.iter().map(|one| one.operation).collect::<Vec<_>>()[..] else {
         panic!("two calls were interrupted: {unsettled:?}")
     };
     // Settles as soon as the first call is undone, before it runs again.
     let session = run.session().clone();
-    run.session().subscribe(move |notice| {
-        let waits = session.unsettled_operations().iter().any(|one| one.operation == first && one.undone);
+    run.session().log().subscribe(move |notice| {
+        let waits =
+            session.calls().unsettled_operations().iter().any(|one| one.operation == first && one.undone);
         if notice.kind().name() == "tool_end" && waits {
-            session.settle(first, &Settlement::failed(), "a person", "it is not wanted any more").unwrap();
+            session
+                .calls()
+                .settle(first, &Settlement::failed(), "a person", "it is not wanted any more")
+                .unwrap();
         }
     });
     let [recovered] = run.runner.recover(&at_once()).unwrap().try_into().unwrap();
     assert!(recovered.operation == second && matches!(recovered.recovery, Recovery::RanAgain(_)));
     assert_eq!((run.plan(), run.counts().undone), (vec!["second".to_owned()], 2));
-    assert!(run.session().unsettled_operations().is_empty());
+    assert!(run.session().calls().unsettled_operations().is_empty());
 }
 
 /// A settlement whose result was nested too deeply was acknowledged, and the log could not be read
@@ -333,13 +337,13 @@ fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() 
 fn a_settlement_that_could_not_be_read_again_is_refused() {
     let mut run = interrupted(Idempotency::Manual);
     run.runner.recover(&at_once()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
+    let operation = run.session().calls().unsettled_operations()[0].operation;
     let deep = (0..200).fold(Value::from(1_u64), |inner, _| Value::Array(vec![inner]));
-    let refused = run.session().settle(operation, &Settlement::committed(Some(deep)), "a person", "");
+    let refused = run.session().calls().settle(operation, &Settlement::committed(Some(deep)), "a person", "");
     assert!(matches!(refused, Err(Error::Encode { .. })), "{refused:?}");
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
-    assert_eq!(run.session().unsettled_operations().len(), 1);
+    assert_eq!(run.session().calls().unsettled_operations().len(), 1);
 }
 
 fn audit(run: &Run) {
@@ -377,9 +381,9 @@ fn a_log_whose_rollbacks_cross_calls_can_be_audited() {
     // A rollback to before a waiting call, and its settlement afterwards.
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&at_once()).unwrap();
-    let operation = run.session().unsettled_operations()[0].operation;
+    let operation = run.session().calls().unsettled_operations()[0].operation;
     run.session().rollback_to(0).unwrap();
-    run.session().settle(operation, &Settlement::failed(), "a person", "").unwrap();
+    run.session().calls().settle(operation, &Settlement::failed(), "a person", "").unwrap();
     audit(&run);
 }
 
@@ -411,7 +415,7 @@ fn a_full_disk_does_not_keep_a_call_from_ending() {
     while operation.context().session().dispatch(step(&"s".repeat(50))).is_ok() {}
     let report = operation.end(ToolResult::ok("m".repeat(100_000), "v".repeat(100_000))).unwrap();
     assert!(!report.success && report.message.contains("no space"), "{}", report.message);
-    assert_eq!((run.plan(), run.session().is_interrupted()), (vec!["before".to_owned()], false));
+    assert_eq!((run.plan(), run.session().calls().is_interrupted()), (vec!["before".to_owned()], false));
     run.disk.clear_faults();
     run.session().dispatch(step("next")).unwrap();
 }
@@ -423,7 +427,7 @@ fn a_reader_recovers_nothing() {
     let operation = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
     run.desk.put("p", "while it runs");
     let reader = store_of(&run.disk).open_read_only(run.id, &types()).unwrap();
-    assert!(!reader.is_interrupted() && reader.recovery().interrupted.len() == 1);
+    assert!(!reader.calls().is_interrupted() && reader.log().recovery().interrupted.len() == 1);
     let reader = runner(&run.disk, reader, &run.desk, &run.budget, &run.counts, Idempotency::Manual);
     assert!(matches!(reader.recover(&at_once()), Err(Error::ReadOnly { .. })));
     assert_eq!(run.desk.text("p").as_deref(), Some("while it runs"));
@@ -455,7 +459,7 @@ fn closing_takes_back_what_was_let_go_of() {
     drop(operation);
     run.session().clone().close().unwrap();
     run.reopen(Idempotency::Manual);
-    assert!(run.session().recovery().interrupted.is_empty());
+    assert!(run.session().log().recovery().interrupted.is_empty());
     assert_eq!(
         (run.desk.text("p").as_deref(), run.ledger()[0].cause),
         (Some("before"), Some(Cause::Dropped))
@@ -473,7 +477,7 @@ fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     drop(operation);
     drop(first);
     let session = store_of(&disk).open_session(id, &types()).unwrap();
-    assert!(session.recovery().closed && session.recovery().interrupted.is_empty());
+    assert!(session.log().recovery().closed && session.log().recovery().interrupted.is_empty());
     assert_eq!(desk.text("p").as_deref(), Some("before"));
 
     // Also if the call's own handle is the last.
@@ -484,7 +488,7 @@ fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     assert!(matches!(locked, Err(Error::Locked { .. })), "a call that runs keeps it open: {locked:?}");
     desk.put("p", "half");
     drop(operation);
-    assert!(store_of(&disk).open_session(id, &types()).unwrap().recovery().closed);
+    assert!(store_of(&disk).open_session(id, &types()).unwrap().log().recovery().closed);
     assert_eq!(desk.text("p").as_deref(), Some("before"));
 }
 
@@ -552,13 +556,13 @@ fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
     let tools = ToolRegistry::new().with(Custom { run: Box::new(|_| done()), reads_only: true });
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), tools);
     let operation = runner.begin(&custom(), &at_once()).unwrap();
-    assert!(session.synced_end() > operation.id().into());
+    assert!(session.log().synced_end() > operation.id().into());
     operation.end(ToolResult::ok("done", 0)).unwrap();
 
     let run = Run::new();
     let told = Arc::new(Mutex::new(Vec::new()));
     let into = Arc::clone(&told);
-    run.session().subscribe(move |notice| into.lock().unwrap().push(notice.kind().name()));
+    run.session().log().subscribe(move |notice| into.lock().unwrap().push(notice.kind().name()));
     let operation = with(&run, true, |_| done()).begin(&custom(), &at_once()).unwrap();
     assert_eq!(*told.lock().unwrap(), ["declare", "tool_begin"]);
     operation.end(ToolResult::ok("done", 0)).unwrap();

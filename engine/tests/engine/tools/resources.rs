@@ -267,8 +267,9 @@ impl Tool for Put {
 /// Returns the drawer's captures in each start record and end record of the log.
 fn drawers(session: &Session) -> Vec<Vec<String>> {
     let mut drawers = Vec::new();
-    let last = session.position().unwrap();
+    let last = session.log().position().unwrap();
     session
+        .log()
         .records(0, last, |record| {
             let resources = match record.kind {
                 RecordKind::ToolBegin => ToolBegin::decode(record.body).unwrap().resources,
@@ -370,7 +371,7 @@ fn recovery_asks_for_no_resource_that_it_would_not_restore() {
     let bare = with(ResourceRegistry::builder().snapshotable(Arc::clone(&run.budget)).build().unwrap());
     let refused = bare.recover(&ExecuteOptions::default());
     assert!(matches!(refused, Err(Error::SnapshotMismatch(_))), "the desk is to be restored: {refused:?}");
-    assert!(run.session().is_interrupted());
+    assert!(run.session().calls().is_interrupted());
     let without = with(ResourceRegistry::builder().snapshotable(Arc::new(run.desk.clone())).build().unwrap());
     without.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.desk.text("letter").as_deref(), Some("as it was"));
@@ -390,7 +391,7 @@ fn recovery_does_without_what_did_not_outlive_its_process() {
     let next =
         ToolRunner::new(ExecutionState::new(session, ResourceRegistry::default()), ToolRegistry::new());
     next.recover(&ExecuteOptions::default()).unwrap();
-    assert!(!next.state().session().is_interrupted());
+    assert!(!next.state().session().calls().is_interrupted());
     drop(operation);
 }
 
@@ -413,10 +414,10 @@ fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
         .recover(&ExecuteOptions { deadline: Some(Duration::from_millis(20)), ..ExecuteOptions::default() });
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     assert!(matches!(waited, Err(Error::DeadlineExceeded { operation: None })), "{waited:?}");
-    assert!(next.state().session().is_interrupted());
+    assert!(next.state().session().calls().is_interrupted());
     drop(outside);
     next.recover(&ExecuteOptions::default()).unwrap();
-    assert!(!next.state().session().is_interrupted());
+    assert!(!next.state().session().calls().is_interrupted());
     drop(operation);
 }
 

@@ -35,14 +35,15 @@ const OVERWRITE: RewindOptions = RewindOptions { overwrite: true, of: None, by: 
 #[test]
 fn session_conversation_and_files_go_back_together_and_come_again() {
     let room = Room::new();
-    room.session().record_input(&NewInput::user("evaluation", "do it")).unwrap();
+    room.session().conversation().record_input(&NewInput::user("evaluation", "do it")).unwrap();
     room.call("printf one > page; mkdir d; printf x > d/x");
     let then = room.session().snapshot(SnapshotOptions::with_tag("then")).unwrap().position;
-    room.session().record_input(&NewInput::user("evaluation", "go on")).unwrap();
+    room.session().conversation().record_input(&NewInput::user("evaluation", "go on")).unwrap();
     room.call("printf two > page; rm -r d; printf new > new");
     room.session().snapshot(SnapshotOptions::with_tag("later")).unwrap();
     let before = room.seen();
-    let messages = |room: &Room| room.session().conversation("evaluation").unwrap().unwrap().messages().len();
+    let messages =
+        |room: &Room| room.session().conversation().read("evaluation").unwrap().unwrap().messages().len();
     assert_eq!(messages(&room), 2);
 
     let preview = room.state().preview_rewind(then, &RewindOptions::default()).unwrap();
@@ -176,7 +177,7 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     let root = root(room.directory.path());
     // The subscriber receives the start record, which names the capture, before anything is
     // restored.
-    let subscription = room.session().subscribe(move |told| {
+    let subscription = room.session().log().subscribe(move |told| {
         if told.kind() == RecordKind::ToolBegin {
             fs::write(root.join("page"), "hand").unwrap();
             fs::write(root.join("gone/late"), "late").unwrap();
@@ -186,7 +187,7 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     assert_eq!(kept(&report), ["gone/late", "page"]);
     let expected = files(&[("gone/late", "late"), ("other", "one"), ("page", "hand")]);
     assert_eq!(room.seen().1, expected);
-    room.session().unsubscribe(subscription);
+    room.session().log().unsubscribe(subscription);
     // Nor does an undo remove it.
     let report = room.undo();
     assert_eq!(kept(&report), ["gone/late", "page"]);
@@ -203,7 +204,7 @@ fn a_rewind_that_was_tried_on_another_directory_says_nothing_of_this_one() {
     let other = room.directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
-    let store = room.session().captures_dir();
+    let store = room.session().log().captures_dir();
     let files = HostFilesystem::open(&other, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let state = ExecutionState::new(room.session().clone(), resources);
@@ -261,7 +262,7 @@ fn resources_without_captures_that_outlive_their_process_stay_and_are_named() {
         desk.put("paper", text);
         budget.record("evaluation", Usage { input_tokens: 10, ..Usage::default() });
         operation.end(ToolResult::ok("done", ())).unwrap();
-        session.position().unwrap()
+        session.log().position().unwrap()
     };
     let then = call("one");
     call("two");
@@ -289,12 +290,12 @@ fn a_rewind_that_cannot_be_leaves_all_as_it_was() {
     assert_eq!((room.seen(), room.at()), (before.clone(), at), "nothing was recorded");
     // An object of the target is missing: nothing is changed, and the log records the failure. The
     // object of `one`, by its git id.
-    let one = room.session().captures_dir().join("objects/43/dd47ea691c90a5fa7827892c70241913351963");
+    let one = room.session().log().captures_dir().join("objects/43/dd47ea691c90a5fa7827892c70241913351963");
     fs::rename(&one, one.with_extension("away")).unwrap();
     let refused = room.state().rewind(then, &RewindOptions::default());
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(room.seen(), before);
-    assert!(!room.session().is_interrupted());
+    assert!(!room.session().calls().is_interrupted());
     fs::rename(one.with_extension("away"), &one).unwrap();
     room.rewind(then);
     assert_eq!(room.file("page").unwrap(), "one");
@@ -310,7 +311,7 @@ fn a_host_that_rewinds_does_the_same_again_over_its_log() {
             let arguments =
                 serde_json::to_string(&Script { script: script.to_owned(), fails: false }).unwrap();
             runner.execute(&ToolCall::new("shell", arguments), &ExecuteOptions::default())?;
-            Ok::<_, Error>(session.position().unwrap())
+            Ok::<_, Error>(session.log().position().unwrap())
         };
         let then = call("printf one > page")?;
         call("printf two > page; printf new > new")?;

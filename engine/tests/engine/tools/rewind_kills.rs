@@ -112,7 +112,7 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
         operation.context().session().dispatch(StepAdded { title: title.to_owned(), part: 0 }).unwrap();
         work();
         operation.end(ToolResult::ok("done", ())).unwrap();
-        session.position().unwrap()
+        session.log().position().unwrap()
     };
     let then = call("then", &|| write("page", "then"));
     call("since", &|| {
@@ -153,13 +153,16 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
         runner = reopen();
     }
     let session = runner.state().session().clone();
-    assert!(!session.is_interrupted() || !done, "{told}: what was answered stays");
-    if session.is_interrupted() {
+    assert!(!session.calls().is_interrupted() || !done, "{told}: what was answered stays");
+    if session.calls().is_interrupted() {
         let refused = runner.state().rewind(then, &options);
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{told}: {refused:?}");
     }
     assert!(runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "{told}: nobody has to decide");
-    assert!(session.unsettled_operations().is_empty() && session.open_operations().is_empty(), "{told}");
+    assert!(
+        session.calls().unsettled_operations().is_empty() && session.calls().open_operations().is_empty(),
+        "{told}"
+    );
     let ledger = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap().ledger().unwrap();
     let fate = ledger.iter().filter(|entry| entry.tool == "foldlog.restore").nth(usize::from(undo));
     let found = seen(directory, &session);

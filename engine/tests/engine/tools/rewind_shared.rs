@@ -25,7 +25,7 @@ impl Fork {
         prepare(&root);
         let store = store_in(room.directory.path());
         let session = store.fork(room.id, room.at(), &types(), SessionOptions::default()).unwrap();
-        let captures = session.captures_dir();
+        let captures = session.log().captures_dir();
         let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
         rebind.into_iter().for_each(|rebind| files.rebind(rebind).unwrap());
         let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
@@ -40,7 +40,7 @@ impl Fork {
         session.close().unwrap();
         drop(state);
         let session = store_in(room.directory.path()).open_session(id, &types()).unwrap();
-        let captures = session.captures_dir();
+        let captures = session.log().captures_dir();
         let files = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
         let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
         Fork { root, state: ExecutionState::new(session, resources) }
@@ -54,7 +54,7 @@ impl Fork {
     }
 
     fn at(&self) -> SequenceNumber {
-        self.state.session().position().unwrap()
+        self.state.session().log().position().unwrap()
     }
 
     fn rewind(&self, to: SequenceNumber) -> RewindReport {

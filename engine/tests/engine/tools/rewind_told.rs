@@ -31,12 +31,12 @@ fn said(reader: &LogReader, from: SequenceNumber, to: SequenceNumber) -> Vec<Dif
 fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
     let room = Room::new();
     let (options, session) = (RewindOptions::default(), room.session());
-    session.record_input(&NewInput::user("evaluation", "do it")).unwrap();
+    session.conversation().record_input(&NewInput::user("evaluation", "do it")).unwrap();
     room.call("true");
     let then = room.at();
     room.call("echo one > page");
-    session.record_input(&NewInput::user("evaluation", "go on")).unwrap();
-    session.record_input(&NewInput::user("another", "hello")).unwrap();
+    session.conversation().record_input(&NewInput::user("evaluation", "go on")).unwrap();
+    session.conversation().record_input(&NewInput::user("another", "hello")).unwrap();
 
     let preview = room.state().preview_rewind(then, &options).unwrap();
     assert_eq!(
@@ -55,8 +55,8 @@ fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
 
     // The same number of messages replaces others: these are differences all the same.
     room.rewind(then);
-    session.record_input(&NewInput::user("evaluation", "stop")).unwrap();
-    session.record_input(&NewInput::user("another", "bye")).unwrap();
+    session.conversation().record_input(&NewInput::user("evaluation", "stop")).unwrap();
+    session.conversation().record_input(&NewInput::user("another", "bye")).unwrap();
     let undo = room.state().preview_undo(&options).unwrap();
     let of_messages: Vec<_> = undo.differences.iter().filter(|one| one.conversation.is_some()).collect();
     let kinds: Vec<_> = of_messages.iter().map(|one| one.change).collect();

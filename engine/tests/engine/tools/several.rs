@@ -85,7 +85,7 @@ fn a_call_that_does_not_run_is_closed_with_its_cause_and_its_text() {
             ("not run", false, report.begin.get() + 1)
         );
     }
-    assert_eq!((run.state(), run.session().unsettled_operations().len()), (before, 0));
+    assert_eq!((run.state(), run.session().calls().unsettled_operations().len()), (before, 0));
     let long = "x".repeat(20 << 10);
     let call = ToolCall::new("nobody", "{}");
     assert!(matches!(run.runner.close(&call, Cause::Skipped, &long), Err(Error::TooLarge { .. })));
@@ -99,24 +99,24 @@ fn a_recovery_ends_a_call_that_was_about_to_be_closed_as_its_closing_would_have(
     run.write("letter", "dear all", Then::Succeed).unwrap();
     let answer = run.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
     let call = call("letter", "another", Then::Succeed).with_origin(answer, 0);
-    let (disk, begun) = (run.disk.clone(), run.session().position().unwrap().get() + 1);
-    let _killer = run.session().subscribe(move |record| {
+    let (disk, begun) = (run.disk.clone(), run.session().log().position().unwrap().get() + 1);
+    let _killer = run.session().log().subscribe(move |record| {
         if record.kind() == RecordKind::ToolBegin && record.sequence().get() == begun {
             disk.crash(CrashKind::Process);
         }
     });
     run.runner.close(&call, Cause::Skipped, "not run").unwrap_err();
     run.reopen(Idempotency::Natural);
-    assert_eq!(run.session().open_operations().len(), 1);
+    assert_eq!(run.session().calls().open_operations().len(), 1);
     let ran = run.counts().ran;
     assert!(run.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
     let last = run.invoked().pop().unwrap();
     assert_eq!((last.outcome, last.cause, run.counts().ran), (Outcome::Failed, Some(Cause::Skipped), ran));
-    assert!(!run.session().is_interrupted());
-    let last = run.session().position().unwrap();
+    assert!(!run.session().calls().is_interrupted());
+    let last = run.session().log().position().unwrap();
     let shown = |record: &foldlog::Record<'_>| {
         assert!(record.body.windows(7).any(|bytes| bytes == b"not run"));
         Ok(())
     };
-    run.session().records(last, last, shown).unwrap();
+    run.session().log().records(last, last, shown).unwrap();
 }

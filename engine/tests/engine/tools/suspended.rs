@@ -137,7 +137,7 @@ impl Office {
     }
 
     fn pending(&self) -> Vec<PendingQuestion> {
-        let own = self.session().pending_questions().unwrap();
+        let own = self.session().calls().pending_questions().unwrap();
         let reader = LogReader::open_on(Arc::new(self.run.disk.clone()), self.session().dir()).unwrap();
         // A reader of the log alone finds the same questions. The readers' clock is that of the
         // session.
@@ -201,7 +201,9 @@ fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_pro
     let suspended = office.execute(&call);
     assert!(is_suspended(&suspended, SuspensionForm::Asks), "{suspended:?}");
     assert_eq!((office.state(), office.sent().len()), (before, 0), "nothing has happened");
-    assert!(!office.session().is_interrupted() && office.session().open_operations().is_empty());
+    assert!(
+        !office.session().calls().is_interrupted() && office.session().calls().open_operations().is_empty()
+    );
     // The question keeps no transaction open: other writers continue.
     office.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 1 }).unwrap();
 
@@ -214,12 +216,12 @@ fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_pro
         ("Send to bo?", call.arguments.as_str())
     );
     assert_eq!(question.digest, *blake3::hash(call.arguments.as_bytes()).as_bytes());
-    let position = office.session().position();
+    let position = office.session().log().position();
     assert!(is_suspended(&office.execute(&call), SuspensionForm::Asks), "asking again records nothing");
-    assert_eq!(office.session().position(), position);
+    assert_eq!(office.session().log().position(), position);
 
     let approval = Settlement::approved(question.digest);
-    office.session().settle(question.operation, &approval, "Ada", "he waits for it").unwrap();
+    office.session().calls().settle(question.operation, &approval, "Ada", "he waits for it").unwrap();
     assert_eq!(office.pending(), []);
     office.reopen();
     let report = office.execute(&call).unwrap();
@@ -239,11 +241,11 @@ fn an_approval_names_the_arguments_that_somebody_has_seen() {
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
     let other = *blake3::hash(b"{}").as_bytes();
     for settlement in [Settlement::approved(other), Settlement::run_again()] {
-        let refused = office.session().settle(operation, &settlement, "Ada", "");
+        let refused = office.session().calls().settle(operation, &settlement, "Ada", "");
         assert!(matches!(refused, Err(Error::NoSuchOperation { .. })), "{settlement:?}: {refused:?}");
     }
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
-    let twice = office.session().settle(operation, &Settlement::approved(digest), "Bo", "");
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    let twice = office.session().calls().settle(operation, &Settlement::approved(digest), "Bo", "");
     assert!(matches!(&twice, Err(Error::NoSuchOperation { .. } | Error::AlreadySettled { .. })), "{twice:?}");
 }
 
@@ -253,7 +255,7 @@ fn a_call_that_the_host_asked_for_runs_in_the_next_recovery_once_it_is_approved(
     assert!(office.execute(&letter("bo")).is_err());
     assert!(office.runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "nobody has answered");
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
     office.reopen();
     let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
     assert!(matches!(&recovered[0].recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
@@ -271,7 +273,7 @@ fn a_call_that_is_refused_has_failed_and_the_model_reads_why() {
         assert!(office.execute(&call).is_err());
         let operation = office.pending()[0].operation;
         let settlement = shown.into_iter().fold(Settlement::failed(), Settlement::showing);
-        office.session().settle(operation, &settlement, "Ada", "it is late").unwrap();
+        office.session().calls().settle(operation, &settlement, "Ada", "it is late").unwrap();
         let report = office.execute(&call).unwrap();
         assert_eq!((report.success, report.recorded, report.message.as_str()), (false, true, expected));
     }
@@ -290,10 +292,13 @@ fn a_call_that_awaits_its_result_keeps_what_it_did_and_never_runs_again() {
     assert!(office.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
     for settlement in [Settlement::run_again(), Settlement::approved(digest)] {
-        assert!(office.session().settle(operation, &settlement, "Ada", "").is_err(), "{settlement:?}");
+        assert!(
+            office.session().calls().settle(operation, &settlement, "Ada", "").is_err(),
+            "{settlement:?}"
+        );
     }
     let result = Settlement::committed(Some(Value::from(5_u64))).showing("It has five mistakes.");
-    office.session().settle(operation, &result, "Ada", "I have read it").unwrap();
+    office.session().calls().settle(operation, &result, "Ada", "I have read it").unwrap();
     let report = office.execute(&call).unwrap();
     assert_eq!((report.success, report.value), (true, Some(Value::from(5_u64))));
     assert_eq!((report.message.as_str(), office.run.plan().len()), ("It has five mistakes.", 1));
@@ -307,7 +312,7 @@ fn a_question_that_nobody_answers_in_time_is_a_failed_call_and_too_late_to_answe
     let Err(Error::Suspended { operation, .. }) = suspended else { panic!("{suspended:?}") };
     assert_eq!(office.pending(), []);
     let digest = *blake3::hash(call.arguments.as_bytes()).as_bytes();
-    let late = office.session().settle(operation, &Settlement::approved(digest), "Ada", "");
+    let late = office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "");
     assert!(matches!(late, Err(Error::NoSuchOperation { .. })), "{late:?}");
     let report = office.execute(&call).unwrap();
     assert_eq!((report.success, report.recorded, office.sent().len()), (false, true, 0));
@@ -321,7 +326,7 @@ fn an_approval_that_came_to_nothing_in_time_does_not_count() {
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, asked_at, .. } = office.pending().remove(0);
     let approval = Settlement::approved(digest).until(asked_at);
-    office.session().settle(operation, &approval, "Ada", "").unwrap();
+    office.session().calls().settle(operation, &approval, "Ada", "").unwrap();
     let report = office.execute(&call).unwrap();
     assert_eq!((report.success, office.sent().len()), (false, 0));
 }
@@ -333,10 +338,10 @@ fn a_rollback_to_before_the_call_withdraws_its_question_and_one_back_asks_it_aga
     let before = office.session().snapshot(SnapshotOptions::default()).unwrap();
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    let after = office.session().position().unwrap();
+    let after = office.session().log().position().unwrap();
     office.session().rollback(&before).unwrap();
     assert_eq!(office.pending(), []);
-    let withdrawn = office.session().settle(operation, &Settlement::approved(digest), "Ada", "");
+    let withdrawn = office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "");
     assert!(matches!(withdrawn, Err(Error::NoSuchOperation { .. })), "{withdrawn:?}");
     assert_eq!(office.fates(), [("send".to_owned(), OperationStatus::Abandoned)]);
 
@@ -353,17 +358,17 @@ fn a_fork_asks_anew_what_was_approved_before_it() {
     let call = asked(&office, letter("bo"));
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
-    let at = office.session().position().unwrap();
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    let at = office.session().log().position().unwrap();
     let store = store_of(&office.run.disk);
     let fork = store.fork(office.run.id, at, &types(), foldlog::SessionOptions::default()).unwrap();
     let resources = office.runner.state().resources().clone();
     let state = ExecutionState::new(fork.clone(), resources);
     let runner = ToolRunner::new(state, office.runner.tools().clone());
-    assert_eq!(fork.pending_questions().unwrap().len(), 1);
+    assert_eq!(fork.calls().pending_questions().unwrap().len(), 1);
     let asked = runner.execute(&call, &ExecuteOptions::default());
     assert!(is_suspended(&asked, SuspensionForm::Asks), "{asked:?}");
-    fork.settle(operation, &Settlement::approved(digest), "Bo", "").unwrap();
+    fork.calls().settle(operation, &Settlement::approved(digest), "Bo", "").unwrap();
     let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
     assert!(report.message.contains("as Bo agreed"), "{}", report.message);
     drop((runner, fork));
@@ -388,11 +393,11 @@ fn a_call_within_another_one_asks_and_the_outer_one_runs_again_once_it_is_answer
             "the inner call is the one to settle"
         );
         assert!(parent.is_some());
-        let outer = office.session().settle(parent.unwrap(), &Settlement::committed(None), "Ada", "");
+        let outer = office.session().calls().settle(parent.unwrap(), &Settlement::committed(None), "Ada", "");
         assert!(matches!(outer, Err(Error::NoSuchOperation { .. })), "{outer:?}");
         let settlement =
             if agreed { Settlement::approved(*digest) } else { Settlement::failed().showing("No.") };
-        office.session().settle(*operation, &settlement, "Ada", "so be it").unwrap();
+        office.session().calls().settle(*operation, &settlement, "Ada", "so be it").unwrap();
         office.reopen();
         let report = office.execute(&call).unwrap();
         assert_eq!((report.operation, report.success), (parent.unwrap(), agreed), "{report:?}");
@@ -416,7 +421,7 @@ fn equal_calls_within_another_one_are_approved_one_by_one_and_stay_so() {
         let pending = office.pending();
         assert_eq!(pending.len(), 1);
         let approval = Settlement::approved(pending[0].digest);
-        office.session().settle(pending[0].operation, &approval, "Ada", "").unwrap();
+        office.session().calls().settle(pending[0].operation, &approval, "Ada", "").unwrap();
     }
     assert!(office.execute(&call).unwrap().success);
     assert_eq!(office.run.plan(), ["delegated", "to bo", "to bo"]);
@@ -434,7 +439,11 @@ fn an_answer_in_time_counts_whenever_the_call_around_it_runs_again() {
     let call = asked(&office, errand(&expiring_letter("bo", 200_000)));
     assert!(office.execute(&call).is_err());
     let operation = office.pending()[0].operation;
-    office.session().settle(operation, &Settlement::failed().showing("No, never."), "Ada", "").unwrap();
+    office
+        .session()
+        .calls()
+        .settle(operation, &Settlement::failed().showing("No, never."), "Ada", "")
+        .unwrap();
     for step in 0..400 {
         office.session().dispatch(Noted { text: format!("{step}") }).unwrap();
     }
@@ -448,8 +457,8 @@ fn an_approval_can_be_taken_back_before_the_call_runs() {
     let call = asked(&office, letter("bo"));
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
-    office.session().settle(operation, &Settlement::failed().showing("Stop."), "Ada", "").unwrap();
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    office.session().calls().settle(operation, &Settlement::failed().showing("Stop."), "Ada", "").unwrap();
     let report = office.execute(&call).unwrap();
     assert_eq!((report.success, report.message.as_str(), office.sent().len()), (false, "Stop.", 0));
 }
@@ -472,7 +481,7 @@ fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
     for _ in 0..2 {
         assert!(office.execute(&call).is_err());
         let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-        office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+        office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
         operations.push(operation);
     }
     assert_eq!(
@@ -480,7 +489,11 @@ fn an_approval_can_be_taken_back_after_a_run_that_was_rolled_back() {
         1,
         "what the first one sent was rolled back with the second one's question"
     );
-    office.session().settle(operations[0], &Settlement::failed().showing("Stop."), "Ada", "").unwrap();
+    office
+        .session()
+        .calls()
+        .settle(operations[0], &Settlement::failed().showing("Stop."), "Ada", "")
+        .unwrap();
     assert!(office.execute(&call).unwrap().success, "the second one is approved still");
     assert_eq!(
         (office.sent().len(), office.run.plan()),
@@ -496,7 +509,11 @@ fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
     let call = asked(&office, errand(&errand(&letter("bo"))));
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, parent, .. } = office.pending().remove(0);
-    office.session().settle(parent.unwrap(), &Settlement::failed().showing("No."), "Ada", "").unwrap();
+    office
+        .session()
+        .calls()
+        .settle(parent.unwrap(), &Settlement::failed().showing("No."), "Ada", "")
+        .unwrap();
     assert_eq!(office.pending(), []);
     let fate =
         |wanted| office.run.ledger().into_iter().find(|entry| entry.operation == wanted).unwrap().outcome;
@@ -517,7 +534,7 @@ fn a_question_counts_in_the_ledger_while_the_call_around_it_runs_again() {
     for _ in 0..2 {
         assert!(office.execute(&call).is_err());
         let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-        office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+        office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
     }
     assert!(office.execute(&call).is_err(), "its process is killed in the first of the two calls");
     office.reopen();
@@ -536,7 +553,11 @@ fn an_approval_holds_although_a_call_within_the_approved_one_asks_too() {
         assert!(office.execute(&call).is_err());
         let pending = office.pending().remove(0);
         assert_eq!(pending.question, question);
-        office.session().settle(pending.operation, &Settlement::approved(pending.digest), "Ada", "").unwrap();
+        office
+            .session()
+            .calls()
+            .settle(pending.operation, &Settlement::approved(pending.digest), "Ada", "")
+            .unwrap();
         office.reopen();
     }
     let report = office.execute(&call).unwrap();
@@ -552,11 +573,11 @@ fn an_approval_holds_for_the_run_that_follows_an_interrupted_one() {
     let call = asked(&office, letter("death"));
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "go").unwrap();
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "go").unwrap();
     assert!(office.execute(&call).is_err(), "its process is killed");
     office.reopen();
     office.runner.recover(&ExecuteOptions::default()).unwrap();
-    office.session().settle(operation, &Settlement::run_again(), "Bo", "nothing was sent").unwrap();
+    office.session().calls().settle(operation, &Settlement::run_again(), "Bo", "nothing was sent").unwrap();
     let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
     let [recovered] = recovered.as_slice() else { panic!("{recovered:?}") };
     assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
@@ -569,7 +590,7 @@ fn an_approved_call_whose_process_dies_is_settled_like_any_other_and_does_not_as
     let call = asked(&office, letter("death"));
     assert!(office.execute(&call).is_err());
     let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
-    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    office.session().calls().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
     assert!(office.execute(&call).is_err(), "its process is killed");
     office.reopen();
     let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
@@ -589,8 +610,8 @@ fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
     let store = store_of(&office.run.disk);
     let reader = || LogReader::open_on(Arc::new(office.run.disk.clone()), office.session().dir()).unwrap();
     let policies = [foldlog::Policy::State].into_iter().collect();
-    let last = office.session().position().unwrap();
-    for export in [office.session().export().unwrap(), reader().export_at(last, &policies).unwrap()] {
+    let last = office.session().log().position().unwrap();
+    for export in [office.session().log().export().unwrap(), reader().export_at(last, &policies).unwrap()] {
         assert_eq!(export.suspended_operations, [operation]);
         let refused = store.import(&export, &types(), foldlog::ImportOptions::default());
         assert!(
@@ -598,8 +619,8 @@ fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
             "{refused:?}"
         );
     }
-    office.session().settle(operation, &Settlement::failed(), "Ada", "").unwrap();
-    let export = office.session().export().unwrap();
+    office.session().calls().settle(operation, &Settlement::failed(), "Ada", "").unwrap();
+    let export = office.session().log().export().unwrap();
     assert!(store.import(&export, &types(), foldlog::ImportOptions::default()).is_ok());
 }
 
@@ -619,15 +640,15 @@ fn a_session_that_is_opened_from_an_image_knows_what_waits() {
     let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
     let call = letter("bo").with_origin(answer, 0);
     assert!(runner(&session).execute(&call, &ExecuteOptions::default()).is_err());
-    let asked = session.pending_questions().unwrap();
+    let asked = session.calls().pending_questions().unwrap();
     for step in 0..200 {
         session.dispatch(StepAdded { title: format!("{step} {}", "x".repeat(100)), part: 1 }).unwrap();
     }
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
-    assert!(session.recovery().from_image.is_some_and(|from| from > asked[0].operation.sequence()));
-    assert_eq!(session.pending_questions().unwrap(), asked);
-    session.settle(asked[0].operation, &Settlement::approved(asked[0].digest), "Ada", "").unwrap();
+    assert!(session.log().recovery().from_image.is_some_and(|from| from > asked[0].operation.sequence()));
+    assert_eq!(session.calls().pending_questions().unwrap(), asked);
+    session.calls().settle(asked[0].operation, &Settlement::approved(asked[0].digest), "Ada", "").unwrap();
     assert!(runner(&session).execute(&call, &ExecuteOptions::default()).unwrap().success);
 }
 

@@ -280,7 +280,7 @@ fn a_recovery_that_finds_another_directory_at_the_path_is_refused_and_leaves_it_
             let refused = runner.recover(&ExecuteOptions::default());
             // Opening resolves links once, so this may be the victim's own path.
             is_refused_as_replaced(&refused, &fs::canonicalize(place.root()).unwrap());
-            assert!(runner.state().session().is_interrupted());
+            assert!(runner.state().session().calls().is_interrupted());
             assert_eq!(all_of(&place.victim_at(swap)), there, "{swap:?}: not even a mark");
         }
         drop(runner);
@@ -330,7 +330,7 @@ fn a_recovery_goes_into_another_directory_once_somebody_asks_for_it() {
     fs::remove_file(place.root().join("other")).unwrap();
     runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(place.page(), "before");
-    assert!(place.root().join("src/deep/file").exists() && !session.is_interrupted());
+    assert!(place.root().join("src/deep/file").exists() && !session.calls().is_interrupted());
     // From here on that directory is the workspace.
     vandal(&runner, "later", Swap::No, Then::Fail).unwrap();
     assert_eq!(place.page(), "before");
@@ -474,7 +474,7 @@ fn a_workspace_that_was_brought_back_is_as_the_last_call_left_it() {
     fs::write(place.root().join("page"), "by hand").unwrap();
     let files = place.files();
     let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
-    let last = runner.state().session().position().unwrap();
+    let last = runner.state().session().log().position().unwrap();
     runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).unwrap();
     vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
     assert_eq!((place.page().as_str(), files.take_notices()), ("before", Vec::new()));

@@ -24,7 +24,7 @@ fn a_reload_folds_no_abandoned_branch_into_a_fork() {
     run.session().sync().unwrap();
     run.disk.crash(CrashKind::Process);
     let store = store_of(&run.disk);
-    let position = run.session().position().unwrap().get();
+    let position = run.session().log().position().unwrap().get();
     let forks = [fork_at.position.get(), position].map(|at| {
         let fork = store.fork(run.id, at, &types(), SessionOptions::default()).unwrap();
         fork.dispatch(step("forked")).unwrap();
@@ -50,16 +50,16 @@ fn live_state_is_what_a_replay_of_the_log_comes_to() {
         if then == Then::SayNo {
             run.session().rollback(&before).unwrap();
         }
-        let live = run.session().state().unwrap().digest();
+        let live = run.session().dynamic().state().unwrap().digest();
         let reader = || LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
         assert_eq!(reader().state().unwrap().digest(), live, "{then:?}: folded without the host's types");
         let again = reader().replay_reducers(&types(), &ReplayReducers::default()).unwrap();
         assert!(again.divergences.is_empty(), "{then:?}: the host's reducers over the same log: {again:?}");
     }
-    let live = run.session().state().unwrap().digest();
+    let live = run.session().dynamic().state().unwrap().digest();
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
-    assert_eq!(run.session().state().unwrap().digest(), live);
+    assert_eq!(run.session().dynamic().state().unwrap().digest(), live);
 }
 
 /// strands#4396: a restore that failed half way overwrote the checkpoint that it was restoring.
@@ -100,11 +100,11 @@ fn lineage_stays_and_a_failed_step_is_not_skipped() {
     assert!(run.write("paper", "first", Then::Succeed).unwrap().success);
     run.session().sync().unwrap();
     let store = store_of(&run.disk);
-    let at = run.session().position().unwrap();
+    let at = run.session().log().position().unwrap();
     let child = store.fork(run.id, at, &types(), SessionOptions::default()).unwrap();
     child.dispatch(step("in the child")).unwrap();
     child.sync().unwrap();
-    let (of_child, child_at) = (child.id(), child.position().unwrap());
+    let (of_child, child_at) = (child.id(), child.log().position().unwrap());
     let grandchild = store.fork(of_child, child_at, &types(), SessionOptions::default()).unwrap().id();
     child.close().unwrap();
     for (session, parent, position) in [(of_child, run.id, at), (grandchild, of_child, child_at)] {
@@ -129,7 +129,7 @@ fn a_finished_tool_is_resumed_with_its_result_and_does_not_run_again() {
     let told = run.runner.execute(&asked, &ExecuteOptions::default()).unwrap();
     run.disk.crash(CrashKind::Process);
     run.reopen(Idempotency::Manual);
-    assert!(!run.session().is_interrupted());
+    assert!(!run.session().calls().is_interrupted());
     let resumed = run.runner.execute(&asked, &ExecuteOptions::default()).unwrap();
     assert_eq!((resumed.message, resumed.value, resumed.recorded), (told.message, told.value, true));
     assert_eq!(run.counts().ran, 1);

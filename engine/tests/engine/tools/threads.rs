@@ -127,11 +127,11 @@ fn a_begin_that_waits_past_its_deadline_leaves_nothing() {
     let operation =
         run.runner.begin(&call("paper", "first", Then::Succeed), &ExecuteOptions::default()).unwrap();
     operation.hand_over();
-    let records = run.session().position();
+    let records = run.session().log().position();
     let options = ExecuteOptions { deadline: Some(Duration::from_millis(5)), ..ExecuteOptions::default() };
     let late = run.runner.execute(&call("paper", "second", Then::Succeed), &options);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: None })), "{late:?}");
-    assert_eq!((run.session().position(), run.counts().ran), (records, 0));
+    assert_eq!((run.session().log().position(), run.counts().ran), (records, 0));
     assert!(operation.end(ToolResult::ok("done", 0)).unwrap().success);
     assert_eq!(run.invoked().len(), 1);
 }
@@ -251,11 +251,14 @@ fn is_stuck<T>(result: Result<T>, operation: OperationId) -> bool {
 fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_session_says_so() {
     let run = Run::without_grace();
     run.desk.put("paper", "as it was");
-    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.session().calls().stuck_operations().is_empty());
     let late = with_a_stuck_tool(&run, |runner| {
         let session = run.session();
-        let [stuck] = session.stuck_operations().try_into().unwrap();
-        assert_eq!((stuck.tool.as_str(), session.open_operations()), ("stubborn", vec![stuck.clone()]));
+        let [stuck] = session.calls().stuck_operations().try_into().unwrap();
+        assert_eq!(
+            (stuck.tool.as_str(), session.calls().open_operations()),
+            ("stubborn", vec![stuck.clone()])
+        );
         let operation = stuck.operation;
         // Calls that would wait for it fail at once, with a deadline of their own or without.
         for deadline in [Some(Duration::from_secs(2)), None] {
@@ -269,7 +272,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         // Writes of LOG do not wait, and neither do reads.
         session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
         assert_eq!((plan(session), notes(session)), (vec!["begun".to_owned()], 1));
-        assert!(!session.is_interrupted());
+        assert!(!session.calls().is_interrupted());
     });
     // It has ended after all: like any late call it is rolled back, and the session continues.
     assert!(is_late(&late), "{late:?}");
@@ -279,7 +282,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         !invoked.is_empty() && invoked.iter().all(|one| one.cause == Some(Cause::Deadline)),
         "{invoked:?}"
     );
-    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.session().calls().stuck_operations().is_empty());
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
 }
 
@@ -289,7 +292,7 @@ fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_ne
     let mut run = Run::without_grace();
     run.desk.put("paper", "as it was");
     let late = with_a_stuck_tool(&run, |_| {
-        let operation = run.session().stuck_operations()[0].operation;
+        let operation = run.session().calls().stuck_operations()[0].operation;
         assert!(is_stuck(run.session().clone().close(), operation));
         let closed = run.session().dispatch(Noted { text: "too late".to_owned() });
         assert!(matches!(closed, Err(Error::Closed { .. })), "{closed:?}");
@@ -297,7 +300,7 @@ fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_ne
     });
     assert!(matches!(late, Err(Error::Closed { .. })), "its end could not be recorded: {late:?}");
     run.reopen(Idempotency::Manual);
-    assert_eq!(run.session().recovery().interrupted[0].tool, "stubborn");
+    assert_eq!(run.session().log().recovery().interrupted[0].tool, "stubborn");
     assert!(plan(run.session()).is_empty());
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
@@ -309,7 +312,7 @@ fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_ne
 fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
     let run = Run::new();
     let late = with_a_stuck_tool(&run, |runner| {
-        assert!(run.session().stuck_operations().is_empty());
+        assert!(run.session().calls().stuck_operations().is_empty());
         let options = ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() };
         let next = runner.begin(&call("paper", "next", Then::Succeed), &options);
         assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
@@ -327,7 +330,7 @@ fn begun(runner: &ToolRunner, text: &str) -> foldlog::tools::Operation {
 }
 
 fn names_of_the_stuck(session: &Session) -> Vec<OperationId> {
-    session.stuck_operations().iter().map(|stuck| stuck.operation).collect()
+    session.calls().stuck_operations().iter().map(|stuck| stuck.operation).collect()
 }
 
 /// Without a deadline a call was never stuck, however long ago it was cancelled, and other calls
@@ -346,7 +349,7 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
             &Write { paper: "paper".to_owned(), text: "half done".to_owned(), then: Then::Succeed },
         )
         .unwrap();
-        assert!(session.stuck_operations().is_empty(), "it may run for as long as it likes");
+        assert!(session.calls().stuck_operations().is_empty(), "it may run for as long as it likes");
         operation.cancel();
         operation.cancel();
         assert_eq!(names_of_the_stuck(session), [id]);
@@ -362,7 +365,7 @@ fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no
         let ended = operation.end(ToolResult::ok("done after all", 1)).unwrap();
         assert_eq!((ended.success, ended.cause), (false, Some(Cause::Cancelled)));
         assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
-        assert!(session.stuck_operations().is_empty() && !session.is_interrupted());
+        assert!(session.calls().stuck_operations().is_empty() && !session.calls().is_interrupted());
         assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
     }
 }
@@ -374,7 +377,7 @@ fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     let run = Run::new();
     let operation = begun(&run.runner, "first");
     operation.cancel();
-    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.session().calls().stuck_operations().is_empty());
     let options = ExecuteOptions { deadline: Some(Duration::ZERO), ..ExecuteOptions::default() };
     let next = run.runner.begin(&call("paper", "next", Then::Succeed), &options);
     assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
@@ -384,7 +387,7 @@ fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
     let operation = begun(&run.runner, "first");
     operation.cancel();
     drop(operation);
-    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.session().calls().stuck_operations().is_empty());
     assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
     assert_eq!(run.plan(), ["next"]);
     let causes: Vec<_> = run.invoked().iter().map(|one| one.cause).collect();
@@ -463,7 +466,7 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
     assert!(is_stuck(next(), inner.id()));
     inner.abort("cancelled").unwrap();
-    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.session().calls().stuck_operations().is_empty());
 
     // A read-only call does not block other readers itself, but it keeps its outer call from
     // ending.
@@ -501,7 +504,7 @@ fn a_session_that_is_closed_over_a_cancelled_call_that_is_stuck_says_so() {
     let ended = operation.end(ToolResult::ok("too late", 0));
     assert!(matches!(ended, Err(Error::Closed { .. })), "{ended:?}");
     run.reopen(Idempotency::Manual);
-    assert_eq!(run.session().recovery().interrupted[0].operation, id);
+    assert_eq!(run.session().log().recovery().interrupted[0].operation, id);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
 }
@@ -539,7 +542,7 @@ fn a_call_that_was_let_go_of_ends_although_another_thread_begins_calls_within_it
             // The first one that finds no call at work within it ends it.
             let ended = loop {
                 let next = one(&runner);
-                if next.is_err() || run.session().open_operations().is_empty() {
+                if next.is_err() || run.session().calls().open_operations().is_empty() {
                     break next;
                 }
             };
@@ -547,7 +550,9 @@ fn a_call_that_was_let_go_of_ends_although_another_thread_begins_calls_within_it
         });
         assert!(ended.is_ok(), "round {round}: {ended:?}");
         assert!(matches!(refused, Error::Revoked { operation, .. } if operation == id), "{refused:?}");
-        assert!(run.session().open_operations().is_empty() && !run.session().is_interrupted());
+        assert!(
+            run.session().calls().open_operations().is_empty() && !run.session().calls().is_interrupted()
+        );
         assert_eq!(run.invoked().iter().filter(|one| one.cause == Some(Cause::Dropped)).count(), 1);
     }
 }

@@ -263,8 +263,11 @@ fn a_person_who_decides_is_not_contradicted() {
     payer.bank.told.lock().unwrap().answers = Answers::CannotSay;
     payer.recover();
     let session = payer.runner.state().session();
-    let operation = session.unsettled_operations()[0].operation;
-    session.settle(operation, &Settlement::failed().showing("not paid"), "ada", "the bank says so").unwrap();
+    let operation = session.calls().unsettled_operations()[0].operation;
+    session
+        .calls()
+        .settle(operation, &Settlement::failed().showing("not paid"), "ada", "the bank says so")
+        .unwrap();
     payer.bank.told.lock().unwrap().answers = Answers::Truly;
     assert!(payer.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
     let report = payer.runner.execute(&Payer::call(), &ExecuteOptions::default()).unwrap();

@@ -24,7 +24,7 @@ fn begin(run: &Run) -> foldlog::tools::Operation {
 fn a_thread_that_holds_an_operation_is_refused_what_would_wait_for_it() {
     let run = Run::new();
     let (session, begun) = (run.session(), begin(&run));
-    let records = session.position();
+    let records = session.log().position();
     let is_refused = |told: Option<Error>| matches!(told, Some(Error::InsideOperation { operation }) if operation == begun.id());
     assert!(is_refused(session.dispatch(step("outside")).err()));
     assert!(is_refused(session.snapshot(SnapshotOptions::default()).err()));
@@ -33,7 +33,7 @@ fn a_thread_that_holds_an_operation_is_refused_what_would_wait_for_it() {
     assert!(is_refused(run.write("paper", "second", Then::Succeed).err()));
     let second = run.runner.begin(&call("paper", "second", Then::Succeed), &ExecuteOptions::default());
     assert!(is_refused(second.err()));
-    assert_eq!((session.position(), run.counts().ran), (records, 0));
+    assert_eq!((session.log().position(), run.counts().ran), (records, 0));
     // Writes that never wait succeed, and so does the operation itself.
     session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
     begun.context().session().dispatch(step("inside")).unwrap();
@@ -79,7 +79,7 @@ fn a_wait_ends_after_its_limit_and_names_what_it_waited_for() {
     let begun_in = line!() + 1;
     let begun = run.runner.begin(&call("paper", "first", Then::Succeed), &ExecuteOptions::default()).unwrap();
     let (id, session) = (begun.id(), run.session());
-    let records = session.position();
+    let records = session.log().position();
     thread::scope(|scope| {
         scope.spawn(|| {
             let (waited, blocker, text) = blocker(session.dispatch(step("outside")));
@@ -95,7 +95,7 @@ fn a_wait_ends_after_its_limit_and_names_what_it_waited_for() {
             assert!(text.contains(&format!("started at {}:{begun_in}:", file!())), "{text}");
         });
     });
-    assert_eq!(session.position(), records);
+    assert_eq!(session.log().position(), records);
     begun.end(ToolResult::ok("done", 1)).unwrap();
     session.dispatch(step("outside")).unwrap();
 }

@@ -24,8 +24,8 @@ struct LooksIn {
 
 impl Wake for LooksIn {
     fn wake(self: Arc<Self>) {
-        let open = self.session.open_operations().len();
-        self.session.latest::<Plan>().unwrap();
+        let open = self.session.calls().open_operations().len();
+        self.session.log().latest::<Plan>().unwrap();
         let dropped = std::mem::take(&mut *self.others.lock().unwrap());
         drop(dropped);
         // The receiver is gone once the story has ended.
@@ -88,18 +88,18 @@ fn a_waker_that_hears_of_a_cancel_may_call_into_the_session() {
         let (waker, was_woken) = looks_in(&run, Vec::new());
         let call = ToolCall::new("hangs", "{}");
         let mut call = pin!(run.runner.execute_async(&call, &ExecuteOptions::default()));
-        let mut open = run.session().open_operations();
+        let mut open = run.session().calls().open_operations();
         while open.is_empty() {
             // A thread of the pool that works for the call wakes it too.
             assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            open = run.session().open_operations();
+            open = run.session().calls().open_operations();
             if open.is_empty() {
                 was_woken.recv_timeout(Duration::from_secs(10)).unwrap();
             }
         }
         assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         while was_woken.try_recv().is_ok() {}
-        assert!(run.session().cancel(open[0].operation));
+        assert!(run.session().calls().cancel(open[0].operation));
         assert_eq!(was_woken.try_recv(), Ok(1), "it is woken at once, while the call is open");
         let report = loop {
             match call.as_mut().poll(&mut Context::from_waker(&waker)) {

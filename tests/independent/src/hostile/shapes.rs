@@ -184,7 +184,7 @@ fn sound(base: &Path) -> Result<Made> {
             session.rollback(&snapshot)?;
         }
     }
-    let last = session.position().unwrap_or_default();
+    let last = session.log().position().unwrap_or_default();
     let made = Made { store: store.path().to_owned(), session: session.dir().to_owned(), last: last.get() };
     session.close()?;
     Ok(made)

@@ -53,7 +53,7 @@ fn grow(store: &Path) {
             }),
             _ => drop(session.rollback_to(number).expect("a rollback")),
         }
-        println!("{}", session.position().expect("a record"));
+        println!("{}", session.log().position().expect("a record"));
     }
     session.close().expect("the end");
 }

@@ -24,7 +24,7 @@ fn asks(host: &Host) -> ClaudeAgentSDKAdapter {
 fn question<O>(host: &Host, evaluated: Result<O, Error>) -> PendingQuestion {
     match evaluated {
         Err(Error::Suspended { operations, calls }) => {
-            let pending = host.session().pending_questions().unwrap();
+            let pending = host.session().calls().pending_questions().unwrap();
             assert_eq!((operations, calls.len()), (vec![pending[0].operation], 1));
             pending.into_iter().next().unwrap()
         }
@@ -38,7 +38,7 @@ fn writing(text: &str) -> Value {
 }
 
 fn approve(host: &Host, asked: &PendingQuestion) {
-    host.session().settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
+    host.session().calls().settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
 }
 
 /// The program cannot run a call of an earlier run. The model is informed of the approval and calls
@@ -61,7 +61,10 @@ fn a_tool_of_the_programs_own_runs_once_for_each_approval() {
         approve(host, &asked);
         let more = question(host, host.ask_with(&adapter, "Go."));
         assert_ne!(more.operation, asked.operation, "an approval holds for one call");
-        host.session().settle(more.operation, &Settlement::failed().showing("No more."), "Ada", "").unwrap();
+        host.session()
+            .calls()
+            .settle(more.operation, &Settlement::failed().showing("No more."), "Ada", "")
+            .unwrap();
         let last = host.ask_with(&adapter, "Go.").unwrap().text;
         assert!(last.starts_with("last: ") && last.contains("No more."), "{last}");
         let said = host.said();
@@ -116,7 +119,7 @@ fn an_approval_that_expires_before_the_model_repeats_the_call_asks_again() {
         let asked = question(host, evaluate());
         let within_an_hour = asked.asked_at + Duration::from_secs(60 * 60);
         let approval = Settlement::approved(asked.digest).until(within_an_hour);
-        host.session().settle(asked.operation, &approval, "Ada", "").unwrap();
+        host.session().calls().settle(asked.operation, &approval, "Ada", "").unwrap();
         let again = question(host, evaluate());
         assert_ne!(again.operation, asked.operation);
         approve(host, &again);
@@ -134,6 +137,7 @@ fn a_call_that_is_refused_does_not_run_and_the_model_is_told_so() {
         let adapter = asks(host);
         let asked = question(host, host.ask_with(&adapter, "Go."));
         host.session()
+            .calls()
             .settle(asked.operation, &Settlement::failed().showing("Not that."), "Ada", "")
             .unwrap();
         let text = host.ask_with(&adapter, "Go.").unwrap().text;

@@ -47,7 +47,7 @@ fn a_call_that_is_denied_is_recorded_so_and_the_conversation_stays_whole() {
     ]));
     world.run(|host| {
         host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap();
-        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        let messages = host.session().conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
         validate(MessageFormat::Anthropic, &messages).unwrap();
         let results = messages.iter().filter(|one| one.role == Role::Tool);
         let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
@@ -171,7 +171,7 @@ fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
             arrived.extend(begun.map(str::to_owned));
             Ok(())
         };
-        host.session().observations("claude.arrived", visit).unwrap();
+        host.session().log().observations("claude.arrived", visit).unwrap();
         assert_eq!(arrived, ids);
     });
     assert_eq!(world.ledger().len(), ids.len());
@@ -193,7 +193,7 @@ fn what_is_told_of_a_call_closes_it_although_an_earlier_one_has_its_id() {
     ]));
     world.run(|host| {
         host.ask_with(&host.adapter().with_options(native(&["Read"])), "Go.").unwrap();
-        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        let messages = host.session().conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
         let results = messages.iter().filter(|one| one.role == Role::Tool);
         let told: Vec<_> = results.map(|one| (one.content.as_deref(), one.is_error)).collect();
         assert_eq!(told, [(Some("ok"), true), (Some("ok"), true)]);
@@ -217,7 +217,7 @@ fn a_call_may_have_the_id_of_an_earlier_one() {
     ]));
     world.run(|host| {
         host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap();
-        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        let messages = host.session().conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
         let results = messages.iter().filter(|one| one.role == Role::Tool);
         let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
         let denied = "The tool `Bash` is not allowed here.";

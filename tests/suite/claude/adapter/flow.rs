@@ -164,11 +164,11 @@ fn the_events_of_an_evaluation_are_records() {
     ]));
     let begins = world.run(|host| {
         host.ask("Write.").unwrap();
-        let rendered = host.session().log::<PromptRenderings>().unwrap();
+        let rendered = host.session().log().slice::<PromptRenderings>().unwrap();
         let rendered = rendered.iter().next().unwrap().unwrap();
         assert_eq!((rendered.prompt_key.as_str(), rendered.adapter.as_str()), ("page", "claude_agent_sdk"));
         assert_eq!(rendered.tools, ["add", "weather"]);
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let entry = |sequence| {
             let is_it = |entry: &&foldlog::conversation::ConversationRecord| Some(entry.sequence) == sequence;
             &conversation.entries().iter().find(is_it).unwrap().content
@@ -177,7 +177,7 @@ fn the_events_of_an_evaluation_are_records() {
         let EntryContent::Input { message, .. } = entry(rendered.input) else { panic!("{rendered:?}") };
         let text = prompt().render(&Default::default()).unwrap().text;
         assert_eq!((message.role, message.content.as_deref()), (Role::System, Some(text.as_str())));
-        let invoked = host.session().log::<ToolInvocations>().unwrap();
+        let invoked = host.session().log().slice::<ToolInvocations>().unwrap();
         let invoked: Vec<_> = invoked.iter().map(Result::unwrap).collect();
         // The arguments of each call, and its result for the model.
         let told = invoked.iter().map(|one| {
@@ -202,7 +202,7 @@ fn the_events_of_an_evaluation_are_records() {
             .collect();
         let call = |id: &str, outcome| ("add".to_owned(), id.to_owned(), outcome);
         assert_eq!(invoked, [call("toolu_1", Outcome::Committed), call("toolu_2", Outcome::Failed)]);
-        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let executed = host.session().log().slice::<PromptExecutions>().unwrap();
         let executed = executed.iter().next().unwrap().unwrap();
         assert_eq!((executed.input_tokens, executed.output_tokens), (30, 20));
         assert_eq!((executed.tool_calls, executed.cost_micros), (2, Some(12_500)));
@@ -236,7 +236,7 @@ fn what_a_log_line_says_of_a_run_stands_in_its_records() {
         for text in ["Go.", "More."] {
             host.ask(text).unwrap();
         }
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let requests: Vec<(String, Value)> = conversation
             .entries()
             .iter()
@@ -256,7 +256,7 @@ fn what_a_log_line_says_of_a_run_stands_in_its_records() {
         assert_eq!(resumed["resume"], began["session_id"]);
         assert!(resumed["session_id"].is_string() && resumed["session_id"] != resumed["resume"], "{resumed}");
         // sdk.invoke.complete: duration, tokens and cost, and the session in the last state.
-        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let executed = host.session().log().slice::<PromptExecutions>().unwrap();
         let executed: Vec<_> = executed.iter().map(Result::unwrap).collect();
         assert_eq!(executed.len(), 2);
         assert_eq!((executed[0].input_tokens, executed[0].output_tokens), (10, 20));
@@ -286,7 +286,7 @@ fn blocks_of_all_kinds_are_recorded_and_unknown_ones_kept() {
     ]));
     world.run(|host| {
         assert_eq!(host.ask("Go.").unwrap().text, "one two");
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let last = conversation.sent_messages().pop().unwrap();
         assert_eq!(last.content.as_deref(), Some("one two"));
         let blocks = last.blocks.unwrap();
@@ -307,7 +307,7 @@ fn an_evaluation_that_is_not_recorded_leaves_the_records_of_its_tools_alone() {
         let options = foldlog_agent::EvaluateOptions { record: false, ..asking("Write.") };
         let response = host.adapter().evaluate(&prompt(), &host.state, options).unwrap();
         assert_eq!(response.text, "done");
-        assert!(host.session().conversation(EVALUATION).unwrap().is_none());
+        assert!(host.session().conversation().read(EVALUATION).unwrap().is_none());
         assert_eq!(host.page(), ["one"]);
     });
     let outcomes: Vec<_> = world.ledger().into_iter().map(|(_, outcome)| outcome).collect();

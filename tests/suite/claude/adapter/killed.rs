@@ -81,7 +81,7 @@ fn part_of_a_run() {
     let Some(argument) = child::argument() else { return };
     let life: Life = serde_json::from_str(&argument).unwrap();
     let session = open(&life);
-    let _ = session.subscribe(|record| child::tell("told", record.sequence()));
+    let _ = session.log().subscribe(|record| child::tell("told", record.sequence()));
     let state = state_of(session.clone(), &life.workspace);
     let adapter = adapter_of(&life.script, &life.workspace).with_options(native(&["Write"]));
     adapter.recover(&prompt(&life), &state).unwrap();

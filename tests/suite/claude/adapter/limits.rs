@@ -32,7 +32,7 @@ fn a_deadline_that_has_passed_starts_no_program() {
         let error = host.adapter().evaluate(&prompt(), &host.state, within(Duration::ZERO)).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Deadline }), "{error:?}");
         assert!(error.to_string().starts_with("the deadline passed before the next step:"), "{error}");
-        assert!(host.session().conversation(EVALUATION).unwrap().is_none());
+        assert!(host.session().conversation().read(EVALUATION).unwrap().is_none());
     });
     assert!(world.starts().is_empty());
 }
@@ -46,7 +46,7 @@ fn a_run_is_interrupted_at_its_deadline_its_usage_is_told_and_it_is_resumed() {
         let error = host.adapter().evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Request }), "{error:?}");
         assert!(error.to_string().contains("deadline"), "{error}");
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         assert_eq!((conversation.usage().input, conversation.usage().output), (20, 20));
         assert_eq!(host.page(), ["one"]);
     });
@@ -191,7 +191,7 @@ fn what_the_result_says_is_recorded_and_counts_for_budget_and_tracker() {
         assert_eq!(response.unmetered, 0);
         let spent = tracker.total();
         assert_eq!((spent.input_tokens, spent.output_tokens), (1034, 200));
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let answers: Vec<_> = conversation
             .entries()
             .iter()
@@ -228,7 +228,7 @@ fn the_cost_of_a_resumed_run_is_its_own() {
             world.stand_in.play(script);
             host.ask(&format!("{number}")).unwrap();
         }
-        let executed = host.session().log::<PromptExecutions>().unwrap();
+        let executed = host.session().log().slice::<PromptExecutions>().unwrap();
         let costs: Vec<_> = executed.iter().map(|one| one.unwrap().cost_micros).collect();
         assert_eq!(costs, [Some(750_000), Some(750_000), Some(250_000), None]);
     });

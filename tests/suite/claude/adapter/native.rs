@@ -171,16 +171,16 @@ fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
     ]));
     world.run(|host| {
         ask(host, &["Bash"]).unwrap();
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let sent = conversation.sent_messages();
         let results: Vec<_> = sent.iter().filter(|message| message.role == OfTool).collect();
         let told = results[0].content.as_deref().unwrap();
         assert!(told.starts_with("<persisted-output>"), "{told}");
         assert_eq!((results[1].content.as_deref(), results[1].is_error), (Some("Exit code 3"), true));
         // The log also contains the structured result.
-        let calls = host.session().log::<ToolInvocations>().unwrap();
+        let calls = host.session().log().slice::<ToolInvocations>().unwrap();
         let first = calls.iter().next().unwrap().unwrap();
-        let (recorded, _) = host.session().result_at(first.position().unwrap().0).unwrap();
+        let (recorded, _) = host.session().calls().result_at(first.position().unwrap().0).unwrap();
         assert_eq!(serde_json::to_value(recorded.unwrap()).unwrap()["stdout"], output["stdout"]);
     });
 }
@@ -424,7 +424,7 @@ fn a_sub_agent_is_a_conversation_of_its_own() {
         let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles, [User, Assistant, OfTool, Assistant], "{said:?}");
         assert_eq!(said[2].1, "looked");
-        let child = host.session().conversation(&format!("{EVALUATION}/task_1")).unwrap().unwrap();
+        let child = host.session().conversation().read(&format!("{EVALUATION}/task_1")).unwrap().unwrap();
         let child: Vec<_> = child
             .sent_messages()
             .into_iter()
@@ -467,7 +467,7 @@ fn a_tool_that_the_installed_version_does_not_offer_ends_the_run() {
         let error = ask(host, &["Read", "TodoWrite"]).unwrap_err();
         assert_eq!(error.phase(), Some(EvaluationPhase::Request), "{error:?}");
         assert!(error.to_string().contains("Claude Code 2.1.330 offers no tool `TodoWrite`"), "{error}");
-        assert!(host.session().conversation(EVALUATION).unwrap().unwrap().usage().output == 0);
+        assert!(host.session().conversation().read(EVALUATION).unwrap().unwrap().usage().output == 0);
     });
     let world =
         World::new(&json!([{"turn": true, "lacks": ["TodoWrite"]}, {"text": "ok"}, {"result": "ok"}]));

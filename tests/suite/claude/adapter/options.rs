@@ -165,7 +165,10 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
         let options = EvaluateOptions { messages, on_delta: Some(&mut told), ..EvaluateOptions::default() };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
         assert!(error.to_string().contains("leave out `on_delta`"), "{error}");
-        assert!(host.session().conversation("run").unwrap().is_none(), "a refused evaluation said something");
+        assert!(
+            host.session().conversation().read("run").unwrap().is_none(),
+            "a refused evaluation said something"
+        );
     });
     assert!(world.starts().is_empty());
 }

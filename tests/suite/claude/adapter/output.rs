@@ -122,7 +122,7 @@ fn of_two_calls_of_respond_in_one_answer_the_last_is_the_output() {
     let world = World::new(&json!([{"turn": true}, {"model": [answer(last), {"text": "that is it"}]}]));
     world.run(|host| {
         assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
-        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = host.session().conversation().read(EVALUATION).unwrap().unwrap();
         let calls: Vec<_> =
             conversation.sent_messages().iter().map(|message| message.tool_calls.len()).collect();
         assert!(calls.contains(&2), "the calls are of several answers: {calls:?}");

@@ -115,8 +115,8 @@ fn over_memory(host: &Host) -> ExecutionState {
 
 fn left_by(world: &World, host: &Host, state: &ExecutionState, response: PromptResponse<String>) -> Left {
     let session = host.session();
-    let messages = session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
-    let executed = session.log::<PromptExecutions>().unwrap().iter().next().unwrap().unwrap();
+    let messages = session.conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
+    let executed = session.log().slice::<PromptExecutions>().unwrap().iter().next().unwrap().unwrap();
     let executed = (executed.requests, executed.tool_calls, executed.input_tokens, executed.output_tokens);
     let ledger = LogReader::open(world.dir()).unwrap().ledger().unwrap();
     let file = files(state).read("page").unwrap();

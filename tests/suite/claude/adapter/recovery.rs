@@ -109,7 +109,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
         wait_for(&world.workspace().join("ready"));
         let left = Left::of(&world);
         let state = left.state();
-        assert!(left.session.is_interrupted() && pid(&world, 0).exists());
+        assert!(left.session.calls().is_interrupted() && pid(&world, 0).exists());
         let error = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap_err();
         assert!(
             matches!(error, Error::Engine(foldlog::Error::Interrupted { .. })),
@@ -125,7 +125,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     assert!(!pid(&world, 0).exists());
     assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "whole");
     assert!(!left.workspace().join("ready").exists());
-    assert!(left.session.unsettled_operations().is_empty());
+    assert!(left.session.calls().unsettled_operations().is_empty());
     assert!(adapter(&left.workspace()).recover(&prompt(), &state).unwrap().undone.is_empty());
     let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap().text;
     assert!(text.contains("interrupted; its effects were undone"), "{text}");
@@ -163,7 +163,7 @@ fn a_call_of_a_tool_that_is_not_the_programs_waits_for_a_person() {
         let left = Left::of(&world);
         let recovered = adapter(&left.workspace(), &["Write"]).recover(&prompt(), &left.state()).unwrap();
         assert_eq!((recovered.undone.len(), recovered.recovered.len()), (0, 1));
-        assert_eq!(left.session.unsettled_operations().len(), 1);
+        assert_eq!(left.session.calls().unsettled_operations().len(), 1);
         first.join().unwrap().unwrap_err();
     });
 }
@@ -179,7 +179,7 @@ fn an_evaluation_in_a_fork_leaves_the_program_of_its_origin_alone() {
             scope.spawn(|| world.run_unreplayed(|host| host.ask("Go.").map(|response| response.text)));
         wait_for(&world.stand_in.path("begun"));
         let id = world.dir().file_name().unwrap().to_string_lossy().parse().unwrap();
-        let position = world.store.open_untyped(id).unwrap().position().unwrap();
+        let position = world.store.open_untyped(id).unwrap().log().position().unwrap();
         let fork = world.store.fork(id, position, &types(), SessionOptions::default()).unwrap();
         world.stand_in.play(&json!([{"turn": true}, {"text": "two"}, {"result": "two"}]));
         let work = world.stand_in.path("work of the fork");
@@ -316,9 +316,10 @@ fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
         match adapter.evaluate(&asking_prompt(), state, asking("Go.")) {
             Ok(response) => return response.text,
             Err(Error::Suspended { .. }) => {
-                for asked in state.session().pending_questions().unwrap() {
+                for asked in state.session().calls().pending_questions().unwrap() {
                     state
                         .session()
+                        .calls()
                         .settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "")
                         .unwrap();
                 }
@@ -326,7 +327,7 @@ fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
             Err(error) => panic!("{error:?}"),
         }
     }
-    let conversation = state.session().conversation(EVALUATION).unwrap().unwrap();
+    let conversation = state.session().conversation().read(EVALUATION).unwrap().unwrap();
     for entry in conversation.entries() {
         println!("{} {:?}", entry.sequence, entry.content);
     }
@@ -351,11 +352,11 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
     let left = Arc::new(Mutex::new(Vec::new()));
     let text = world.run_unreplayed(|host| {
         let (kept, workspace, dir) = (Arc::clone(&left), world.workspace(), world.dir());
-        let subscribed = host.session().subscribe(move |_| {
+        let subscribed = host.session().log().subscribe(move |_| {
             kept.lock().push(Left::take(&workspace, &dir));
         });
         let text = finish(&adapter(&world.workspace()), &host.state);
-        host.session().unsubscribe(subscribed);
+        host.session().log().unsubscribe(subscribed);
         text
     });
     assert_eq!(text, "last");
@@ -368,7 +369,7 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
         // adds another one.
         let text = finish(&adapter(&left.workspace()), &state);
         assert!(text == "last" || text == "done", "killed behind record {place}: {text}");
-        let conversation = left.session.conversation(EVALUATION).unwrap().unwrap();
+        let conversation = left.session.conversation().read(EVALUATION).unwrap().unwrap();
         validate(MessageFormat::Anthropic, &conversation.sent_messages()).unwrap();
         let (mut approved, mut written, mut added) = (0, 0, 0);
         for entry in conversation.entries() {
@@ -387,8 +388,8 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
         );
         assert_eq!(left.session.view::<Page>().unwrap().len(), added, "behind record {place}");
         assert!(
-            left.session.unsettled_operations().is_empty()
-                && left.session.pending_questions().unwrap().is_empty()
+            left.session.calls().unsettled_operations().is_empty()
+                && left.session.calls().pending_questions().unwrap().is_empty()
         );
     }
 }

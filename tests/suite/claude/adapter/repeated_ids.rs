@@ -61,7 +61,7 @@ fn turn(steps: impl IntoIterator<Item = Value>) -> World {
 /// pairs them. Checks that the conversation is valid for a provider once the ids are changed.
 fn pairs(host: &Host) -> Vec<(Value, String)> {
     host.ask_with(&host.adapter().with_options(native(&["Read", "Write"])), "Go.").unwrap();
-    let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+    let messages = host.session().conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
     let repaired = repair(MessageFormat::Anthropic, &messages);
     validate(MessageFormat::Anthropic, &repaired.messages).unwrap();
     let is_rename = |change: &RepairChange| matches!(change, RepairChange::IdRenamed { .. });

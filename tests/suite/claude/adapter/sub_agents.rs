@@ -108,7 +108,7 @@ fn ask(host: &Host) -> String {
 
 /// Returns the roles in the conversation of a sub-agent, with the tools that it called.
 fn child(host: &Host, call: &str) -> Vec<String> {
-    let conversation = host.session().conversation(&format!("{EVALUATION}/{call}")).unwrap().unwrap();
+    let conversation = host.session().conversation().read(&format!("{EVALUATION}/{call}")).unwrap().unwrap();
     let said = conversation.sent_messages().into_iter().map(|one| {
         let calls: Vec<String> = one.tool_calls.into_iter().map(|call| call.call_id).collect();
         format!("{:?} {}{}", one.role, one.content.unwrap_or_default(), calls.join("+"))
@@ -402,7 +402,7 @@ fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
     assert!(text.contains("Its call of `Write` with {\"file_path\":\"page\"}: ok"), "{text}");
     assert!(text.contains("(failed): The call was interrupted; its effects were undone."), "{text}");
     assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "x");
-    let said = left.session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
+    let said = left.session.conversation().read(EVALUATION).unwrap().unwrap().sent_messages();
     assert_eq!(validate(MessageFormat::Anthropic, &said), Ok(()));
     let roles: Vec<_> = said.iter().skip(1).map(|one| one.role).collect();
     assert_eq!(roles, [User, Assistant, Tool, User, Assistant], "{said:?}");

@@ -237,7 +237,7 @@ impl Host {
 
     /// Returns roles and texts in the conversation of the evaluation, without the prompt.
     pub(crate) fn said(&self) -> Vec<(Role, String)> {
-        let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = self.session().conversation().read(EVALUATION).unwrap().unwrap();
         let of = |one: foldlog::conversation::ConversationMessage| {
             (one.role != Role::System).then(|| (one.role, one.content.unwrap_or_default()))
         };
@@ -246,12 +246,18 @@ impl Host {
 
     /// Returns the calls that the conversation of the evaluation requests.
     pub(crate) fn calls(&self) -> Vec<ToolCallRecord> {
-        let conversation = self.session().conversation(EVALUATION).unwrap().unwrap();
+        let conversation = self.session().conversation().read(EVALUATION).unwrap().unwrap();
         conversation.sent_messages().into_iter().flat_map(|one| one.tool_calls).collect()
     }
 
     pub(crate) fn states(&self) -> Vec<AdapterStateSnapshot> {
-        self.session().adapter_states().unwrap().into_iter().map(AdapterStateSnapshot::from).collect()
+        self.session()
+            .conversation()
+            .adapter_states()
+            .unwrap()
+            .into_iter()
+            .map(AdapterStateSnapshot::from)
+            .collect()
     }
 }
 

@@ -93,7 +93,7 @@ impl Desk {
         let (disk, told, left) =
             (self.disk.clone(), Arc::clone(&self.told), AtomicI64::new(records.cast_signed()));
         let (dir, durability) = (self.host.session().dir().to_owned(), self.durability);
-        let _ = self.host.session().subscribe(move |record| {
+        let _ = self.host.session().log().subscribe(move |record| {
             let left = left.fetch_sub(1, Ordering::SeqCst);
             match (left, cut) {
                 (1, Cut::Behind) => disk.crash(CrashKind::Process),
@@ -135,7 +135,10 @@ impl Desk {
         self.disk.crash(CrashKind::Process);
         let session = self.store().open_session(self.id, &types()).unwrap();
         let told = if matches!(cut, Cut::Power(_)) { &self.told.last_durable } else { &self.told.last };
-        assert!(session.position().unwrap().get() >= told.load(Ordering::SeqCst), "{at}: a record is lost");
+        assert!(
+            session.log().position().unwrap().get() >= told.load(Ordering::SeqCst),
+            "{at}: a record is lost"
+        );
         self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
     }
 
@@ -167,7 +170,7 @@ impl Desk {
         assert_eq!(self.host.page(), whole.page, "{at}");
         let session = self.host.session();
         let audit = LogReader::open_on(Arc::new(self.disk.process()), session.dir()).unwrap();
-        assert_eq!(session.state().unwrap(), audit.state().unwrap(), "{at}");
+        assert_eq!(session.dynamic().state().unwrap(), audit.state().unwrap(), "{at}");
         assert_reduced_again(&audit, &types());
     }
 }
@@ -214,9 +217,9 @@ pub(super) struct Whole {
 
 pub(super) fn uncut(says: &Arc<Generated>) -> Whole {
     let desk = Desk::new(Durability::Process, says);
-    let before = desk.host.session().position().unwrap().get();
+    let before = desk.host.session().log().position().unwrap().get();
     desk.finish("uncut");
-    let records = desk.host.session().position().unwrap().get() - before;
+    let records = desk.host.session().log().position().unwrap().get() - before;
     Whole { said: said(&desk.host.conversation().unwrap()), page: desk.host.page(), records }
 }
 
@@ -234,7 +237,7 @@ fn cut_once(
     desk.evaluate();
     let at = format!("{at}, {durability:?}, {cut:?} of record {records} of {}", whole.records);
     desk.open(cut, &at);
-    let torn = desk.host.session().recovery().torn.is_some();
+    let torn = desk.host.session().log().recovery().torn.is_some();
     desk.recover(records.is_multiple_of(2), &at);
     desk.finish(&at);
     desk.check_equals(whole, &at);

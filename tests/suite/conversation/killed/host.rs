@@ -227,7 +227,7 @@ impl Host {
         let cancel = options.cancel.clone();
         let mut done = self.evaluate_on(options);
         while let Err(Error::Suspended { .. }) = done {
-            for asked in self.session().pending_questions()? {
+            for asked in self.session().calls().pending_questions()? {
                 let settlement = match asked.form {
                     SuspensionForm::Awaits => {
                         Settlement::committed(None).showing(format!("read {}", asked.question))
@@ -235,7 +235,7 @@ impl Host {
                     _ if asked.question.len() % 3 == 0 => Settlement::failed().showing("no"),
                     _ => Settlement::approved(asked.digest),
                 };
-                self.session().settle(asked.operation, &settlement, "a person", "")?;
+                self.session().calls().settle(asked.operation, &settlement, "a person", "")?;
             }
             done = self.evaluate_on(EvaluateOptions { cancel: cancel.clone(), ..EvaluateOptions::default() });
         }
@@ -251,7 +251,7 @@ impl Host {
     }
 
     pub(super) fn conversation(&self) -> Option<Conversation> {
-        self.session().conversation(EVALUATION).unwrap()
+        self.session().conversation().read(EVALUATION).unwrap()
     }
 
     pub(super) fn page(&self) -> Vec<String> {
@@ -259,7 +259,7 @@ impl Host {
     }
 
     pub(super) fn point(&self) -> ResumePoint {
-        self.session().resume(Some(EVALUATION)).unwrap().point
+        self.session().conversation().resume(Some(EVALUATION)).unwrap().point
     }
 }
 

@@ -62,7 +62,7 @@ fn part_of_a_conversation() {
     let Some(argument) = child::argument() else { return };
     let life: Life = serde_json::from_str(&argument).unwrap();
     let host = life.host(&Arc::new(Generated::from_seed(life.seed)));
-    let _ = host.session().subscribe(|record| child::tell("told", record.sequence()));
+    let _ = host.session().log().subscribe(|record| child::tell("told", record.sequence()));
     assert!(host.recover(life.has_tools));
     if let Some(records) = life.cancelled_behind {
         cancel(&host, records);
@@ -131,7 +131,7 @@ fn turn(
     at: &str,
 ) -> Option<Uuid> {
     let host = life.host(says);
-    counts.within_calls += u64::from(host.session().is_interrupted());
+    counts.within_calls += u64::from(host.session().calls().is_interrupted());
     let held = Held::of(host.conversation().as_ref(), &host.outside);
     assert!(host.recover(draw.next_below(2) == 0), "{at}: it cannot be recovered");
     held.check(host.conversation().as_ref(), &host.outside, at);

@@ -19,19 +19,19 @@ type Lives = BTreeMap<Option<SequenceNumber>, Option<bool>>;
 
 /// Cuts a conversation a few times, and returns how its processes started.
 fn live(desk: &mut Desk, records: u64, draw: &mut Generator) -> Lives {
-    let mut lives = Lives::from([(desk.host.session().position(), None)]);
+    let mut lives = Lives::from([(desk.host.session().log().position(), None)]);
     for life in 0..1 + draw.next_below(3) {
         let cut =
             if draw.next_below(2) == 0 { Cut::Behind } else { Cut::Within(draw.next_below(16) as usize) };
         desk.end_behind(1 + draw.next_below(records), cut);
         let has_tools = draw.next_below(2) == 0;
         if life > 0 {
-            lives.insert(desk.host.session().position(), Some(has_tools));
+            lives.insert(desk.host.session().log().position(), Some(has_tools));
         }
         run(&desk.host, (life > 0).then_some(has_tools));
         desk.open(cut, "replayed");
     }
-    lives.insert(desk.host.session().position(), Some(true));
+    lives.insert(desk.host.session().log().position(), Some(true));
     run(&desk.host, Some(true));
     lives
 }
@@ -46,7 +46,7 @@ fn run(host: &Host, recovers: Option<bool>) {
 fn replayed(desk: &Desk, lives: &Lives, outside: &Outside, says: &Arc<Generated>) -> ReplayReport {
     let log = LogReader::open_on(Arc::new(desk.disk.process()), desk.host.session().dir()).unwrap();
     let host = |session: Session| {
-        let recovers = lives[&session.position()];
+        let recovers = lives[&session.log().position()];
         run(&Host::new(session, outside.clone(), Arc::clone(says)), recovers);
     };
     Replay::new(&log, &types()).run(host).unwrap_or_else(|error| panic!("{error}"))

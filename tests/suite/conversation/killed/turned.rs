@@ -17,7 +17,7 @@ use super::{Held, said, seeds};
 /// Draws a position in a conversation at which a rollback or a fork can start: any of its visible
 /// records.
 pub(super) fn place(session: &Session, draw: &mut Generator) -> Option<SequenceNumber> {
-    let conversation = session.conversation(EVALUATION).unwrap()?;
+    let conversation = session.conversation().read(EVALUATION).unwrap()?;
     let entries = conversation.entries();
     let at = draw.next_below(entries.len() as u64);
     Some(entries[usize::try_from(at).unwrap()].sequence)
@@ -48,7 +48,7 @@ pub(super) fn roll_back(host: &Host, draw: &mut Generator, at: &str) {
 pub(super) fn cancel(host: &Host, records: u64) {
     let (token, left) = (CancelToken::new(), AtomicU64::new(records));
     let cancel = token.clone();
-    let _ = host.session().subscribe(move |_| {
+    let _ = host.session().log().subscribe(move |_| {
         if left.fetch_sub(1, Ordering::SeqCst) == 1 {
             cancel.cancel();
         }

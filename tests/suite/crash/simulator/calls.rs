@@ -87,10 +87,10 @@ impl World {
         self.tries(id, acts);
         let known = self.known.get_mut(&id).expect("it is known");
         let opened = known.open.as_ref().expect("it is open");
-        let before = opened.session.position();
+        let before = opened.session.log().position();
         let heard = Heard::of(opened.runner.execute(&as_called(call), &ExecuteOptions::default()));
         // A call that waits already, or has a result already, writes nothing and promises nothing.
-        let last = opened.session.position().filter(|last| Some(*last) != before);
+        let last = opened.session.log().position().filter(|last| Some(*last) != before);
         self.say(|| format!("   {id}: hears {heard:?}"));
         let is_done = heard.is_ok();
         let heard = match heard {
@@ -161,7 +161,7 @@ impl World {
         if self.aloud && !known.memory.pending.is_empty() {
             eprintln!("   {id}: recovers: {:?}", known.memory.pending);
         }
-        let before = opened.session.position();
+        let before = opened.session.log().position();
         let done = opened.runner.recover(&ExecuteOptions::default()).and_then(|recovered| {
             let failed = recovered.into_iter().find_map(|one| match one.recovery {
                 // A call that asks is no failure.
@@ -171,7 +171,7 @@ impl World {
             });
             failed.map_or(Ok(()), Err)
         });
-        let last = opened.session.position().filter(|last| Some(*last) != before);
+        let last = opened.session.log().position().filter(|last| Some(*last) != before);
         let is_done = done.is_ok();
         self.wrote(id, done.map(|()| last.map(|last| (last, promise))));
         self.nothing_is_missing(id, is_done);

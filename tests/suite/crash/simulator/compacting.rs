@@ -106,7 +106,7 @@ impl World {
         let is_within = !known.memory.now().open.is_empty();
         known.memory.pending.push_back(Act::Compacts);
         let session = known.session().clone();
-        let done = session.compact(&options);
+        let done = session.log().compact(&options);
         let now_us = self.clock.now_us();
         self.say(|| format!("   {id}: {done:?}"));
         let known = self.known.get_mut(&id).expect("it is known");
@@ -131,7 +131,7 @@ impl World {
         });
         read.unwrap_or_else(|error| panic!("{id}: {error}"));
         let memory = &self.known[&id].memory;
-        let at = session.state_at(position).map(|state| Some(state.slices));
+        let at = session.dynamic().state_at(position).map(|state| Some(state.slices));
         let at = at.or_else(|error| match error {
             Error::Compacted { .. } => Ok(None),
             error => Err(error),

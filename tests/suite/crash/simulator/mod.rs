@@ -383,7 +383,7 @@ impl World {
     fn is_there(&mut self, id: Uuid, session: Session, promise: Promise) {
         let known = self.known.get_mut(&id).expect("it was just made");
         known.being = Being::Sure;
-        known.memory.told(session.position().expect("it has a record"), promise);
+        known.memory.told(session.log().position().expect("it has a record"), promise);
         let _ = known.memory.learn(&session);
         known.opened(session, &self.disk);
     }
@@ -570,7 +570,7 @@ impl World {
                 // If a fault struck after the acknowledgement, no records can be read.
                 let read = known.memory.learn(&opened.session);
                 known.wrote |= read.is_err() || known.memory.len() > len;
-                known.memory.told_durable(opened.session.synced_end().get());
+                known.memory.told_durable(opened.session.log().synced_end().get());
                 read
             }
             Err(error) => Err(error),
@@ -631,10 +631,10 @@ impl World {
         let in_sessions = changes.iter().filter(|(op, path)| op.changes() && path.starts_with(&sessions));
         assert_eq!(in_sessions.count(), 0, "{id}: opening writes nothing: {changes:?}");
         if self.aloud {
-            eprintln!("   {id}: {:?} {:?}", session.position(), session.recovery());
+            eprintln!("   {id}: {:?} {:?}", session.log().position(), session.log().recovery());
         }
         let whole = known.memory.len() + 1;
-        let records = session.recovery().records;
+        let records = session.log().recovery().records;
         if known.forked && known.being == Being::Begun {
             assert_eq!(records, whole, "{id}: a fork is whole");
         }
@@ -651,8 +651,12 @@ impl World {
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
         // For an interrupted call, an auditor shows STATE as of within that call.
-        if !session.is_interrupted() {
-            assert_eq!(audit.state().unwrap(), session.state().unwrap(), "{id}: the auditor folds otherwise");
+        if !session.calls().is_interrupted() {
+            assert_eq!(
+                audit.state().unwrap(),
+                session.dynamic().state().unwrap(),
+                "{id}: the auditor folds otherwise"
+            );
         }
         let ledger = known.memory.check_ledger(&session, &audit);
         let compacted = ledger.and_then(|()| known.memory.check_compacted(&audit, &mut self.chance));

@@ -29,7 +29,7 @@ impl World {
         if may {
             known.memory.pending.push_back(Act::Settle(operation, verdict));
         }
-        let done = known.session().settle(operation, &settlement, "the simulator", "chance");
+        let done = known.session().calls().settle(operation, &settlement, "the simulator", "chance");
         match done {
             Ok(_) => assert!(may, "{id}: {verdict:?} is taken for {operation}"),
             Err(Error::NoSuchOperation { reason, .. }) => {

@@ -63,7 +63,7 @@ impl Agency {
     fn run(&self, session: &Session) -> foldlog::Result<()> {
         // From here on no lane reads records of others.
         let mut noted = Vec::new();
-        for item in session.log::<Diary>()?.iter() {
+        for item in session.log().slice::<Diary>()?.iter() {
             noted.push(item?.number);
         }
         let state = |session: Session| -> foldlog::Result<ExecutionState> {

@@ -200,7 +200,7 @@ pub fn large_note(n: u64) -> Noted {
 }
 
 pub fn count(session: &Session) -> u64 {
-    session.position().map_or(0, |last| last.get() + 1)
+    session.log().position().map_or(0, |last| last.get() + 1)
 }
 
 pub fn write_steps(session: &Session, steps: u64) {

@@ -96,7 +96,7 @@ impl SessionMemory {
         let slices = Rc::new(self.now().slices.imported());
         let mut memory = SessionMemory::begun(session.id(), Slices::default());
         memory.imported_calls = self.imported_calls + self.ended_calls();
-        let records = session.position().map_or(0, |last| last.get() + 1);
+        let records = session.log().position().map_or(0, |last| last.get() + 1);
         memory.pending = (0..records).map(|_| Act::Change(Rc::clone(&slices))).collect();
         memory.learn(session)?;
         memory.pending.clear();
@@ -192,7 +192,7 @@ impl SessionMemory {
     ///
     /// If there is more than was ever attempted.
     pub fn learn(&mut self, session: &Session) -> Result<()> {
-        self.learn_from(|from, visit| session.records(from, u64::MAX, visit))
+        self.learn_from(|from, visit| session.log().records(from, u64::MAX, visit))
     }
 
     /// Like [`learn`](SessionMemory::learn), from any reader of the records from one on.
@@ -247,7 +247,7 @@ impl SessionMemory {
     /// If they differ from the known ones.
     pub fn check_waiting(&self, session: &Session) -> Result<()> {
         let (id, now) = (self.id, self.now());
-        let pending = session.pending_questions()?;
+        let pending = session.calls().pending_questions()?;
         let asked: Vec<Asked> = pending
             .iter()
             .map(|one| {
@@ -279,7 +279,7 @@ impl SessionMemory {
         assert_eq!(ledger, self.now().fates(), "{}: the ledger after {} records", self.id, self.len());
         assert_eq!(
             audit.pending_questions(moment(self.now_us()))?,
-            session.pending_questions()?,
+            session.calls().pending_questions()?,
             "{}: the auditor's questions",
             self.id
         );
@@ -294,12 +294,12 @@ impl SessionMemory {
     /// slices differ.
     pub fn check_after(&mut self, session: &Session, lost: Lost) -> Result<()> {
         let id = self.id;
-        let left = session.position().map_or(0, |last| last.get() + 1);
+        let left = session.log().position().map_or(0, |last| last.get() + 1);
         let required = self.required(lost);
         assert!(left >= required, "{id}: {required} records were promised ({lost:?}), {left} are left");
         self.forget_from(left);
         let mut sequence = 0;
-        session.records(0, self.len().saturating_sub(1), |record| {
+        session.log().records(0, self.len().saturating_sub(1), |record| {
             assert_eq!(record.sequence, sequence, "{id}: sequence numbers have gaps");
             let Some(known) = self.records.get(sequence as usize) else { return Ok(()) };
             known.check(record, &self.compactions, id);
@@ -312,21 +312,21 @@ impl SessionMemory {
         assert_eq!(self.len(), left, "{id}: fewer records are read than there are");
         let now = self.now();
         assert_eq!(Slices::of(session)?, now.shown(), "{id}: the slices after {left} records");
-        let open: Vec<_> = session.open_operations().iter().map(|open| open.begin).collect();
+        let open: Vec<_> = session.calls().open_operations().iter().map(|open| open.begin).collect();
         assert_eq!(open, now.begins(), "{id}: the calls that are open after {left} records");
-        assert_eq!(session.is_interrupted(), !open.is_empty(), "{id}: {open:?}");
-        let unsettled = session.unsettled_operations();
+        assert_eq!(session.calls().is_interrupted(), !open.is_empty(), "{id}: {open:?}");
+        let unsettled = session.calls().unsettled_operations();
         let unsettled: Vec<_> =
             unsettled.iter().map(|one| (one.operation, one.undone, one.run_again)).collect();
         let of_model = now.unsettled.iter();
         let expected: Vec<_> =
             of_model.map(|(operation, one)| (*operation, one.undone, one.run_again)).collect();
         assert_eq!(unsettled, expected, "{id}: the calls that are not settled after {left} records");
-        let calls = session.log::<ToolInvocations>()?.len();
+        let calls = session.log().slice::<ToolInvocations>()?.len();
         assert_eq!(calls, self.imported_calls + self.ended_calls(), "{id}: one item of each call that ended");
-        assert!(session.synced_end() <= left.into(), "{id}: more is durable than there is");
+        assert!(session.log().synced_end() <= left.into(), "{id}: more is durable than there is");
         self.acknowledged = left;
-        self.durable = self.durable.max(session.synced_end().get());
+        self.durable = self.durable.max(session.log().synced_end().get());
         if lost == Lost::Power {
             // The remains of a power cut are on the disk, and nothing later may lose them.
             self.durable = left;

@@ -118,7 +118,7 @@ impl Change {
             Change::Reset => session.reset(),
             Change::Tag(key, value) => session.set_tag(key, value),
             Change::Untag(key) => session.remove_tag(key),
-            Change::Say(text) => session.record_input(&NewInput::user(EVALUATION, text)),
+            Change::Say(text) => session.conversation().record_input(&NewInput::user(EVALUATION, text)),
             Change::Snapshot => session.snapshot(SnapshotOptions::default()).map(|taken| taken.position),
             Change::TaggedSnapshot => {
                 session.snapshot(SnapshotOptions::with_tag("kept")).map(|taken| taken.position)
@@ -151,13 +151,13 @@ impl Slices {
             tags: session.tags(),
             ..Slices::default()
         };
-        for note in session.log::<Notes>()?.iter() {
+        for note in session.log().slice::<Notes>()?.iter() {
             slices.notes.push((*note?).clone());
         }
-        for size in session.log::<NoteSizes>()?.iter() {
+        for size in session.log().slice::<NoteSizes>()?.iter() {
             slices.sizes.push(*size?);
         }
-        if let Some(conversation) = session.conversation(EVALUATION)? {
+        if let Some(conversation) = session.conversation().read(EVALUATION)? {
             slices.said = conversation.messages().into_iter().filter_map(|message| message.content).collect();
         }
         Ok(slices)

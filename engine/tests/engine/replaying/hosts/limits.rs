@@ -39,7 +39,7 @@ fn a_replay_cannot_begin_within_a_call_nor_outside_of_the_log() {
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let call = ToolCall::new("elsewhere", "{}");
     let operation = runner.begin(&call, &ExecuteOptions::default()).unwrap();
-    let within = session.position().unwrap();
+    let within = session.log().position().unwrap();
     operation.context().session().dispatch(Noted::new(1, "within")).unwrap();
     operation.abort("enough").unwrap();
     let log = LogReader::open(session.dir()).unwrap();
@@ -86,7 +86,7 @@ fn the_assertion_of_a_replay_does_not_hold_of_a_log_in_which_a_host_wrote_nothin
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     session.dispatch(Noted::new(1, "said")).unwrap();
-    let end = session.position().unwrap();
+    let end = session.log().position().unwrap();
     let fork = stored.store().fork(session.id(), end, &types(), foldlog::SessionOptions::default()).unwrap();
     let _ = foldlog_replay::assert_host_replays(fork.dir(), &types(), |_| ());
 }
@@ -97,7 +97,7 @@ fn a_fork_is_replayed_from_its_own_first_record_on() {
     let store = stored.store();
     let parent = store.create(&types()).unwrap();
     parent.dispatch(Noted::new(1, "of the parent")).unwrap();
-    let at = parent.position().unwrap();
+    let at = parent.log().position().unwrap();
     let fork = store.fork(parent.id(), at, &types(), foldlog::SessionOptions::default()).unwrap();
     let host = |session: Session| session.dispatch(Noted::new(2, "of the fork")).map(drop);
     host(fork.clone()).unwrap();
@@ -151,10 +151,10 @@ fn a_replay_without_the_types_of_its_log_names_all_that_are_missing() {
 fn names_of_observations_that_are_the_engines_own_are_refused_and_so_is_what_cannot_be_read_again() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
-    let position = session.position();
+    let position = session.log().position();
     let error = session.observe("foldlog.now", || 1).unwrap_err();
     assert!(error.to_string().contains("reserved for the engine"), "{error}");
-    assert_eq!(session.position(), position);
+    assert_eq!(session.log().position(), position);
 }
 
 /// The host would repeat its work for a call that runs elsewhere, so this has to be requested.
@@ -242,7 +242,7 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     let host = |session: &Session| -> foldlog::Result<()> {
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
         let runner = ToolRunner::new(state, ToolRegistry::new().with(Asks));
-        let diary = session.log::<Diary>()?;
+        let diary = session.log().slice::<Diary>()?;
         let origin = match diary.get(0)?.and_then(|noted| noted.position()) {
             Some((sequence, _)) => sequence,
             None => session.dispatch(Noted::new(1, "the model answers"))?,
@@ -282,7 +282,7 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
             for round in 0..3 {
                 let waiting = match recovers {
                     true => runner.recover(&ExecuteOptions::default())?.len() as u64,
-                    false => session.pending_questions()?.len() as u64,
+                    false => session.calls().pending_questions()?.len() as u64,
                 };
                 session.observe("letter", || clock.advance_us(2_000_000_000))?;
                 session.dispatch(Noted::new(round * 10 + waiting, "so many"))?;
@@ -325,10 +325,10 @@ fn a_lane_that_does_not_come_is_waited_for_once() {
 fn an_input_that_a_host_reads_as_another_type_has_changed() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
-    let (observed, behind) = (session.position().unwrap() + 1, session.position().unwrap() + 2);
+    let (observed, behind) = (session.log().position().unwrap() + 1, session.log().position().unwrap() + 2);
     session.observe("count", || 7_u64).unwrap();
     session.dispatch(Noted::new(1, "behind it")).unwrap();
-    assert!(session.position().unwrap() > behind);
+    assert!(session.log().position().unwrap() > behind);
     let log = LogReader::open(session.dir()).unwrap();
     let mut told = None;
     let mut host = |session: Session| {

@@ -9,7 +9,7 @@ use super::host::{Stored, types};
 
 /// Writes the lines that are missing, as a resuming host does.
 fn say(session: &Session, to: u64) -> foldlog::Result<()> {
-    let said = session.log::<Diary>()?.len();
+    let said = session.log().slice::<Diary>()?.len();
     (said..to).try_for_each(|number| session.dispatch(Noted::new(number, "said")).map(drop))
 }
 
@@ -33,7 +33,7 @@ fn a_fork_that_goes_live_writes_what_a_live_run_would_have_written_and_leaves_it
     let store = stored.store();
     let session = store.create(&types()).unwrap();
     say(&session, 10).unwrap();
-    let through = session.position().unwrap() - 4;
+    let through = session.log().position().unwrap() - 4;
     let (dir, whole) = (session.dir().to_owned(), bodies(&session));
     session.close().unwrap();
     let before = stored.bytes();
@@ -46,7 +46,7 @@ fn a_fork_that_goes_live_writes_what_a_live_run_would_have_written_and_leaves_it
     let replay = Replay::new(&log, &types()).through(through);
     let fork = replay.go_live(&store, SessionOptions::default(), host).unwrap().unwrap();
     assert_eq!((calls, fork.replays()), (2, false));
-    assert_eq!(fork.log::<Diary>().unwrap().len(), 10);
+    assert_eq!(fork.log().slice::<Diary>().unwrap().len(), 10);
     assert_eq!(bodies(&fork), whole, "the fork holds other records");
     let after = stored.bytes();
     let changed: Vec<_> = before.iter().filter(|(path, bytes)| after.get(*path) != Some(bytes)).collect();

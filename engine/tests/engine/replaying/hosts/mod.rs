@@ -78,12 +78,12 @@ fn a_replay_sees_state_clock_and_numbers_as_the_live_host_did() {
             seen.push(session.draw()?.to_string());
             session.dispatch(Noted::new(number, &format!("{number}")))?;
             if number == 1 {
-                session.rollback_to(session.position().unwrap() - 3)?;
+                session.rollback_to(session.log().position().unwrap() - 3)?;
             }
             let notes = session.view::<Notes>()?;
             seen.push(notes.iter().map(|note| note.text.clone()).collect::<Vec<_>>().join(" "));
-            seen.push(session.log::<Diary>()?.len().to_string());
-            seen.push(session.position().unwrap().to_string());
+            seen.push(session.log().slice::<Diary>()?.len().to_string());
+            seen.push(session.log().position().unwrap().to_string());
         }
         Ok(seen)
     };

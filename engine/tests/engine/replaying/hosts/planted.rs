@@ -237,7 +237,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     host(&session, true).unwrap();
-    let last = session.position().unwrap() - 1;
+    let last = session.log().position().unwrap() - 1;
     let log = LogReader::open(session.dir()).unwrap();
     let replay = Replay::new(&log, &types()).patience(std::time::Duration::from_millis(50));
     let divergence = first(replay.run(|session| host(&session, false)), "the missing record");
@@ -250,7 +250,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     say(&session, 3).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let divergence = first(Replay::new(&log, &types()).run(|session| say(&session, 2)), "the missing record");
-    assert_eq!(Some(divergence.sequence), session.position(), "{divergence}");
+    assert_eq!(Some(divergence.sequence), session.log().position(), "{divergence}");
 }
 
 /// A record after those of a process that closed its session is known to be one too many; after a
@@ -263,7 +263,7 @@ fn a_record_too_many_behind_a_session_that_was_closed_is_found() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     host(&session, false).unwrap();
-    let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
+    let (dir, last) = (session.dir().to_owned(), session.log().position().unwrap());
     let log = LogReader::open(&dir).unwrap();
     Replay::new(&log, &types()).run(|session| host(&session, true)).unwrap();
     session.close().unwrap();
@@ -334,7 +334,7 @@ fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
     session.set_tag("a", "b").unwrap();
     call(&session, "works").unwrap();
     session.draw().unwrap();
-    let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
+    let (dir, last) = (session.dir().to_owned(), session.log().position().unwrap());
     session.close().unwrap();
     let log = LogReader::open(dir).unwrap();
     let shown = |host: &dyn Fn(&foldlog::Session) -> foldlog::Result<()>| {

@@ -109,7 +109,9 @@ const REFUSED: [Refused; 9] = [
     ("an event that a reducer refuses", |session| note(session, 6)),
     ("an event that a reducer refuses, and later takes", |session| note(session, 7)),
     ("a rollback to a position that is not written yet", |session| session.rollback_to(99).map(drop)),
-    ("a settlement of nothing", |session| session.settle(1, &Settlement::failed(), "a", "b").map(drop)),
+    ("a settlement of nothing", |session| {
+        session.calls().settle(1, &Settlement::failed(), "a", "b").map(drop)
+    }),
     ("clearing a slice that was never declared", |session| session.clear::<Undeclared>().map(drop)),
     ("clearing a slice that only grows", |session| session.clear::<Diary>().map(drop)),
     ("seeding a slice that only grows", |session| session.seed::<Diary>(Vec::new()).map(drop)),

@@ -76,7 +76,7 @@ fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that
     let host = |session: &Session| -> foldlog::Result<()> {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&told);
-        let subscription = session.subscribe(move |record: &RecordNotification| {
+        let subscription = session.log().subscribe(move |record: &RecordNotification| {
             let number = record.event::<Noted>().map(|noted| noted.number);
             let name = record.event_name().map(|(name, version)| format!("{name} {version}"));
             let record = (record.sequence(), record.kind(), record.time_us(), name, number);
@@ -90,7 +90,7 @@ fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that
             let heard = told.lock().unwrap().join(" ");
             session.dispatch(Noted::new(20 + number, &heard))?;
         }
-        session.unsubscribe(subscription);
+        session.log().unsubscribe(subscription);
         Ok(())
     };
     replays(&types(), &host, "all");
@@ -115,7 +115,7 @@ fn a_subscriber_that_dispatches_finds_its_turn() {
                 let own = lane.map_or_else(|| session.clone(), |lane| session.lane(lane));
                 let refused = Arc::new(Mutex::new(Vec::new()));
                 let refusals = Arc::clone(&refused);
-                let subscription = session.subscribe(move |record: &RecordNotification| {
+                let subscription = session.log().subscribe(move |record: &RecordNotification| {
                     if hears(record) {
                         let written = own.dispatch(Noted::new(100 + record.sequence().get(), "heard"));
                         refusals.lock().unwrap().extend(written.err().map(|error| error.to_string()));
@@ -124,7 +124,7 @@ fn a_subscriber_that_dispatches_finds_its_turn() {
                 steps(session)?;
                 let refused = refused.lock().unwrap().join(" ");
                 session.dispatch(Noted::new(9, &refused))?;
-                session.unsubscribe(subscription);
+                session.log().unsubscribe(subscription);
                 Ok(())
             };
             replays(&types(), &host, &format!("{what}, lane {lane:?}"));

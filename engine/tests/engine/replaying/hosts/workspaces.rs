@@ -343,7 +343,7 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
         let call = |tool: &str, arguments: &str| {
             runner.execute(&ToolCall::new(tool, arguments), &ExecuteOptions::default()).map(drop)
         };
-        for line in session.log::<Diary>()?.len()..3 {
+        for line in session.log().slice::<Diary>()?.len()..3 {
             call("read", "{}")?;
             call("write", &format!("{{\"line\":\"{line}\"}}"))?;
         }
