@@ -48,7 +48,7 @@ use std::ops::RangeInclusive;
 use uuid::Uuid;
 
 use crate::body::fields::{bad, fixed, list, require_field, walk};
-use crate::body::opened::{read_tags, write_tags};
+use crate::body::session_opening::{read_tags, write_tags};
 use crate::body::{Declare, ItemId, Replicated, Rollback, SessionOpening};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};

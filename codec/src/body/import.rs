@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fields::{bad, fixed, list, require_field, walk, walk_map};
 use super::json::{NameBudget, Object, array, payload, tags};
-use super::opened::{read_tags, write_tags};
+use super::session_opening::{read_tags, write_tags};
 use super::{Body, Payload};
 use crate::Error;
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};

@@ -60,23 +60,23 @@
 //! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item before which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
 mod base;
-mod compacted;
+mod compacted_segment;
 mod compaction;
 mod conversation;
 mod declare;
 mod dispatch;
-mod dropped;
+mod dropped_body;
 pub(crate) mod fields;
 mod import;
 pub(crate) mod json;
 mod lane;
-mod observed;
-pub(crate) mod opened;
+mod observation;
 mod operation;
-mod replicated;
-mod resumed;
+mod replica_claim;
+mod resumption;
 mod rollback;
 mod seal;
+pub(crate) mod session_opening;
 mod settle;
 mod snapshot;
 mod suspension;
@@ -85,7 +85,7 @@ mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
 pub use base::{Base, BaseSlice, ItemRun};
-pub use compacted::Compacted;
+pub use compacted_segment::Compacted;
 pub use compaction::{DROPPED_BODIES, DroppedBodies, KnownPositions};
 pub use conversation::{
     AdapterState, AnswerBody, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
@@ -93,19 +93,19 @@ pub use conversation::{
 };
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, AddedItems, Dispatch, Effect, ItemId, RemovedItems};
-pub use dropped::Dropped;
+pub use dropped_body::Dropped;
 pub use import::{Import, ImportedSlice};
 pub use lane::Lane;
-pub use observed::Observed;
-pub use opened::{Parent, SessionOpening};
+pub use observation::Observed;
 pub use operation::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, ReplacedParts,
     ResourceSnapshot, SuspensionForm,
 };
-pub use replicated::Replicated;
-pub use resumed::Resumed;
+pub use replica_claim::Replicated;
+pub use resumption::Resumed;
 pub use rollback::Rollback;
 pub use seal::Seal;
+pub use session_opening::{Parent, SessionOpening};
 pub use settle::Settle;
 pub use snapshot::SnapshotBody;
 pub use suspension::{InnerCall, Suspension};

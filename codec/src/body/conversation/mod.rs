@@ -22,7 +22,7 @@ mod answer;
 mod input;
 mod prompt;
 mod request;
-mod shortened;
+mod shortened_messages;
 mod turn;
 
 use crate::body::json::{Object, Part, hex, optional_sequence, optional_text, payload};
@@ -35,7 +35,7 @@ pub use answer::{AnswerBody, AnsweredCall, TokenUsage};
 pub use input::{Input, Role};
 pub use prompt::{PromptAccepted, PromptIdentity};
 pub use request::{Request, RequestFailure};
-pub use shortened::{Shortened, ShortenedMessage};
+pub use shortened_messages::{Shortened, ShortenedMessage};
 pub use turn::Turn;
 
 use super::fields::{FieldWriter, fixed, list, require_field, walk_map};

@@ -7,17 +7,17 @@ mod adapter_state;
 mod answer;
 mod declare;
 mod dispatch;
-mod dropped;
+mod dropped_body;
 mod import;
 mod input;
-mod observed;
-mod opened;
+mod observation;
 mod prompt_accepted;
-mod replicated;
+mod replica_claim;
 mod request;
 mod rollback;
+mod session_opening;
 mod settle;
-mod shortened;
+mod shortened_messages;
 mod snapshot;
 mod tool_begin;
 mod tool_end;
@@ -176,10 +176,10 @@ const NO_PAYLOADS: DecodePayloads = |_| None;
 impl RecordRules {
     pub(crate) fn of(kind: RecordKind) -> &'static RecordRules {
         match kind {
-            RecordKind::Opened => &opened::RULES,
+            RecordKind::Opened => &session_opening::RULES,
             RecordKind::Declare => &declare::RULES,
             RecordKind::Dispatch => &dispatch::RULES,
-            RecordKind::Observed => &observed::RULES,
+            RecordKind::Observed => &observation::RULES,
             RecordKind::ToolBegin => &tool_begin::RULES,
             RecordKind::ToolEnd => &tool_end::RULES,
             RecordKind::Settle => &settle::RULES,
@@ -187,14 +187,14 @@ impl RecordRules {
             RecordKind::Request => &request::RULES,
             RecordKind::Answer => &answer::RULES,
             RecordKind::Turn => &turn::RULES,
-            RecordKind::Shortened => &shortened::RULES,
+            RecordKind::Shortened => &shortened_messages::RULES,
             RecordKind::PromptAccepted => &prompt_accepted::RULES,
             RecordKind::AdapterState => &adapter_state::RULES,
             RecordKind::Snapshot => &snapshot::RULES,
             RecordKind::Rollback => &rollback::RULES,
             RecordKind::Import => &import::RULES,
-            RecordKind::Dropped => &dropped::RULES,
-            RecordKind::Replicated => &replicated::RULES,
+            RecordKind::Dropped => &dropped_body::RULES,
+            RecordKind::Replicated => &replica_claim::RULES,
             RecordKind::Synced
             | RecordKind::Seal
             | RecordKind::Resumed
