@@ -1,7 +1,8 @@
 //! Evaluates prompts with a provider, and resumes interrupted evaluations.
 //!
 //! [`ProviderAdapter::evaluate`] has the same signature for first and resumed evaluations. Only the
-//! session's log ([`SessionConversation::resume`](foldlog::SessionConversation::resume)) determines where an evaluation continues.
+//! session's log ([`SessionConversation::resume`](foldlog::SessionConversation::resume)) determines
+//! where an evaluation continues.
 //!
 //! | state in the log | action of `evaluate` |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! A fold of a session from its first record, which checks four properties. The third one is checked
-//! by [`replay`](crate::verbs::replay) itself:
+//! A fold of a session from its first record, which checks four properties. The third one is
+//! checked by [`replay`](crate::verbs::replay) itself:
 //!
 //! 1. The fold succeeds: no record contradicts those before it, sequence numbers have no gaps,
 //!    seals match.
@@ -107,7 +107,8 @@ impl Unlike {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the log is corrupt, contradicts itself, or cannot be read.
+/// [`CommandError::Engine`](crate::CommandError::Engine) if the log is corrupt, contradicts itself,
+/// or cannot be read.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<ReplayCheckReport> {
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> =
         reader.rollbacks().filter(|(at, to)| reader.is_known(*at) && reader.is_known(*to)).collect();

@@ -1,5 +1,5 @@
-//! Errors of a run without an answer: their text in the words of the command line, and the output of
-//! `foldlog run --json`.
+//! Errors of a run without an answer: their text in the words of the command line, and the output
+//! of `foldlog run --json`.
 
 use foldlog::Session;
 use foldlog_agent::{Error, EvaluationPhase};

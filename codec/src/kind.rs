@@ -113,31 +113,36 @@ macro_rules! record_kinds {
             ToolBegin = 5, "tool_begin", ToolBegin, NameOnly;
             /// Records that a tool has ended, and how. See [`ToolEnd`](crate::body::ToolEnd).
             ToolEnd = 6, "tool_end", ToolEnd, None;
-            /// Records a decision about an interrupted operation. See [`Settle`](crate::body::Settle).
+            /// Records a decision about an interrupted operation. See
+            /// [`Settle`](crate::body::Settle).
             Settle = 7, "settle", Settle, Separate;
-            /// Records a message that the host adds to a conversation. See [`Input`](crate::body::Input).
+            /// Records a message that the host adds to a conversation. See
+            /// [`Input`](crate::body::Input).
             Input = 8, "input", Input, InScope;
             /// Records that a request to a provider is about to be sent, or that it failed. See
             /// [`Request`](crate::body::Request).
             Request = 9, "request", Request, InScope;
             /// Records a provider's answer. See [`AnswerBody`](crate::body::AnswerBody).
             Answer = 10, "answer", AnswerBody, InScope;
-            /// Records that an answer and its tool calls are finished. See [`Turn`](crate::body::Turn).
+            /// Records that an answer and its tool calls are finished. See
+            /// [`Turn`](crate::body::Turn).
             Turn = 11, "turn", Turn, InScope;
-            /// Records the messages that a provider is sent in place of a part of a conversation. See
-            /// [`Shortened`](crate::body::Shortened).
+            /// Records the messages that a provider is sent in place of a part of a conversation.
+            /// See [`Shortened`](crate::body::Shortened).
             Shortened = 12, "shortened", Shortened, InScope;
             /// Records that a changed prompt is accepted. See
             /// [`PromptAccepted`](crate::body::PromptAccepted).
             PromptAccepted = 13, "prompt_accepted", PromptAccepted, InScope;
-            /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
+            /// Records the captured state of an adapter. See
+            /// [`AdapterState`](crate::body::AdapterState).
             AdapterState = 14, "adapter_state", AdapterState, InScope;
             /// Marks its own position for a later rollback. See
             /// [`SnapshotBody`](crate::body::SnapshotBody).
             Snapshot = 15, "snapshot", SnapshotBody, Separate;
             /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
             Rollback = 16, "rollback", Rollback, Separate;
-            /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
+            /// Imports the slices of an export into a new session. See
+            /// [`Import`](crate::body::Import).
             Import = 17, "import", Import, None;
             /// Replaces a record whose body a compaction has dropped. See
             /// [`Dropped`](crate::body::Dropped).
@@ -145,8 +150,8 @@ macro_rules! record_kinds {
             /// Records that a replica has the session's records. See
             /// [`Replicated`](crate::body::Replicated).
             Replicated = 19, "replicated", Replicated, None;
-            /// Envelope: attests that every record below the header's watermark is durable. Its body is
-            /// empty.
+            /// Envelope: attests that every record below the header's watermark is durable. Its
+            /// body is empty.
             Synced = 128, "synced", Empty, None;
             /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).
             Seal = 129, "seal", Seal, None;
@@ -156,8 +161,8 @@ macro_rules! record_kinds {
             /// Envelope: repeats all declarations so far at the head of a segment. See
             /// [`Declare`](crate::body::Declare).
             Declared = 131, "declared", Declare, None;
-            /// Envelope: attests the same as [`Synced`](RecordKind::Synced), and states that the writer
-            /// closed the session after the last record. Its body is empty.
+            /// Envelope: attests the same as [`Synced`](RecordKind::Synced), and states that the
+            /// writer closed the session after the last record. Its body is empty.
             Closed = 132, "closed", Empty, None;
             /// Envelope: starts a segment that a compaction has written. See
             /// [`Compacted`](crate::body::Compacted).

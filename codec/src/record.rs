@@ -163,8 +163,8 @@ impl RecordJson<'_> {
     }
 
     /// Replaces texts and values of hosts, tools and models by their [type, length and
-    /// digest](crate::msgpack::LeftOut): payloads, and the messages of failures. Names, numbers, tags, reasons of
-    /// decisions and references to objects are unchanged.
+    /// digest](crate::msgpack::LeftOut): payloads, and the messages of failures. Names, numbers,
+    /// tags, reasons of decisions and references to objects are unchanged.
     pub fn leave_out_payloads(&mut self) {
         self.pairs.iter_mut().for_each(|(key, part)| part.leave_out(key));
     }

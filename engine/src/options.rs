@@ -102,8 +102,8 @@ pub struct StoreOptions {
     /// Thread for deferred syncs.
     pub background: BackgroundSync,
     /// Time that an operation has to end after its deadline or its cancellation. After it, the
-    /// operation counts as [stuck](crate::SessionCalls::stuck_operations), and calls that wait for it
-    /// fail with [`Error::Stuck`](crate::Error::Stuck).
+    /// operation counts as [stuck](crate::SessionCalls::stuck_operations), and calls that wait for
+    /// it fail with [`Error::Stuck`](crate::Error::Stuck).
     pub grace: Duration,
     /// Longest time that a call waits for operations of other threads, for a recovery by another
     /// thread, or for a resource that another session works on. After it, the call fails with

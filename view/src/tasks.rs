@@ -1,5 +1,5 @@
-//! The tasks of a session at a position, as in `foldlog task list`: each with its state, the condition
-//! that it waits for, and its record.
+//! The tasks of a session at a position, as in `foldlog task list`: each with its state, the
+//! condition that it waits for, and its record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;

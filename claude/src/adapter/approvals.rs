@@ -2,12 +2,12 @@
 //!
 //! A tool of the host asks as usual ([`ToolError::Ask`]). A tool of the program's own asks if
 //! [`RunOptions::asks`] names it. In both cases the call is suspended, its question is
-//! [pending](foldlog::SessionCalls::pending_questions), and the run ends. The program is ended without a
-//! reply to the call, but only after it has mirrored the answer with the call. So the transcript
-//! that the next run resumes contains the call, but not yet its result. The evaluation fails with
-//! [`Error::Suspended`](foldlog_agent::Error::Suspended), and so does each further one until the
-//! call is [settled](foldlog::SessionCalls::settle). The decision becomes the call's result in that
-//! transcript:
+//! [pending](foldlog::SessionCalls::pending_questions), and the run ends. The program is ended
+//! without a reply to the call, but only after it has mirrored the answer with the call. So the
+//! transcript that the next run resumes contains the call, but not yet its result. The evaluation
+//! fails with [`Error::Suspended`](foldlog_agent::Error::Suspended), and so does each further one
+//! until the call is [settled](foldlog::SessionCalls::settle). The decision becomes the call's
+//! result in that transcript:
 //!
 //! | decision | a tool of the host | a tool of the program's own |
 //! |---|---|---|

@@ -141,7 +141,8 @@ impl ClaudeAgentSDKAdapter {
     ///
     /// [`Error::PromptEvaluation`] if the program does not end; nothing is restored then.
     /// [`Error::Engine`] as for [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) and
-    /// [`SessionCalls::settle`](foldlog::SessionCalls::settle). The recovery can be called again after each of them.
+    /// [`SessionCalls::settle`](foldlog::SessionCalls::settle). The recovery can be called again
+    /// after each of them.
     pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
         let session = state.session();
         self.searched.end_orphan(session)?;

@@ -70,7 +70,8 @@ pub struct Args {
     /// Print what would be dropped and compressed, without changing anything
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether replicated sessions are written: a compaction may finish a last segment with a record.
+    /// Whether replicated sessions are written: a compaction may finish a last segment with a
+    /// record.
     #[command(flatten)]
     pub writing: WriteArgs,
 }

@@ -1,5 +1,5 @@
-//! The workspaces that `recover`, `rewind` and `task restore` bring back: the directories that a person
-//! gives, and the captures in the session's directory or elsewhere.
+//! The workspaces that `recover`, `rewind` and `task restore` bring back: the directories that a
+//! person gives, and the captures in the session's directory or elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

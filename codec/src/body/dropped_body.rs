@@ -43,8 +43,8 @@ impl Dropped {
         writer.finish()
     }
 
-    /// Returns the id of the object with [`KnownPositions`](super::KnownPositions) from the body of a record in a replica,
-    /// or `None` if the body has none.
+    /// Returns the id of the object with [`KnownPositions`](super::KnownPositions) from the body of
+    /// a record in a replica, or `None` if the body has none.
     ///
     /// # Errors
     ///

@@ -304,9 +304,9 @@ impl<'a> Body<'a> for Empty {
 
 macro_rules! match_kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $body:ident, $lane:ident;)*) => {
-        /// Checks that a body decodes as a body of its kind. If this version does not know the kind,
-        /// the body only has to be one MessagePack value. The bodies of `synced` and `closed` frames
-        /// are not checked.
+        /// Checks that a body decodes as a body of its kind. If this version does not know the
+        /// kind, the body only has to be one MessagePack value. The bodies of `synced` and `closed`
+        /// frames are not checked.
         ///
         /// # Errors
         ///

@@ -513,7 +513,8 @@ impl LogReader {
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
     }
 
-    /// Lists the snapshots in the log, as [`SessionLog::snapshots`](crate::SessionLog::snapshots) does.
+    /// Lists the snapshots in the log, as [`SessionLog::snapshots`](crate::SessionLog::snapshots)
+    /// does.
     ///
     /// # Errors
     ///

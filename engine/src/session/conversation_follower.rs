@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. [`ConversationFollower::read`] returns the same as [`SessionConversation::read`](crate::SessionConversation::read) at the same
-//!    moment.
+//! 1. [`ConversationFollower::read`] returns the same as
+//!    [`SessionConversation::read`](crate::SessionConversation::read) at the same moment.
 //! 2. No record is read from the log twice, unless a reading failed. A rollback, and the failure of
 //!    a tool, only move known records between the live and the abandoned ones.
 
@@ -34,7 +34,8 @@ impl ConversationFollower {
     ///
     /// # Errors
     ///
-    /// The errors of [`SessionConversation::read`](crate::SessionConversation::read). The next reading then starts from the beginning.
+    /// The errors of [`SessionConversation::read`](crate::SessionConversation::read). The next
+    /// reading then starts from the beginning.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
         let (conversations, source, last) = self.session.conversation().recorded_conversations();
         let (conversation, through) = (&mut self.conversation, self.through);

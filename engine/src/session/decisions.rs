@@ -149,8 +149,8 @@ impl SessionCalls<'_> {
     /// # Errors
     ///
     /// [`Error::Io`] if the directory of decisions cannot be read. The errors of
-    /// [`settle`](crate::SessionCalls::settle) if nothing can be recorded; the decisions then remain in the
-    /// directory.
+    /// [`settle`](crate::SessionCalls::settle) if nothing can be recorded; the decisions then
+    /// remain in the directory.
     pub fn take_decisions(&self) -> Result<DecisionsTaken> {
         if self.session.replays() {
             return self.take_replayed();
@@ -179,9 +179,9 @@ impl SessionCalls<'_> {
     }
 
     /// Blocks until one of these operations needs no decision, for at most `limit`. During that
-    /// time it records the [decisions](crate::SessionCalls::take_decisions) of other processes; decisions of
-    /// this process also end the wait. Returns at once if one of the operations needs no decision
-    /// now. Afterwards recover the session, and evaluate again.
+    /// time it records the [decisions](crate::SessionCalls::take_decisions) of other processes;
+    /// decisions of this process also end the wait. Returns at once if one of the operations needs
+    /// no decision now. Afterwards recover the session, and evaluate again.
     ///
     /// The thread sleeps until a decision comes. A [replay](crate::replay) does not wait for time:
     /// it takes the recorded decisions from the log.
@@ -202,8 +202,8 @@ impl SessionCalls<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`take_decisions`](crate::SessionCalls::take_decisions), also [`Error::Closed`] soon after
-    /// the session is closed.
+    /// The errors of [`take_decisions`](crate::SessionCalls::take_decisions), also
+    /// [`Error::Closed`] soon after the session is closed.
     pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
         let until = clock::after(limit);
         if self.session.replays() {
@@ -220,8 +220,8 @@ impl SessionCalls<'_> {
         }
     }
 
-    /// Waits as [`wait_for_decision`](crate::SessionCalls::wait_for_decision) does, without blocking a thread
-    /// of the executor. Dropping the future ends the wait.
+    /// Waits as [`wait_for_decision`](crate::SessionCalls::wait_for_decision) does, without
+    /// blocking a thread of the executor. Dropping the future ends the wait.
     ///
     /// # Errors
     ///

@@ -296,8 +296,8 @@ impl Session {
 }
 
 impl DynamicSession<'_> {
-    /// Records an event by name as [`dispatch_value`](crate::DynamicSession::dispatch) does. Waiting and
-    /// dropping the future work as for [`dispatch_async`](Session::dispatch_async).
+    /// Records an event by name as [`dispatch_value`](crate::DynamicSession::dispatch) does.
+    /// Waiting and dropping the future work as for [`dispatch_async`](Session::dispatch_async).
     ///
     /// # Errors
     ///
@@ -322,8 +322,8 @@ impl DynamicSession<'_> {
 }
 
 impl SessionCalls<'_> {
-    /// Decides about an operation as [`settle`](crate::SessionCalls::settle) does. If the future is dropped
-    /// after it was first polled, the decision is still recorded.
+    /// Decides about an operation as [`settle`](crate::SessionCalls::settle) does. If the future is
+    /// dropped after it was first polled, the decision is still recorded.
     ///
     /// # Errors
     ///
@@ -342,8 +342,8 @@ impl SessionCalls<'_> {
 
     /// Returns once no stopping call of the session is open, and no thread is just starting or
     /// ending a call. A stopping call was cancelled, or the future that ran it was dropped. Does
-    /// not wait for a call that is [stuck](crate::SessionCalls::stuck_operations), and no longer than a call
-    /// through this handle would wait for others.
+    /// not wait for a call that is [stuck](crate::SessionCalls::stuck_operations), and no longer
+    /// than a call through this handle would wait for others.
     pub fn until_stopped_calls_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let session = self.session.clone();
         async move {

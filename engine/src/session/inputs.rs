@@ -278,8 +278,8 @@ impl SessionLog<'_> {
         self.observations_from(name, SequenceNumber::from(0), visit)
     }
 
-    /// Reads the observations named `name` as [`observations`](crate::SessionLog::observations) does, from
-    /// record `from` on. Only that part of the log is read.
+    /// Reads the observations named `name` as [`observations`](crate::SessionLog::observations)
+    /// does, from record `from` on. Only that part of the log is read.
     ///
     /// # Errors
     ///

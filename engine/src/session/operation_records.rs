@@ -496,7 +496,8 @@ impl SessionCalls<'_> {
 }
 
 /// Searches for the last ended run of the call of an origin that counts, as
-/// [`last_ended`](crate::SessionCalls::last_ended) does, if the answer is no record of a conversation.
+/// [`last_ended`](crate::SessionCalls::last_ended) does, if the answer is no record of a
+/// conversation.
 fn last_ended_in(
     log: &LogView<ToolInvoked>,
     origin: CallOrigin,

@@ -97,8 +97,8 @@ impl SessionCalls<'_> {
     /// Returns `false` if this process runs no such operation.
     ///
     /// A host finds calls that other threads [run](crate::tools::ToolRunner::execute) in
-    /// [`open_operations`](crate::SessionCalls::open_operations). The cancellation itself is not recorded; the
-    /// end record of the operation states that it was cancelled.
+    /// [`open_operations`](crate::SessionCalls::open_operations). The cancellation itself is not
+    /// recorded; the end record of the operation states that it was cancelled.
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
         let state = self.session.inner.state.lock();

@@ -226,8 +226,8 @@ impl SessionLog<'_> {
     /// [`durability`](crate::SessionLog::durability) promises. The subscriber may dispatch.
     ///
     /// If it panics, the record is unaffected, the other subscribers are called, and
-    /// [`take_panics`](crate::SessionLog::take_panics) reports the panic. Closing ends all subscriptions; a
-    /// subscriber that owns a handle of this session keeps it open until then.
+    /// [`take_panics`](crate::SessionLog::take_panics) reports the panic. Closing ends all
+    /// subscriptions; a subscriber that owns a handle of this session keeps it open until then.
     ///
     /// A [replay](crate::replay) notifies subscribers of the recorded records. Notifications of
     /// records from the log precede the return of the call that led to them. Events from the log
@@ -282,8 +282,8 @@ impl SessionLog<'_> {
         self.session.inner.subscribers.remove(subscription);
     }
 
-    /// Calls `subscriber` as [`subscribe`](crate::SessionLog::subscribe) does, until the returned guard is
-    /// dropped. Does not keep the session open.
+    /// Calls `subscriber` as [`subscribe`](crate::SessionLog::subscribe) does, until the returned
+    /// guard is dropped. Does not keep the session open.
     ///
     /// Returns `None` for a session that another process may write, since that causes no
     /// notifications.

@@ -178,7 +178,8 @@ impl Store {
     /// Drops bodies of STATE that a session no longer needs. Afterwards the size of its log is in
     /// proportion to the contents of its slices and to its history. The current contents of the
     /// slices, LOG slices, calls, conversations, times and the hashes of all bodies stay. The
-    /// session must not be open for writing; if it is, see [`SessionLog::compact`](crate::SessionLog::compact).
+    /// session must not be open for writing; if it is, see
+    /// [`SessionLog::compact`](crate::SessionLog::compact).
     ///
     /// ```
     /// # use foldlog::{CompactOptions, Event, SessionTypes, Slice, SnapshotOptions, Store};

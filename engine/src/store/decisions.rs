@@ -37,8 +37,8 @@ pub enum LeftFate {
 
 impl Store {
     /// Leaves a decision about an operation for the process that has its session open. A session
-    /// has one writer, so [`SessionCalls::settle`](crate::SessionCalls::settle) in this process would fail
-    /// with [`Error::Locked`]. The other process takes the decision when it
+    /// has one writer, so [`SessionCalls::settle`](crate::SessionCalls::settle) in this process
+    /// would fail with [`Error::Locked`]. The other process takes the decision when it
     /// [waits](crate::SessionCalls::wait_for_decision) for one,
     /// [recovers](crate::tools::ToolRunner::recover) the session or continues the conversation. If
     /// it ends before that, the next process takes the decision. The decision is checked again
@@ -64,8 +64,8 @@ impl Store {
     ///
     /// - [`Error::Blank`] if `by` is blank.
     /// - [`Error::NoSuchOperation`] if the operation waits for no such decision according to the
-    ///   log now; see [`SessionCalls::settle`](crate::SessionCalls::settle). Also if the decision is longer
-    ///   than 1 MiB.
+    ///   log now; see [`SessionCalls::settle`](crate::SessionCalls::settle). Also if the decision
+    ///   is longer than 1 MiB.
     /// - The errors of reading the log; [`Error::Io`] if the decision cannot be written.
     pub fn leave_decision(
         &self,

@@ -50,8 +50,8 @@ impl Store {
     /// Creates a session that shares the records of `parent` through `position` and then continues
     /// independently. Later writes to either never reach the other. The shared records are durable
     /// when this returns. So are the captures that they name, if these are in the parent's
-    /// [directory of captures](crate::SessionLog::captures_dir): the fork gets its own links or copies of
-    /// them.
+    /// [directory of captures](crate::SessionLog::captures_dir): the fork gets its own links or
+    /// copies of them.
     ///
     /// A workspace is not shared. A fork works in its own directory, which this does not fill.
     /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with the files that the last

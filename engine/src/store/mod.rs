@@ -506,8 +506,8 @@ impl Store {
     }
 
     /// Decides about an interrupted operation of a session that is not open for writing; see
-    /// [`SessionCalls::settle`](crate::SessionCalls::settle). Needs no types. Returns the sequence number of the decision's record.
-    /// The record is durable when this returns.
+    /// [`SessionCalls::settle`](crate::SessionCalls::settle). Needs no types. Returns the sequence
+    /// number of the decision's record. The record is durable when this returns.
     ///
     /// # Errors
     ///

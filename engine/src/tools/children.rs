@@ -55,14 +55,15 @@ pub enum ChildStop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildChoice {
-    /// Run the operation again, by a recovery, after [settling](crate::SessionCalls::settle) it with
-    /// [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child continues
+    /// Run the operation again, by a recovery, after [settling](crate::SessionCalls::settle) it
+    /// with [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child continues
     /// where it stopped.
     Resume,
     /// [Settle](Store::settle) these operations of the child, and then choose again.
     Settle(Vec<OperationId>),
-    /// [Settle](crate::SessionCalls::settle) the operation as [`Failed`](crate::Settlement::failed()). The
-    /// child does not continue, and its committed operations count as abandoned.
+    /// [Settle](crate::SessionCalls::settle) the operation as
+    /// [`Failed`](crate::Settlement::failed()). The child does not continue, and its committed
+    /// operations count as abandoned.
     Abandon,
 }
 
@@ -134,9 +135,10 @@ impl SessionCalls<'_> {
     /// Reports the child sessions of an operation, in the order of their numbers. Takes no lock, so
     /// that a process with an open child is not disturbed.
     ///
-    /// Hosts use it to decide about an [unsettled](crate::SessionCalls::unsettled_operations) operation. After
-    /// a recovery, [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children)
-    /// contains the same reports.
+    /// Hosts use it to decide about an [unsettled](crate::SessionCalls::unsettled_operations)
+    /// operation. After a recovery,
+    /// [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children) contains the
+    /// same reports.
     ///
     /// # Errors
     ///

@@ -27,9 +27,9 @@ impl ToolRunner {
     /// The end is durable when this returns, with
     /// [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool
-    /// runs. Another thread can stop the tool with [`SessionCalls::cancel`](crate::SessionCalls::cancel): the
-    /// call is rolled back, and the cause in its report is
-    /// [`Cause::Cancelled`](crate::Cause::Cancelled).
+    /// runs. Another thread can stop the tool with
+    /// [`SessionCalls::cancel`](crate::SessionCalls::cancel): the call is rolled back, and the
+    /// cause in its report is [`Cause::Cancelled`](crate::Cause::Cancelled).
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -95,9 +95,9 @@ impl ToolRunner {
     ///
     /// [`Error::RestoreFailed`] if a resource could not be restored; the error lists the resources
     /// that were restored and those that were not. The call is left open: the session shows STATE
-    /// as it was before the call, is [interrupted](crate::SessionCalls::is_interrupted), and rejects
-    /// writes until [`recover`](ToolRunner::recover), in this process or another, has restored the
-    /// other resources.
+    /// as it was before the call, is [interrupted](crate::SessionCalls::is_interrupted), and
+    /// rejects writes until [`recover`](ToolRunner::recover), in this process or another, has
+    /// restored the other resources.
     ///
     /// Otherwise, the errors of [`Session::dispatch`](crate::Session::dispatch) that do not concern
     /// events, and if the call has an origin, those of

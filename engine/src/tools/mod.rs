@@ -85,11 +85,11 @@
 //!
 //! After the recovery, the parent's operation runs again, or waits to be settled, as its tool
 //! declares. [`RecoveredOperation::children`] and
-//! [`SessionCalls::children_of`](crate::SessionCalls::children_of) report where each child stopped, and
-//! [`ChildReport::choices`] lists the possible decisions. If the operation runs again and opens the
-//! child, the resources are restored to the child's last end, and
-//! [`SessionConversation::resume`](crate::SessionConversation::resume) continues the child's conversation. If the operation
-//! is settled otherwise, its children are abandoned.
+//! [`SessionCalls::children_of`](crate::SessionCalls::children_of) report where each child stopped,
+//! and [`ChildReport::choices`] lists the possible decisions. If the operation runs again and opens
+//! the child, the resources are restored to the child's last end, and
+//! [`SessionConversation::resume`](crate::SessionConversation::resume) continues the child's
+//! conversation. If the operation is settled otherwise, its children are abandoned.
 //!
 //! A call cannot run within a call of another session in any other way. A conversation in the
 //! session of a running call would wait for that call; it is refused with

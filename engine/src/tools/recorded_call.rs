@@ -14,9 +14,10 @@ use crate::types::ToolInvoked;
 
 impl ToolRunner {
     /// Returns the recorded report of an earlier call with the same [origin](ToolCall::origin): its
-    /// committed result, its failure, or the result of its [settlement](crate::SessionCalls::settle).
-    /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran,
-    /// the host rolled back to before its end, or it still has to be settled.
+    /// committed result, its failure, or the result of its
+    /// [settlement](crate::SessionCalls::settle). Does not run the tool. Returns `None` if the call
+    /// has no origin, no call of that origin ran, the host rolled back to before its end, or it
+    /// still has to be settled.
     ///
     /// # Errors
     ///

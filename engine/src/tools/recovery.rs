@@ -79,8 +79,8 @@ pub enum Recovery {
     /// The tool could not undo the possible effects of the call, and did not run again. The next
     /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
-    /// The tool did not run again: the operation has to be [settled](crate::SessionCalls::settle). The
-    /// error contains the reason.
+    /// The tool did not run again: the operation has to be [settled](crate::SessionCalls::settle).
+    /// The error contains the reason.
     NeedsSettling(Error),
     /// The tool did not run again, or ran again without a report: it requests more sections of the
     /// prompt, its deadline passed before it started, a resource could not be restored, or the
@@ -151,8 +151,8 @@ impl ToolRunner {
     /// Ends the calls that an earlier process, or this one, left open, and runs again those that
     /// may run again.
     ///
-    /// Also takes the [decisions](crate::SessionCalls::take_decisions) that other processes have left,
-    /// runs approved suspended calls, and records expired ones as failed.
+    /// Also takes the [decisions](crate::SessionCalls::take_decisions) that other processes have
+    /// left, runs approved suspended calls, and records expired ones as failed.
     ///
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose

@@ -47,9 +47,9 @@ impl ExecutionState {
     /// [`Error::Collected`] if a capture was collected: no record was written then.
     /// [`Error::RestoreFailed`] if the restore failed and a resource could not be returned to its
     /// previous state; the error lists these resources, and the session is
-    /// [interrupted](crate::SessionCalls::is_interrupted). If the restore failed and all were returned, the
-    /// error of the failed step. [`Error::Interrupted`] if the session must be recovered first;
-    /// [`Error::ResourceDirty`] if another session left a resource half changed,
+    /// [interrupted](crate::SessionCalls::is_interrupted). If the restore failed and all were
+    /// returned, the error of the failed step. [`Error::Interrupted`] if the session must be
+    /// recovered first; [`Error::ResourceDirty`] if another session left a resource half changed,
     /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a
     /// call should have stopped and still runs; [`Error::InsideOperation`] for the run of a [tool's
     /// context](crate::tools::ToolContext::state). Otherwise, the errors of [`Session::rollback`].

@@ -163,7 +163,8 @@ pub(crate) fn walk(
 ///
 /// # Errors
 ///
-/// The errors of [`SessionLog::contents`](foldlog::SessionLog::contents) and [`SessionConversation::read_at`](foldlog::SessionConversation::read_at).
+/// The errors of [`SessionLog::contents`](foldlog::SessionLog::contents) and
+/// [`SessionConversation::read_at`](foldlog::SessionConversation::read_at).
 pub(crate) fn walk_abandoned(
     session: &Session,
     ranges: Vec<RangeInclusive<SequenceNumber>>,

@@ -1,5 +1,5 @@
-//! `foldlog task checkpoints`, `task restore` and `recover --strategy`: the checkpoints of a session,
-//! and a restore without its host.
+//! `foldlog task checkpoints`, `task restore` and `recover --strategy`: the checkpoints of a
+//! session, and a restore without its host.
 
 use std::fs;
 use std::path::Path;

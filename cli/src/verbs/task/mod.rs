@@ -10,7 +10,8 @@ use crate::command::commands;
 commands! {
     /// List, check and restore long-running work.
     ///
-    /// The former names `tasks`, `validate`, `checkpoints` and `restore` of these commands still work.
+    /// The former names `tasks`, `validate`, `checkpoints` and `restore` of these commands still
+    /// work.
     TaskVerb {
         List(list::Args),
         Validate(validate::Args),

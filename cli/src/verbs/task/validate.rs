@@ -1,5 +1,5 @@
-//! `foldlog task validate`: checks the state of a session, and with `--repair` dispatches the events
-//! that repair it.
+//! `foldlog task validate`: checks the state of a session, and with `--repair` dispatches the
+//! events that repair it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -53,8 +53,8 @@ pub struct ToolResult<T> {
     /// [`Natural`](crate::Idempotency::Natural) has none, and any other has unknown ones.
     pub outside: Option<ExternalEffects>,
     /// The pending result, after the tool has done its part. The call's changes remain, and
-    /// [`SessionCalls::settle`](crate::SessionCalls::settle) supplies its result. `None` if this is the
-    /// result.
+    /// [`SessionCalls::settle`](crate::SessionCalls::settle) supplies its result. `None` if this is
+    /// the result.
     pub awaits: Option<Question>,
     /// Exit code of the command that the tool ran. `None` if it ran none, or the code is unknown. A
     /// code other than 0 is no failure: `success` decides whether the call failed.
@@ -63,8 +63,8 @@ pub struct ToolResult<T> {
 
 impl<T> ToolResult<T> {
     /// Defers the result: the call's changes are kept, and the call is suspended until
-    /// [`SessionCalls::settle`](crate::SessionCalls::settle) supplies its result. A nested call fails
-    /// instead, because the outer call would be rolled back.
+    /// [`SessionCalls::settle`](crate::SessionCalls::settle) supplies its result. A nested call
+    /// fails instead, because the outer call would be rolled back.
     pub fn awaits(question: Question) -> ToolResult<T> {
         let message = question.text.clone();
         ToolResult {

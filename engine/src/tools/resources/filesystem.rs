@@ -74,8 +74,8 @@ mod host {
 
     impl Session {
         /// Opens the directory `root` as the session's workspace. Its captures are stored in
-        /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's sessions are
-        /// stored once. Performs no writes.
+        /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's
+        /// sessions are stored once. Performs no writes.
         ///
         /// ```
         /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};

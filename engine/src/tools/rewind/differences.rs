@@ -54,7 +54,8 @@ pub(super) fn slices(
 /// # Errors
 ///
 /// [`Error::OverBudget`](crate::Error::OverBudget) if these, or a compared conversation, take more
-/// memory than is left; otherwise, the errors of [`SessionConversation::read_at`](crate::SessionConversation::read_at).
+/// memory than is left; otherwise, the errors of
+/// [`SessionConversation::read_at`](crate::SessionConversation::read_at).
 pub(super) fn conversations(
     session: &Session,
     to: SequenceNumber,
