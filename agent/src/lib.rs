@@ -19,8 +19,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The crate uses only the public API of `foldlog`. From `foldlog-codec` it uses the macro that
-//!    lists breakages, for its tests.
+//! 1. The crate uses only the public API of `foldlog`.
 //! 2. It starts no async runtime.
 //! 3. A request is recorded before it is sent to a provider. An answer is recorded before its tools
 //!    run.

@@ -1,8 +1,8 @@
-//! What a command says of itself: one trait, implemented in the command's own file.
+//! How a command describes itself: one trait, implemented in the command's own file.
 //!
-//! The list of commands in [`verbs`](crate::verbs) is made by [`commands!`](crate::command), and
-//! everything else comes from it: the parser, the help and its groups, the pages of the manual, the
-//! completions, the pager, the treatment of URLs, and the table in `docs/reference/commands.md`.
+//! The macro `commands!` makes the list of commands in [`verbs`](crate::verbs). From that list come
+//! the parser, the help and its groups, the pages of the manual, the completions, the pager, the
+//! treatment of URLs, and the table in `docs/reference/commands.md`.
 
 use std::path::PathBuf;
 

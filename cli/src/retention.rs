@@ -1,4 +1,4 @@
-//! What `compact` and `gc` keep.
+//! Values of the options that limit what `compact` and `gc` remove.
 
 use std::time::Duration;
 

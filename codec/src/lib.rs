@@ -11,7 +11,7 @@
 //! | [`id`] | sequence numbers and operation ids |
 //! | [`kind`] | the numbered kinds of record |
 //! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
-//! | [`body`] | the fields of each kind's body |
+//! | [`body`] | the body of each kind: its fields, payloads and JSON form |
 //! | [`image`] | a cache next to the log: the slices and operations at one position |
 //! | [`record`] | one record in memory, and its JSON form |
 //! | [`digest`] | hashes over content, never over frame bytes |

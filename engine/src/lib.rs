@@ -10,8 +10,11 @@
 //! | open a directory of sessions | [`Store`], [`StoreOptions`], [`Durability`] |
 //! | declare events, slices and reducers | [`SessionTypes`], [`Event`], [`Slice`], [`Policy`] |
 //! | dispatch, read, take snapshots, roll back | [`Session`] |
+//! | read LOG slices and records; subscribe; export | [`Session::log`] |
+//! | decide about tool calls, or cancel them | [`Session::calls`] |
+//! | dispatch and read by name, without Rust types | [`Session::dynamic`] |
 //! | run tools as transactions over directories | [`tools`], [`ExecutionState`], [`filesystem`] |
-//! | record conversations and resume them | [`conversation`]; the crate `foldlog-agent` runs them |
+//! | record conversations and resume them | [`Session::conversation`], [`conversation`]; the crate `foldlog-agent` runs them |
 //! | read a log without the host's types | [`inspect`] |
 //! | replay a host over its log | [`replay`]; the crate `foldlog-replay` has assertions |
 //! | store records on other machines | [`replication`]; the crate `foldlog-remote` implements it |

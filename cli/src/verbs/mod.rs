@@ -34,8 +34,8 @@ pub mod view;
 use crate::command::commands;
 
 commands! {
-    /// The verb of a command line. The reference lists the verbs in this order, and the help too,
-    /// group by group.
+    /// The verb of a command line. The reference lists the verbs in this order, and so does the
+    /// help, group by group.
     #[allow(clippy::large_enum_variant, reason = "a process has one of them")]
     Verb {
         Demo(demo::Args),

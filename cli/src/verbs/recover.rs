@@ -1,6 +1,5 @@
 //! `foldlog recover`: restores the workspaces of an interrupted session and ends its open calls,
-//! without its host. It is one of the verbs that write into an existing session (see the crate's
-//! invariants).
+//! without its host.
 
 mod strategies;
 

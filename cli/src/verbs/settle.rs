@@ -1,7 +1,6 @@
 //! `foldlog settle`: records a person's decision about a tool call that was interrupted or is
-//! suspended. It is one of the verbs that write into an existing session (see the crate's
-//! invariants). If another process has the session open, the decision is left for that process,
-//! which records it.
+//! suspended. If another process has the session open, the decision is left for that process, which
+//! records it.
 
 use std::path::PathBuf;
 use std::time::Duration;

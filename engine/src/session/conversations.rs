@@ -372,7 +372,7 @@ impl SessionConversation<'_> {
     ///
     /// # Errors
     ///
-    /// See [`conversation`](crate::SessionConversation::read).
+    /// See [`read`](crate::SessionConversation::read).
     pub fn read_at(
         &self,
         evaluation_id: &str,
@@ -400,7 +400,7 @@ impl SessionConversation<'_> {
     ///
     /// # Errors
     ///
-    /// See [`conversation`](crate::SessionConversation::read).
+    /// See [`read`](crate::SessionConversation::read).
     pub fn read_behind(
         &self,
         evaluation_id: &str,

@@ -296,13 +296,13 @@ impl Session {
 }
 
 impl DynamicSession<'_> {
-    /// Records an event by name as [`dispatch_value`](crate::DynamicSession::dispatch) does.
-    /// Waiting and dropping the future work as for [`dispatch_async`](Session::dispatch_async).
+    /// Records an event by name as [`dispatch`](crate::DynamicSession::dispatch) does. Waiting and
+    /// dropping the future work as for [`Session::dispatch_async`].
     ///
     /// # Errors
     ///
-    /// The errors of [`dispatch_value`](crate::DynamicSession::dispatch) and
-    /// [`dispatch_async`](Session::dispatch_async).
+    /// The errors of [`dispatch`](crate::DynamicSession::dispatch) and
+    /// [`Session::dispatch_async`].
     pub fn dispatch_async<V: Into<Value>>(
         &self,
         event: &str,

@@ -5,7 +5,7 @@
 //! | `open` | opens a session from its directory; `recovery_report` contains [`RecoveryReport`] |
 //! | `write` | writes a record: resolve, append, apply, sync, notify |
 //! | `dispatch` | events, seeds, clears, resets, tags |
-//! | `views` | methods of a session by topic |
+//! | `views` | the four views, which contain the methods that only some hosts need |
 //! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | cached facts about dispatched events, and their fast path |
 //! | `conversations` | records of conversations and adapter states |

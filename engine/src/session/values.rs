@@ -29,10 +29,10 @@ impl DynamicSession<'_> {
     /// | declaration of the event | recorded |
     /// |---|---|
     /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
-    /// | with a Rust type | the event decoded from the value, as by [`dispatch`](Session::dispatch) |
+    /// | with a Rust type | the event decoded from the value, as by [`Session::dispatch`] |
     /// | none | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); otherwise the value, at the version of the event in the log, by default 1. The value is appended to an implicit STATE slice of the event's name |
     ///
-    /// In all other respects this works like [`dispatch`](Session::dispatch).
+    /// In all other respects this works like [`Session::dispatch`].
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -59,9 +59,9 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`dispatch`](Session::dispatch); [`Error::Encode`] also if the event's Rust
-    /// type cannot be read from the value, or lacks a field of the value, so that data would be
-    /// lost. [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
+    /// The errors of [`Session::dispatch`]; [`Error::Encode`] also if the event's Rust type cannot
+    /// be read from the value, or lacks a field of the value, so that data would be lost.
+    /// [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
     /// [options](crate::StoreOptions::undeclared_events) refuse such names.
     pub fn dispatch(&self, event: &str, value: impl Into<Value>) -> Result<SequenceNumber> {
         let (dispatched, buffer) = self.event_of_value(event, value.into())?;
@@ -143,7 +143,7 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`view_values`](crate::DynamicSession::view), except for LOG slices.
+    /// The errors of [`view`](crate::DynamicSession::view), except for LOG slices.
     pub fn latest(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
         let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);
@@ -155,8 +155,8 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`seed`](Session::seed); [`Error::Decode`] if the slice has a Rust type that
-    /// cannot be read from a value.
+    /// The errors of [`Session::seed`]; [`Error::Decode`] if the slice has a Rust type that cannot
+    /// be read from a value.
     pub fn seed(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
         let types = self.session.inner.types()?.slice(slice);
         let items: Result<Vec<NewItem>> =
@@ -171,7 +171,7 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// See [`clear`](Session::clear).
+    /// See [`Session::clear`].
     pub fn clear(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
         self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
@@ -184,8 +184,8 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`clear`](Session::clear); [`Error::NoSuchSlice`] also if the host does not
-    /// declare the slice.
+    /// The errors of [`Session::clear`]; [`Error::NoSuchSlice`] also if the host does not declare
+    /// the slice.
     pub fn clear_where(
         &self,
         slice: &str,

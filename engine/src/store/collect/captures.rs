@@ -19,7 +19,7 @@
 //!
 //! The capture in effect at a position is the one that the last call left that had ended by then
 //! and is on the path of that position. For a resource without such a call, it is the one that the
-//! first later call found (as [`captures_at`](crate::session::Session::captures_at) of a rewind
+//! first later call found (as [`captures_at`](crate::SessionCalls::captures_at) of a rewind
 //! determines it).
 
 use std::collections::{BTreeMap, BTreeSet};
