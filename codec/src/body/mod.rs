@@ -274,7 +274,7 @@ pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     listed.unwrap_or_default()
 }
 
-/// What each kind of record declares about its body.
+/// States the payloads and the JSON form of the body of a kind.
 trait Body<'a>: Sized {
     /// Returns the payloads of the record.
     fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>>;

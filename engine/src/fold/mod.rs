@@ -9,7 +9,7 @@
 //! | `conversation_resume` | the point at which an interrupted conversation continues |
 //! | `declarations` | checks of a declaration against earlier ones |
 //! | `operations` | open, unsettled and suspended operations |
-//! | `record_kinds` | what the engine knows about each kind of record; decoded bodies |
+//! | `record_kinds` | rules for each kind of record, one file for each; decoded bodies |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection, and rollbacks |
 //! | `history` | folds of a part of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread if it is long |

@@ -1,4 +1,4 @@
-//! What the engine knows about each kind of record; one file for each kind.
+//! Rules of the engine for each kind of record; one file for each kind.
 //!
 //! [`RecordRules::of`] is the only complete match over the kinds.
 //! [`Projection::apply`](super::projection::Projection::apply) matches the decoded bodies.
@@ -147,8 +147,8 @@ impl Comparison {
         Comparison { not_compared: &[], generated: &[], json_texts: &[], excluded_in_both: |_| None };
 }
 
-/// What the engine knows about the records of a kind. Its functions take the body; they return
-/// `None` also if it does not decode.
+/// Rules for the records of a kind. The functions take the body; they return `None` also if it does
+/// not decode.
 pub(crate) struct RecordRules {
     /// Decodes the body for the fold.
     decode: DecodeForFold,
