@@ -71,7 +71,7 @@ fn sessions(dir: &Path, runs: &[RecordedRun]) -> Result<Outcome> {
                 session.dispatch(PayloadEvent(message.get().as_bytes().to_vec()))?;
                 messages += 1;
             }
-            used += session.log_bytes();
+            used += session.log().bytes();
             session.close()?;
         }
         Ok(messages)

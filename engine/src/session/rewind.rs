@@ -253,7 +253,7 @@ impl SessionCalls<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`rollback_to`](Session::rollback_to) that concern the position.
+    /// The errors of [`rollback_to`](crate::Session::rollback_to) that concern the position.
     pub(crate) fn check_target(&self, to: SequenceNumber) -> Result<()> {
         self.session.inner.target(&self.session.inner.state.lock(), to, None).map(drop)
     }

@@ -29,10 +29,10 @@ impl DynamicSession<'_> {
     /// | declaration of the event | recorded |
     /// |---|---|
     /// | [at run time](crate::SessionTypesBuilder::dynamic_event) | the value, its maps in the order of their pairs |
-    /// | with a Rust type | the event decoded from the value, as by [`Session::dispatch`] |
+    /// | with a Rust type | the event decoded from the value, as by [`Session::dispatch`](crate::Session::dispatch) |
     /// | none | nothing, with [`UndeclaredEvents::Refuse`](crate::UndeclaredEvents::Refuse); otherwise the value, at the version of the event in the log, by default 1. The value is appended to an implicit STATE slice of the event's name |
     ///
-    /// In all other respects this works like [`Session::dispatch`].
+    /// In all other respects this works like [`Session::dispatch`](crate::Session::dispatch).
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -59,7 +59,7 @@ impl DynamicSession<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Session::dispatch`]; [`Error::Encode`] also if the event's Rust type cannot
+    /// The errors of [`Session::dispatch`](crate::Session::dispatch); [`Error::Encode`] also if the event's Rust type cannot
     /// be read from the value, or lacks a field of the value, so that data would be lost.
     /// [`Error::UndeclaredEvent`] if the host does not declare the event and the store's
     /// [options](crate::StoreOptions::undeclared_events) refuse such names.
@@ -94,7 +94,7 @@ impl DynamicSession<'_> {
     /// while the session continues.
     ///
     /// A slice that is declared at run time is stored as values, and the view costs as much as a
-    /// [typed one](Session::view). The items of any other slice are converted to the values that
+    /// [typed one](crate::Session::view). The items of any other slice are converted to the values that
     /// would be recorded now, in time proportional to their number.
     ///
     /// # Errors
@@ -151,11 +151,11 @@ impl DynamicSession<'_> {
     }
 
     /// Replaces all items of a slice by these values. A LOG slice must be empty. May
-    /// [wait](Session#who-waits).
+    /// [wait](crate::Session#who-waits).
     ///
     /// # Errors
     ///
-    /// The errors of [`Session::seed`]; [`Error::Decode`] if the slice has a Rust type that cannot
+    /// The errors of [`Session::seed`](crate::Session::seed); [`Error::Decode`] if the slice has a Rust type that cannot
     /// be read from a value.
     pub fn seed(&self, slice: &str, items: Vec<Value>) -> Result<SequenceNumber> {
         let types = self.session.inner.types()?.slice(slice);
@@ -167,11 +167,11 @@ impl DynamicSession<'_> {
         })
     }
 
-    /// Removes all items of a slice, named at run time. May [wait](Session#who-waits).
+    /// Removes all items of a slice, named at run time. May [wait](crate::Session#who-waits).
     ///
     /// # Errors
     ///
-    /// See [`Session::clear`].
+    /// See [`Session::clear`](crate::Session::clear).
     pub fn clear(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
         self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
@@ -180,11 +180,11 @@ impl DynamicSession<'_> {
     }
 
     /// Removes the items of a slice for whose values the predicate returns `true`. May
-    /// [wait](Session#who-waits).
+    /// [wait](crate::Session#who-waits).
     ///
     /// # Errors
     ///
-    /// The errors of [`Session::clear`]; [`Error::NoSuchSlice`] also if the host does not declare
+    /// The errors of [`Session::clear`](crate::Session::clear); [`Error::NoSuchSlice`] also if the host does not declare
     /// the slice.
     pub fn clear_where(
         &self,

@@ -149,7 +149,7 @@ struct OpenLog(Session);
 
 impl ContestantReader for OpenLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.0.log::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept?.0))
+        self.0.log().slice::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept?.0))
     }
 
     /// Walks the log, which checks each frame's CRC and its predecessor.
