@@ -1,12 +1,12 @@
 # Kills a run of Claude Code within a `Bash` call that has damaged a file. A stand-in plays the
-# program, also when the run is resumed. See `tests/src/bin/claude-stand-in`.
+# program, also when the run is resumed: the argument names it. See `tests/src/bin/claude-stand-in`.
 set -e
 mkdir bin project
 echo 'good evening' > project/notes.txt
 echo 'Add a greeting to notes.txt, and run the tests.' > task.md
 cat > bin/claude << END
 #!/bin/sh
-STAND_IN_SCRIPT=$HOME/script exec "$(command -v claude-stand-in)" "\$@"
+STAND_IN_SCRIPT=$HOME/script exec "$(command -v "$1")" "\$@"
 END
 chmod +x bin/claude
 cat > script << 'END'
