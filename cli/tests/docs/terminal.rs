@@ -182,8 +182,7 @@ fn leading_id(text: &str) -> Option<&str> {
 fn leading_time(text: &str) -> Option<usize> {
     let is_time = |character: char| character.is_ascii_digit() || "-:.+TZ".contains(character);
     let length = text.find(|character| !is_time(character)).unwrap_or(text.len());
-    let times = (1..=length).rev().filter(|end| chrono::DateTime::parse_from_rfc3339(&text[..*end]).is_ok());
-    times.max()
+    (1..=length).rev().find(|end| chrono::DateTime::parse_from_rfc3339(&text[..*end]).is_ok())
 }
 
 #[test]
