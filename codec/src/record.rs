@@ -94,10 +94,7 @@ impl<'a> Record<'a> {
     pub fn rollback(&self) -> Result<Option<Rollback>, Error> {
         match self.kind {
             RecordKind::Rollback => Rollback::decode(self.body).map(Some),
-            RecordKind::ToolEnd => {
-                let end = ToolEnd::decode(self.body)?;
-                Ok(end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }))
-            }
+            RecordKind::ToolEnd => Ok(ToolEnd::decode(self.body)?.rollback()),
             _ => Ok(None),
         }
     }

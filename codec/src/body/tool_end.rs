@@ -10,7 +10,7 @@ use super::operation::{
     write_resources,
 };
 use super::suspension::Suspension;
-use super::{Body, Payload};
+use super::{Body, Payload, Rollback};
 use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -113,10 +113,9 @@ impl<'a> ToolEnd<'a> {
         own.into_iter().chain(resources).filter_map(Option::as_mut)
     }
 
-    /// Returns the position to which the record rolls STATE back, or `None` if there is no
-    /// rollback.
-    pub fn rolled_back_to(&self) -> Option<SequenceNumber> {
-        self.rolls_back.then_some(self.begin)
+    /// Returns the rollback of STATE to the start of the call; `None` if the record includes none.
+    pub fn rollback(&self) -> Option<Rollback> {
+        self.rolls_back.then_some(Rollback { to: self.begin, preserve_logs: true })
     }
 
     /// Returns whether the run committed although its tool reports that it is unknown whether its

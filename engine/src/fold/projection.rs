@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{
     Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome,
-    Payload, Policy, RemovedItems, Replicated, Rollback, SuspensionForm, ToolEnd,
+    Payload, Policy, RemovedItems, Replicated, SuspensionForm, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
@@ -592,8 +592,8 @@ impl Projection {
         })?;
         if self.log_slices != LogSlices::Outline {
             let row = self.invoked_item(sequence, end, folding)?;
-            if let Some(to) = end.rolled_back_to() {
-                self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
+            if let Some(rollback) = end.rollback() {
+                self.rollback(sequence, &rollback, folding)?;
             }
             self.push_invoked(end, row);
         }

@@ -89,7 +89,7 @@ impl<'a> RecordBody<'a> {
     pub(crate) fn rollback(&self) -> Option<Rollback> {
         match self {
             RecordBody::Rollback(rollback) => Some(*rollback),
-            RecordBody::ToolEnd(end) => end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }),
+            RecordBody::ToolEnd(end) => end.rollback(),
             _ => None,
         }
     }
