@@ -32,8 +32,7 @@ use crate::fold::live_path::LivePath;
 use crate::log::chain;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
-use crate::session::SessionLog;
-use crate::session::SubscriptionGuard;
+use crate::session::{SessionLog, SubscriptionGuard};
 use crate::storage::{FileStorage, Storage};
 use crate::wakeups::ChangeNotifier;
 

@@ -9,11 +9,10 @@
 
 use foldlog_codec::SequenceNumber;
 
-use super::Session;
+use super::{Session, SessionConversation};
 use crate::conversation::Conversation;
 use crate::error::Result;
 use crate::fold::conversation_reading;
-use crate::session::SessionConversation;
 
 /// Reads one conversation of an open session repeatedly, without reading known records again.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use super::schedule::WriteScope;
 use super::settle;
 use super::write::PendingRecord;
-use super::{Session, WriterState};
+use super::{Session, SessionConversation, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
     NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, text_payload,
@@ -29,7 +29,6 @@ use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
 use crate::fold::record_kinds::RecordBody;
-use crate::session::SessionConversation;
 use crate::types::encode;
 
 fn json_text(value: &serde_json::Value) -> Vec<u8> {

@@ -21,13 +21,12 @@ use super::recorded_log::RecordProducer;
 use super::replay::Waits;
 use super::settle::{RecordedSettlement, Settlement, waits_for};
 use super::subscribers::SubscriptionGuard;
-use super::{Session, SessionInner};
+use super::{Session, SessionCalls, SessionInner};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
-use crate::session::SessionCalls;
 use crate::storage::{DirectoryWatch, Storage};
 use crate::wakeups::ChangeNotifier;
 

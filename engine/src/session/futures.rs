@@ -26,11 +26,10 @@ use super::schedule::{Access, Turn, WriteScope};
 use super::settle::Settlement;
 use super::wait::Patience;
 use super::write::promises_sync;
-use super::{Session, WriterState};
+use super::{DynamicSession, Session, SessionCalls, WriterState};
 use crate::clock;
 use crate::error::Result;
 use crate::offload::{offload, wait_for_any};
-use crate::session::{DynamicSession, SessionCalls};
 use crate::types::Event;
 
 /// Result of a write that the schedule had to allow, or the input of the write if it was not

@@ -16,14 +16,13 @@ use serde::de::DeserializeOwned;
 use super::open::open_read;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Session, SessionInner, WriterState};
+use super::{Session, SessionInner, SessionLog, WriterState};
 use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
 use crate::fold::record_kinds::RecordBody;
 use crate::generator::Generator;
-use crate::session::SessionLog;
 use crate::types::encode;
 
 /// Prefix of the names of observations by the engine.

@@ -13,6 +13,7 @@ use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::SessionCalls;
 use super::log_view::LogView;
 use super::settle::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
@@ -24,7 +25,6 @@ use crate::operation::{
     CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, ReplacedContent, RollbackBegun,
 };
 use crate::options::Durability;
-use crate::session::SessionCalls;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read

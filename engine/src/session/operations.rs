@@ -27,7 +27,7 @@ use super::declare::slice_declaration;
 use super::schedule::{Abandon, Access, AdmittedOperation, CallScope, RUNS_AGAIN, Stop, runs_here};
 use super::wait::{Asker, Patience};
 use super::write::{PendingRecord, promises_sync};
-use super::{Session, SessionInner, WriterState};
+use super::{Session, SessionCalls, SessionInner, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
@@ -37,7 +37,6 @@ use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 use crate::offload::offload;
 use crate::operation::OpenOperation;
 use crate::options::Durability;
-use crate::session::SessionCalls;
 use crate::types::{Slice, ToolInvocations};
 
 impl Session {

@@ -14,12 +14,11 @@ use uuid::Uuid;
 use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Session, SessionInner, WriterState};
+use super::{Session, SessionInner, SessionLog, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::FrozenProjection;
 use crate::fold::record_kinds::RecordBody;
 use crate::log::reader::RecordLocator;
-use crate::session::SessionLog;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
 

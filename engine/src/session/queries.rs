@@ -10,7 +10,7 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, Record, SequenceNumber};
 
 use super::log_view::{LogView, ViewedSlice};
-use super::{Session, SessionInner, WriterState};
+use super::{DynamicSession, Session, SessionInner, SessionLog, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live_path::LivePath;
@@ -18,7 +18,6 @@ use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::items::row::RowRef;
-use crate::session::{DynamicSession, SessionLog};
 use crate::types::{
     Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
     decode_item, default_policy,

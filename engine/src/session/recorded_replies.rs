@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use foldlog_codec::body::{AnswerBody, Payload, Request};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
+use super::SessionConversation;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
-use crate::session::SessionConversation;
 
 /// Outcome of a request in the replayed run.
 #[derive(Clone, Debug, PartialEq)]

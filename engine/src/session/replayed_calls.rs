@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::body::{Lane, Observed, ToolBegin, ToolEnd};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
+use super::SessionCalls;
 use super::operation_records::{RecordedCaptures, captures_of};
 use super::operations::{ActiveCall, OperationEnd};
 use super::recorded_log::{FromLog, RecordProducer};
@@ -15,7 +16,6 @@ use super::write::PendingRecord;
 use crate::error::Result;
 use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
-use crate::session::SessionCalls;
 
 impl SessionCalls<'_> {
     /// Compares the start of a call with the recorded one, uses the recorded captures, and reads

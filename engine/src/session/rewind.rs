@@ -9,8 +9,8 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
 
-use super::AbandonedCall;
 use super::operation_records::RecordedCaptures;
+use super::{AbandonedCall, SessionCalls};
 use crate::conversation::Conversation;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading::TextBudget;
@@ -18,7 +18,6 @@ use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
 use crate::items::SliceItems;
 use crate::operation::RESTORE;
-use crate::session::SessionCalls;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 /// Number of calls that are read at a time.

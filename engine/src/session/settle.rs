@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Session, SessionInner, WriterState};
+use super::{Session, SessionCalls, SessionInner, WriterState};
 use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -17,7 +17,6 @@ use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_kinds::RecordBody;
 use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
-use crate::session::SessionCalls;
 use crate::types::encode;
 
 /// A decision about an operation that was interrupted or is suspended.

@@ -11,11 +11,10 @@ use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::SessionInner;
 use super::write::PendingEvent;
+use super::{SessionInner, SessionLog};
 use crate::error::panic_message;
 use crate::items::AnyValue;
-use crate::session::SessionLog;
 use crate::types::Event;
 
 /// Maximum number of subscriber panics that are stored.

@@ -11,12 +11,11 @@ use foldlog_codec::msgpack::Value;
 use super::dispatch::{ChangedSlice, DispatchedEvent};
 use super::event_plan::EncodeBuffer;
 use super::log_view::{LogView, ViewedSlice};
-use super::{SessionInner, WriterState};
+use super::{DynamicSession, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::items::row::{RowItem, SliceRow};
 use crate::items::rows::Rows;
 use crate::items::{AnyValue, SliceItems};
-use crate::session::DynamicSession;
 use crate::types::{
     Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, RecordedBytes, SliceEffect, SliceOp, SliceTypes,
     ValueDecoder, View, default_policy, encode_value, read_value, resolve_op,

@@ -76,8 +76,7 @@ use crate::log::segment_replacement::{self, SegmentRewrite};
 use crate::names::DeclaredNames;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
-use crate::session::SessionLog;
-use crate::session::{LoadedSession, Session, lock_to_write, open_read};
+use crate::session::{LoadedSession, Session, SessionLog, lock_to_write, open_read};
 
 /// Bytes that finishing a segment needs: the observation, and the head of the segment that starts
 /// with it.

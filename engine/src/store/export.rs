@@ -18,8 +18,7 @@ use crate::error::{Error, Result};
 use crate::inspect::LogReader;
 use crate::names::DeclaredNames;
 use crate::options::SessionOptions;
-use crate::session::SessionLog;
-use crate::session::{Session, Snapshot, State};
+use crate::session::{Session, SessionLog, Snapshot, State};
 use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
 use crate::types::{RecordedBytes, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 

@@ -37,11 +37,10 @@ use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::{LogIdentity, LogWriter};
 use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
-use crate::session::SessionCalls;
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
-    OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
-    open_to_preview,
+    OpenAs, ReadGround, Session, SessionCalls, SessionSeed, Settlement, begin, lock_or_read_only,
+    lock_to_write, open, open_to_preview,
 };
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;

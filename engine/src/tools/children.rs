@@ -10,8 +10,7 @@ use uuid::Uuid;
 use crate::conversation::Resume;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, UnsettledOperation};
-use crate::session::Session;
-use crate::session::SessionCalls;
+use crate::session::{Session, SessionCalls};
 use crate::store::Store;
 
 /// Describes a child session of an operation.
