@@ -23,7 +23,7 @@ pub(super) enum Mode {
     /// The host, whose records are appended to the log.
     Live,
     /// The log, with whose records those of the host are compared.
-    Replay(ReplayCursor),
+    Replay(Box<ReplayCursor>),
 }
 
 /// A record that a write produced.

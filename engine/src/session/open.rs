@@ -566,7 +566,7 @@ pub(crate) fn open_recorded(
     part: RecordedPart,
 ) -> Result<Session> {
     let RecordedPart { mut live, openings, recording, places } = part;
-    let mode = Mode::Replay(ReplayCursor::new(recording)?);
+    let mode = Mode::Replay(Box::new(ReplayCursor::new(recording)?));
     let report = RecoveryReport {
         interrupted: live.projection.operations.open().cloned().collect(),
         unsettled: live.projection.operations.unsettled().cloned().collect(),
@@ -642,6 +642,7 @@ pub(crate) fn begin(
     Ok(session)
 }
 
+#[expect(clippy::too_many_arguments, reason = "each part is made by a different caller")]
 fn assemble(
     store: &Arc<OpenStore>,
     dir: &FilePath,
