@@ -128,7 +128,7 @@ use crate::fold::record_kinds::{Author, RecordRules};
 use crate::inspect::{LogReader, RecordedLog};
 use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
-use crate::session::recorded_log::{ReplayLog, Rules};
+use crate::session::replay::recorded_log::{ReplayLog, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
 use crate::types::SessionTypes;

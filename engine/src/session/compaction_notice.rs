@@ -130,7 +130,7 @@ impl SessionInner {
     /// record.
     fn said_in_log(&self, state: &WriterState) -> Result<Option<Arc<DroppedBodies>>> {
         // A replay may go back where its records went back, before the drop was recorded.
-        if state.live.projection.replicated.is_none() || self.replayed.is_some() {
+        if state.live.projection.replicated.is_none() || self.replay().is_some() {
             return Ok(None);
         }
         if let Some(said) = self.said_dropped.get() {

@@ -80,10 +80,7 @@ impl SessionConversation<'_> {
             let id = input.id.as_deref()?;
             known_input(state, &input.evaluation_id, id, self.session.record_lane().within)
         };
-        // A call that writes no record has no turn in a replay.
-        if self.session.replays()
-            && let Some(known) = known(&self.session.inner.state.lock())
-        {
+        if let Some(known) = self.session.known_before_turn(known) {
             return Ok(known);
         }
         let state = self.session.writable(WriteScope::Log)?;
@@ -202,11 +199,9 @@ impl SessionConversation<'_> {
         let known = |parts: &TurnParts| {
             parts.turn.filter(|(_, was_complete)| *was_complete || !complete).map(|(turn, _)| turn)
         };
-        if self.session.replays() {
-            let parts = turn_parts(&self.session.inner.state.lock(), evaluation_id);
-            if let Some(turn) = parts.as_ref().and_then(known) {
-                return Ok(turn);
-            }
+        let recorded = |state: &WriterState| known(&turn_parts(state, evaluation_id)?);
+        if let Some(turn) = self.session.known_before_turn(recorded) {
+            return Ok(turn);
         }
         let state = self.session.writable(WriteScope::Log)?;
         let parts = turn_parts(&state, evaluation_id).ok_or_else(|| refused("it has no answer"))?;

@@ -7,6 +7,7 @@
 
 #[cfg(feature = "async")]
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +18,7 @@ use foldlog_codec::msgpack::{MsgpackReader, Value};
 use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::recorded_log::RecordProducer;
-use super::replay::Waits;
-use super::settle::{RecordedSettlement, Settlement, waits_for};
+use super::settle::{Settlement, waits_for};
 use super::subscribers::SubscriptionGuard;
 use super::{Session, SessionCalls, SessionInner};
 use crate::clock;
@@ -205,10 +204,10 @@ impl SessionCalls<'_> {
     /// [`Error::Closed`] soon after the session is closed.
     pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
         let until = clock::after(limit);
-        if self.session.replays() {
-            return self.wait_replayed(operations, until);
-        }
-        let rings = self.rings();
+        let rings = match self.begin_wait(operations, until)? {
+            ControlFlow::Continue(rings) => rings,
+            ControlFlow::Break(waited) => return Ok(waited),
+        };
         let mut refused = Vec::new();
         loop {
             let (decided, over_at) = self.look_for_decision(operations, until, &mut refused)?;
@@ -235,11 +234,12 @@ impl SessionCalls<'_> {
         let (session, operations) = (self.session.clone(), operations.to_vec());
         async move {
             let until = clock::after(limit);
-            if session.replays() {
-                return offload(move || session.calls().wait_replayed(&operations, until)).await;
-            }
-            let ringing = session.clone();
-            let rings = offload(move || ringing.calls().rings()).await;
+            let (waiting, asked) = (session.clone(), operations.clone());
+            let begun = offload(move || waiting.calls().begin_wait(&asked, until)).await?;
+            let rings = match begun {
+                ControlFlow::Continue(rings) => rings,
+                ControlFlow::Break(waited) => return Ok(waited),
+            };
             let mut refused = Vec::new();
             loop {
                 let heard = rings.bell.changes.listen();
@@ -261,8 +261,15 @@ impl SessionCalls<'_> {
     }
 
     /// Returns a bell that rings whenever a file is left, or this process writes a record that may
-    /// end an operation's wait.
-    fn rings(&self) -> Rings {
+    /// end an operation's wait. In a replay, returns the outcome of the wait, from the log.
+    fn begin_wait(
+        &self,
+        operations: &[OperationId],
+        until: Instant,
+    ) -> Result<ControlFlow<DecisionWait, Rings>> {
+        if self.session.replays() {
+            return self.wait_replayed(operations, until).map(ControlFlow::Break);
+        }
         let bell: Arc<Bell> = Arc::default();
         let files = bell.watch(self.session.inner.store.options.storage.as_ref(), &self.session.inner.dir);
         let heard = Arc::clone(&bell);
@@ -274,7 +281,7 @@ impl SessionCalls<'_> {
                 heard.ring();
             }
         });
-        Rings { bell, _files: files, _records: records }
+        Ok(ControlFlow::Continue(Rings { bell, _files: files, _records: records }))
     }
 
     /// Records pending decisions. Returns the operations that need none, and the time of the next
@@ -372,80 +379,19 @@ impl SessionCalls<'_> {
     }
 
     /// Returns the handle that records decisions from outside.
-    fn of_decisions(&self) -> Session {
+    pub(super) fn of_decisions(&self) -> Session {
         Session { within: None, ..self.session.lane(LANE) }
-    }
-
-    /// In a replay, reads the decisions that the host recorded here from the log.
-    fn take_replayed(&self) -> Result<DecisionsTaken> {
-        let lane = self.of_decisions();
-        let mut report = DecisionsTaken::default();
-        while let Some((operation, time_us, next)) = lane.calls().next_replayed()? {
-            let sequence = lane.calls().settle(operation, &next.settlement, &next.by, &next.reason)?;
-            let decided_at = conversation_reading::time(time_us);
-            report.taken.push(TakenDecision { operation, by: next.by, decided_at, sequence });
-        }
-        Ok(report)
-    }
-
-    /// Returns the next record of a replay with its operation and its time, if it is a decision of
-    /// this lane.
-    fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
-        let source = self.session.log_source();
-        let mut state = self.session.inner.state.lock();
-        let own = RecordProducer::Lane(self.session.lane_name());
-        // Records of the engine come first; no caller brings them.
-        self.session.inner.move_on(&mut state, Waits::Others, |recording| {
-            let is_engines = matches!(recording.head()?, Some((_, RecordProducer::Engine)));
-            Ok((!is_engines).then_some(()))
-        })?;
-        let Some((head, whose)) = state.replay_log_mut()?.head()? else { return Ok(None) };
-        if head.kind != RecordKind::Settle || whose != own {
-            return Ok(None);
-        }
-        let settle = Settle::decode(&head.body).map_err(Error::unread(head.sequence))?;
-        let operation = settle.operation;
-        let settlement =
-            Settlement::of_record(&settle, |payload| value(operation, &source.objects.resolve(payload)?))?;
-        let Settle { by, reason, .. } = settle;
-        Ok(Some((
-            operation,
-            head.time_us,
-            RecordedSettlement { sequence: head.sequence, settlement, by, reason },
-        )))
-    }
-
-    /// Reads the decisions that ended the wait from the log. Waits for earlier records of other
-    /// lanes until `until` at the latest.
-    fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
-        let own = RecordProducer::Lane(self.session.lane_name());
-        loop {
-            self.take_replayed()?;
-            let decided = self.session.inner.filter_decided(operations);
-            if !decided.is_empty() || operations.is_empty() {
-                return Ok(DecisionWait { decided, refused: Vec::new() });
-            }
-            let mut state = self.session.inner.state.lock();
-            let recording = state.replay_log_mut()?;
-            let over_at = clock::after(recording.rules.patience).min(until);
-            let is_others =
-                recording.head()?.is_some_and(|(_, whose)| whose != own && whose != RecordProducer::Engine);
-            // The wait timed out, or the host's next call brings the next record.
-            if !is_others || self.session.inner.schedule.wait_until(&mut state, over_at).timed_out() {
-                return Ok(DecisionWait::default());
-            }
-        }
     }
 }
 
-fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
+pub(super) fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
     let unread = |_| Error::NoSuchOperation { operation, reason: "its result is not a value" };
     Value::decode(bytes).map_err(unread)
 }
 
 impl SessionInner {
     /// Returns the operations that do not wait for a decision.
-    fn filter_decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
+    pub(super) fn filter_decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
         let state = self.state.lock();
         let standings = self.standings(&state);
         operations.iter().copied().filter(|one| waits_for(&standings, *one).is_none()).collect()

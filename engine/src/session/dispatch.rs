@@ -14,7 +14,8 @@ use smol_str::SmolStr;
 
 use super::declare::slice_declaration;
 use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
-use super::rejected_writes::Attempt;
+use super::mode::AppendedRecord;
+use super::replay::Attempt;
 use super::schedule::WriteScope;
 use super::write::{PendingEvent, PendingRecord, promises_sync};
 use super::{Session, SessionInner, WriterState};
@@ -92,20 +93,23 @@ impl Session {
         let mut buffer = EncodeBuffer::take();
         buffer.encode(&event)?;
         let inner = &self.inner;
-        if self.replays() {
-            return self.dispatch_again::<E>(Arc::new(event), buffer);
-        }
-        let state = inner.writable()?;
-        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), E::NAME))?;
+        let mut event = HostEvent::new(event);
+        let attempt = Attempt {
+            brings: &|recorded, names| recorded.is_event(E::NAME, buffer.payload(), names),
+            refused: &mut |state| inner.try_reducers(state, SessionInner::plan::<E>, &event.share()),
+            left_out: Some((E::NAME, E::NOT_COMPARED)),
+        };
+        let change = || types_change(inner.types.as_ref(), E::NAME);
+        let state = self.turn_to_write(inner.writable()?, change, Some(attempt))?;
         self.dispatch_now(state, event, buffer)
     }
 
-    /// Dispatches an event with its encoded payload in `buffer`. The schedule must allow it now.
+    /// Dispatches an event with its encoded payload in `buffer`. It must be its turn.
     #[inline(always)]
     pub(super) fn dispatch_now<E: Event>(
         &self,
         state: MutexGuard<'_, WriterState>,
-        event: E,
+        mut event: HostEvent<E>,
         buffer: Box<EncodeBuffer>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
@@ -115,32 +119,17 @@ impl Session {
         let lane = self.own_lane();
         let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
         match fast_path.filter(|_| !large) {
-            Some(fast_path) if !alone => {
-                let mut event = Some(event);
+            Some(fast_path) if !alone && event.own.is_some() => {
                 let name = || SmolStr::new_static(E::NAME);
-                let event = PlainEvent { name, value: OwnedValue(&mut event), announced: None };
+                let event = PlainEvent { name, value: OwnedValue(&mut event.own), announced: None };
                 inner.write_fast(state, time_us, fast_path, event, buffer, lane.as_ref())
             }
             fast_path => {
-                let event = DispatchedEvent::from_held(Arc::new(event));
+                let event = DispatchedEvent { value: event.share(), is_held: true };
                 let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
                 inner.write_shared(state, time_us, fast_path, event, buffer, lane)
             }
         }
-    }
-
-    /// Dispatches an event, encoded in `buffer`, in a replay.
-    fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
-        // The rules contain the paths of declared events only.
-        if !E::NOT_COMPARED.is_empty() {
-            let mut state = self.inner.writable()?;
-            Arc::make_mut(&mut state.replay_log_mut()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
-        }
-        let fast_path =
-            |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
-        let event = DispatchedEvent::from_held(event);
-        let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
-        self.write_again(event, buffer, fast_path)
     }
 
     /// Dispatches an event by name. Its encoded payload is in `buffer`.
@@ -151,18 +140,18 @@ impl Session {
         buffer: Box<EncodeBuffer>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        if self.replays() {
-            let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
-            let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
-            return self.write_again(NamedEvent { event, name, plan }, buffer, fast_path);
-        }
-        let state = inner.writable()?;
-        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), name))?;
+        let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
+        let attempt = Attempt {
+            brings: &|recorded, names| recorded.is_event(name, buffer.payload(), names),
+            refused: &mut |state| inner.try_reducers(state, plan, &event.value),
+            left_out: None,
+        };
+        let change = || types_change(inner.types.as_ref(), name);
+        let state = self.turn_to_write(inner.writable()?, change, Some(attempt))?;
         self.dispatch_named_now(state, name, event, buffer)
     }
 
-    /// Dispatches an event by name. Its encoded payload is in `buffer`. The schedule must allow it
-    /// now.
+    /// Dispatches an event by name. Its encoded payload is in `buffer`. It must be its turn.
     pub(super) fn dispatch_named_now(
         &self,
         state: MutexGuard<'_, WriterState>,
@@ -175,28 +164,6 @@ impl Session {
         let fast_path = state.named_plans.get(name).and_then(|plan| plan.fast_path);
         let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
         let event = NamedEvent { event, name, plan };
-        inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
-    }
-
-    /// Writes an event, encoded in `buffer`, in a replay.
-    fn write_again(
-        &self,
-        event: NamedEvent<'_, impl PlanLookup>,
-        buffer: Box<EncodeBuffer>,
-        fast_path: impl Fn(&WriterState) -> Option<FastPath>,
-    ) -> Result<SequenceNumber> {
-        let inner = &self.inner;
-        let state = inner.writable()?;
-        let attempt = Attempt {
-            brings: &|recorded, names| recorded.is_event(event.name, buffer.payload(), names),
-            refused: &mut |state| {
-                let (plan, declare) = (event.plan)(inner, state)?;
-                let value = &event.event.value;
-                inner.run_reducers(state, inner.now_us(), declare.is_some(), &plan, value).map(drop)
-            },
-        };
-        let state = self.attempt(state, types_change(inner.types.as_ref(), event.name), attempt)?;
-        let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
         inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
     }
 
@@ -332,11 +299,9 @@ impl Session {
                     && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
             },
             refused: &mut |state| inner.changeable(state, slice, operation).map(drop),
+            left_out: None,
         };
-        let mut state = match self.replays() {
-            true => self.attempt(inner.writable()?, scope, attempt)?,
-            false => self.writable(scope)?,
-        };
+        let mut state = self.turn_to_write(inner.writable()?, || scope, Some(attempt))?;
         let time_us = inner.now_us();
         let (declare, declared) = inner.changeable(&mut state, slice, operation)?;
         let empty = Rows::default();
@@ -360,9 +325,24 @@ pub(super) struct DispatchedEvent {
     pub(super) is_held: bool,
 }
 
-impl DispatchedEvent {
-    fn from_held(value: AnyValue) -> DispatchedEvent {
-        DispatchedEvent { value, is_held: true }
+/// An event of the host. Reducers and subscribers share it; the record of a plain event needs only
+/// its encoding.
+pub(super) struct HostEvent<E> {
+    /// `None` once it is shared, or part of a slice.
+    own: Option<E>,
+    shared: Option<AnyValue>,
+}
+
+impl<E: Event> HostEvent<E> {
+    pub(super) fn new(event: E) -> HostEvent<E> {
+        HostEvent { own: Some(event), shared: None }
+    }
+
+    fn share(&mut self) -> AnyValue {
+        if let Some(event) = self.own.take() {
+            self.shared = Some(Arc::new(event));
+        }
+        self.shared.clone().unwrap_or_else(|| Arc::new(()))
     }
 }
 
@@ -493,18 +473,25 @@ impl SessionInner {
         let PlainEvent { name, value, announced } = event;
         let FastPath { event, version, .. } = fast_path;
         let body = buffer.body(&fast_path, lane);
-        let sequence = self.append(&mut state, time_us, kind, body, |live, sequence, sources| {
+        let applied = self.append(&mut state, time_us, kind, body, |live, sequence, sources| {
             let event = AppliedEvent { event, data: Payload::new(&[]), value: Some(value) };
             live.apply_event(sequence, event, sources)
-        })?;
+        });
+        let AppendedRecord { sequence, is_news } = applied?;
         buffer.put_back();
         let promised = promises_sync(self.durability, kind);
-        if self.is_news(&mut state, sequence) {
+        if is_news {
             self.notify(sequence, time_us, kind, promised, || {
                 Some(PendingEvent { name: name(), version, value: announced })
             });
         }
         self.finish_write(state, sequence, promised)
+    }
+
+    /// Fails if the reducers of an event refuse it now.
+    fn try_reducers(&self, state: &mut WriterState, plan: impl PlanLookup, value: &AnyValue) -> Result<()> {
+        let (plan, declare) = plan(self, state)?;
+        self.run_reducers(state, self.now_us(), declare.is_some(), &plan, value).map(drop)
     }
 
     /// Runs the reducers of an event. With `is_declared`, the record of its declaration precedes

@@ -19,7 +19,7 @@ use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
-use super::dispatch::{DispatchedEvent, types_change};
+use super::dispatch::{DispatchedEvent, HostEvent, types_change};
 use super::event_plan::EncodeBuffer;
 use super::positions::{RollbackReport, Snapshot, SnapshotOptions};
 use super::schedule::{Access, Turn, WriteScope};
@@ -74,11 +74,10 @@ impl Session {
     ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<E> {
         let session = self.clone();
         async move {
-            if session.replays() {
-                return offload(move || session.dispatch(event)).await;
-            }
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
-            session.when_allowed(access, RecordKind::Dispatch, event, Session::try_dispatch).await
+            session
+                .when_allowed(access, RecordKind::Dispatch, event, Session::try_dispatch, Session::dispatch)
+                .await
         }
     }
 
@@ -106,7 +105,7 @@ impl Session {
             return Ok(Err(error));
         }
         match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.dispatch_now(state, event, buffer)),
+            Ok(Some(state)) => Ok(self.dispatch_now(state, HostEvent::new(event), buffer)),
             Ok(None) => Err(event),
             Err(error) => Ok(Err(error)),
         }
@@ -124,11 +123,10 @@ impl Session {
     ) -> impl Future<Output = Result<Snapshot>> + Send + use<> {
         let session = self.clone();
         async move {
-            if session.replays() {
-                return offload(move || session.snapshot(options)).await;
-            }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, RecordKind::Snapshot, options, Session::try_snapshot).await
+            session
+                .when_allowed(access, RecordKind::Snapshot, options, Session::try_snapshot, Session::snapshot)
+                .await
         }
     }
 
@@ -193,11 +191,9 @@ impl Session {
     ) -> impl Future<Output = Result<RollbackReport>> + Send + use<P> {
         let (session, to) = (self.clone(), position.into());
         async move {
-            if session.replays() {
-                return offload(move || session.rollback_to(to)).await;
-            }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, RecordKind::Rollback, to, Session::try_roll_back).await
+            let in_turn = |session: &Session, to: SequenceNumber| session.rollback_to(to);
+            session.when_allowed(access, RecordKind::Rollback, to, Session::try_roll_back, in_turn).await
         }
     }
 
@@ -216,14 +212,19 @@ impl Session {
 
     /// Waits until the schedule allows `access`, and then attempts a write of that kind: on a
     /// thread of the pool if the write is synced, or has to read the log first. If the schedule no
-    /// longer allows the attempt, it returns its input and the loop repeats.
+    /// longer allows the attempt, it returns its input and the loop repeats. In a replay, the write
+    /// waits for its turn on a thread, by `in_turn`.
     async fn when_allowed<A: Send + 'static, T: Send + 'static>(
         self,
         access: Access,
         kind: RecordKind,
         mut asked: A,
         attempt: fn(&Session, Access, A) -> WriteAttempt<A, T>,
+        in_turn: fn(&Session, A) -> Result<T>,
     ) -> Result<T> {
+        if self.replays() {
+            return offload(move || in_turn(&self, asked)).await;
+        }
         let patience = self.patience_of_future();
         let blocks = promises_sync(self.log().durability(), kind) || kind == RecordKind::Rollback;
         loop {
@@ -309,13 +310,14 @@ impl DynamicSession<'_> {
     ) -> impl Future<Output = Result<SequenceNumber>> + Send + use<V> {
         let (session, event, value) = (self.session.clone(), SmolStr::new(event), value.into());
         async move {
-            if session.replays() {
-                return offload(move || session.dynamic().dispatch(&event, value)).await;
-            }
             let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
             let (dispatched, buffer) = session.dynamic().event_of_value(&event, value)?;
             let asked = (event, dispatched, buffer);
-            session.when_allowed(access, RecordKind::Dispatch, asked, Session::try_dispatch_named).await
+            let attempt = Session::try_dispatch_named;
+            let in_turn = |session: &Session, (name, event, buffer): NamedEvent| {
+                session.dispatch_named(&name, event, buffer)
+            };
+            session.when_allowed(access, RecordKind::Dispatch, asked, attempt, in_turn).await
         }
     }
 }

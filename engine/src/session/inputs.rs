@@ -17,7 +17,6 @@ use super::open::open_read;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
 use super::{Session, SessionInner, SessionLog, WriterState};
-use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::projection::LogSlices;
@@ -163,57 +162,6 @@ impl Session {
         let read = read.map_err(|error| self.inner.poison_on_error(error))?;
         state.log.replace_places(read.places(), read.scan.used_bytes);
         done
-    }
-
-    /// Returns the recorded value of the next observation in a replay.
-    fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let recorded = match self.next_recorded(&[RecordKind::Observed])? {
-            Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
-            None => None,
-        };
-        if let Some((sequence, data)) = recorded {
-            let value = self.read_again(sequence, name, &data);
-            self.write_observation(name, &data)?;
-            return value;
-        }
-        // It is recorded later, after records that are missing, or not at all.
-        let sequence = self.write_observation(name, &encode(name, &())?)?;
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, sequence, sequence, &mut |record| {
-            if record.kind == RecordKind::Observed {
-                found = self.observed_as(name, record.body)?;
-            }
-            Ok(())
-        })?;
-        match found {
-            Some(data) => self.read_again(sequence, name, &data),
-            None => Err(self.divergence_error()),
-        }
-    }
-
-    /// Decodes a recorded value as the type that the host requests now. If that fails, the
-    /// observation has changed.
-    fn read_again<T: DeserializeOwned>(
-        &self,
-        sequence: SequenceNumber,
-        name: &str,
-        data: &[u8],
-    ) -> Result<T> {
-        msgpack::from_slice(data).map_err(|error| {
-            let reason = format!("it cannot be read as `{}`: {error}", std::any::type_name::<T>());
-            self.observed_otherwise(sequence, name, Difference::unread("$.data", Payload::new(data), reason))
-        })
-    }
-
-    /// Returns the data of a recorded observation; `None` if the name differs.
-    fn observed_as(&self, name: &str, body: &[u8]) -> Result<Option<Vec<u8>>> {
-        let Ok(observed) = Observed::decode(body) else { return Ok(None) };
-        if observed.name != name {
-            return Ok(None);
-        }
-        let source = self.inner.log_source(&self.inner.state.lock());
-        Ok(Some(source.objects.resolve(observed.data)?.into_owned()))
     }
 
     /// Writes an observation with MessagePack data.

@@ -1,6 +1,6 @@
 //! Stores large payloads of records as objects. The record contains references to them.
 
-use foldlog_codec::body::{ObjectId, Payload};
+use foldlog_codec::body::Payload;
 
 use super::{SessionInner, WriterState};
 use crate::error::Result;
@@ -40,12 +40,6 @@ impl SessionInner {
         if !self.is_large(bytes) {
             return Ok(None);
         }
-        if let Some(recording) = &state.recording {
-            let object = ObjectId::from_content(bytes);
-            recording.produced_objects.lock().insert(object, bytes.to_vec());
-            return Ok(Some(object.reference()));
-        }
-        let put = state.log.put_object(bytes).map_err(|error| self.poison_on_error(error));
-        Ok(Some(put?.reference()))
+        Ok(Some(self.put_object(state, bytes)?.reference()))
     }
 }

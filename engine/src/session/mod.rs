@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `open` | opens a session from its directory; `recovery_report` contains [`RecoveryReport`] |
+//! | `mode` | live or replay, chosen at opening |
 //! | `write` | writes a record: resolve, append, apply, sync, notify |
 //! | `dispatch` | events, seeds, clears, resets, tags |
 //! | `views` | the four views, which contain the methods that only some hosts need |
@@ -30,8 +31,7 @@
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
 //! | `open_store` | the state that sessions of one store share |
-//! | `replay`, `recorded_log`, `replay_comparison` | runs a host again over its log |
-//! | `rejected_writes`, `replayed_calls`, `notifications` | a replay's refused writes, calls and subscribers |
+//! | `replay` | runs a host again over its log |
 //!
 //! # Invariants: the order of a write
 //!
@@ -62,7 +62,7 @@ mod inputs;
 mod lag;
 mod large_payloads;
 mod log_view;
-mod notifications;
+mod mode;
 mod open;
 pub(crate) mod open_store;
 pub(crate) mod operation_records;
@@ -70,13 +70,8 @@ pub(crate) mod operations;
 mod positions;
 mod queries;
 mod rebuilt_log;
-pub(crate) mod recorded_log;
-mod recorded_replies;
 mod recovery_report;
-mod rejected_writes;
 pub(crate) mod replay;
-mod replay_comparison;
-mod replayed_calls;
 mod replica_feed;
 pub(crate) mod rewind;
 pub(crate) mod schedule;
@@ -102,8 +97,10 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
+use self::mode::Mode;
 use self::open_store::OpenStore;
 use crate::background::Background;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::log::lock::WriterLock;
@@ -122,8 +119,8 @@ pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use queries::{SliceState, State, StoredItem};
 pub(crate) use rebuilt_log::MadeLog;
-pub use recorded_replies::RecordedReply;
 pub use recovery_report::RecoveryReport;
+pub use replay::RecordedReply;
 pub(crate) use replica_feed::{ReplicaClaim, replica_error};
 pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
@@ -224,8 +221,9 @@ pub(crate) struct SessionInner {
     captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
-    /// State of the replay that is read without its lock; `None` for a live session.
-    replayed: Option<replay::ReplayClock>,
+    /// Clock of the records.
+    clock: Arc<dyn Clock>,
+    mode: Mode,
 }
 
 /// Writer state, under one lock.
@@ -250,8 +248,6 @@ struct WriterState {
     /// Whether an earlier process, or a failed write of end records, left operations open that have
     /// not been recovered since.
     interrupted: bool,
-    /// Records over which the host runs again; `None` for a live session.
-    recording: Option<Box<recorded_log::ReplayLog>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -477,10 +473,7 @@ impl SessionInner {
     /// Reads the session's clock, or that of the recorded run. Clamps the time to the range of a
     /// record, so that reducers and subscribers see the recorded time.
     fn now_us(&self) -> i64 {
-        if let Some(replayed) = &self.replayed {
-            return replayed.now_us();
-        }
-        self.store.options.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
+        self.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
     }
 
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {

@@ -18,11 +18,12 @@ use uuid::Uuid;
 use super::child_captures;
 use super::fetch::{claim, claim_new, replica_from_claim};
 use super::image_writing::ImageStatus;
+use super::mode::Mode;
 use super::open_store::OpenStore;
 use super::rebuilt_log::{Digests, MadeLog};
-use super::recorded_log::ReplayLog;
 use super::recovery_report::RecoveryReport;
-use super::replay::ReplayClock;
+use super::replay::ReplayCursor;
+use super::replay::recorded_log::ReplayLog;
 use super::replica_feed::{Replica, ReplicaClaim};
 use super::schedule::{RunningCalls, WriteScope};
 use super::write::{PendingRecord, SyncRequest};
@@ -540,7 +541,7 @@ fn open_beside(
         ..WriterState::new(log, folded, openings)
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
-    let session = assemble(store, dir, open_as, report, gate, state, replica)?;
+    let session = assemble(store, dir, open_as, report, gate, state, Mode::Live, replica)?;
     session.inner.note_replica()?;
     session.inner.note_dropped()?;
     Ok(session)
@@ -564,8 +565,8 @@ pub(crate) fn open_recorded(
     types: SessionTypes,
     part: RecordedPart,
 ) -> Result<Session> {
-    let RecordedPart { mut live, openings, mut recording, places } = part;
-    recording.fill()?;
+    let RecordedPart { mut live, openings, recording, places } = part;
+    let mode = Mode::Replay(Box::new(ReplayCursor::new(recording)?));
     let report = RecoveryReport {
         interrupted: live.projection.operations.open().cloned().collect(),
         unsettled: live.projection.operations.unsettled().cloned().collect(),
@@ -575,14 +576,11 @@ pub(crate) fn open_recorded(
     show_state_before_open_calls(&mut live);
     let identity = openings.last().map(|(_, opened)| LogIdentity::from_opening(opened)).unwrap_or_default();
     let log = LogWriter::from_recorded(&store.log_environment(), dir, identity, places);
-    let state = WriterState {
-        interrupted: !report.interrupted.is_empty(),
-        recording: Some(Box::new(recording)),
-        ..WriterState::new(log, live, openings)
-    };
+    let state =
+        WriterState { interrupted: !report.interrupted.is_empty(), ..WriterState::new(log, live, openings) };
     let durability = Durability::Process;
     let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
-    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state, None)
+    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state, mode, None)
 }
 
 /// Shows STATE as it was before the first open call that may have changed it.
@@ -617,7 +615,16 @@ pub(crate) fn begin(
     lock_directory(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
     let note = replica.as_ref().map(|replica| (RecordKind::Replicated, replica.note().encode()));
-    let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state, replica)?;
+    let session = assemble(
+        store,
+        dir,
+        open_as,
+        report,
+        SyncGate::new(SequenceNumber::MIN),
+        state,
+        Mode::Live,
+        replica,
+    )?;
     let time_us = session.inner.now_us();
     let opened = (RecordKind::Opened, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
@@ -635,6 +642,7 @@ pub(crate) fn begin(
     Ok(session)
 }
 
+#[expect(clippy::too_many_arguments, reason = "each part is made by a different caller")]
 fn assemble(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -642,10 +650,14 @@ fn assemble(
     report: RecoveryReport,
     gate: SyncGate<Error>,
     state: WriterState,
+    mode: Mode,
     replica: Option<Replica>,
 ) -> Result<Session> {
     let id = state.opening_record().session;
-    let replays = state.recording.is_some();
+    let clock = match &mode {
+        Mode::Live => Arc::clone(&store.options.clock),
+        Mode::Replay(cursor) => cursor.clock(),
+    };
     let inner = Arc::new(SessionInner {
         id,
         dir: dir.to_owned(),
@@ -666,7 +678,8 @@ fn assemble(
         imaging: Mutex::default(),
         captured: Mutex::default(),
         process: process_mark(),
-        replayed: replays.then(ReplayClock::default),
+        clock,
+        mode,
     });
     if let Some(replica) = &inner.replica {
         replica.start(Arc::downgrade(&inner));
@@ -729,7 +742,7 @@ pub(crate) fn lock_or_read_only(
 }
 
 impl WriterState {
-    /// Creates the state of a newly opened session, without open operations and without a replay.
+    /// Creates the state of a newly opened session, without open operations.
     fn new(log: LogWriter, live: LiveState, openings: Vec<(SequenceNumber, SessionOpening)>) -> WriterState {
         WriterState {
             log,
@@ -745,7 +758,6 @@ impl WriterState {
             running_calls: RunningCalls::default(),
             body: Vec::new(),
             interrupted: false,
-            recording: None,
         }
     }
 

@@ -472,7 +472,7 @@ impl SessionCalls<'_> {
         let (source, opened, now_us) = {
             let state = self.session.inner.state.lock();
             let opened = state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence);
-            (self.session.inner.log_source(&state), opened, self.session.inner.judged_us(&state))
+            (self.session.inner.log_source(&state), opened, self.session.inner.judged_us())
         };
         let from = operation.sequence().max(opened);
         let mut found = None;

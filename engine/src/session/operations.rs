@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::declare::slice_declaration;
-use super::schedule::{Abandon, Access, AdmittedOperation, CallScope, RUNS_AGAIN, Stop, runs_here};
+use super::schedule::{Abandon, Access, AdmittedOperation, CallScope, Stop, runs_here};
 use super::wait::{Asker, Patience};
 use super::write::{PendingRecord, promises_sync};
 use super::{Session, SessionCalls, SessionInner, WriterState};
@@ -245,7 +245,7 @@ impl Guest {
 
 /// An open operation. Does not keep its session open.
 pub(crate) struct ActiveCall {
-    inner: Arc<SessionInner>,
+    pub(super) inner: Arc<SessionInner>,
     pub(crate) within: Arc<CallScope>,
     pub(crate) begin: SequenceNumber,
     /// Time of the start record, in microseconds since 1970-01-01 UTC.
@@ -354,30 +354,6 @@ impl Admission<'_> {
         // If the sync fails, the start record may exist after reopening, and is recovered then.
         inner.finish_write(state, sequence, promised).inspect_err(|_| inner.leave_open(self.ticket))?;
         Ok(begun)
-    }
-}
-
-impl Session {
-    /// Returns a call of a replay whose tool runs again. It is in no schedule, since the log
-    /// decides the order.
-    pub(crate) fn active_again(
-        &self,
-        begin: SequenceNumber,
-        operation: OperationId,
-        began_us: i64,
-    ) -> ActiveCall {
-        let within = Arc::new(CallScope {
-            ticket: RUNS_AGAIN,
-            operation,
-            run: Some(begin),
-            until: None,
-            made_again: Mutex::default(),
-            stop: Stop::default(),
-            parent: self.within.clone(),
-            session: self.inner.id,
-            guest_of: None,
-        });
-        ActiveCall { inner: Arc::clone(&self.inner), within, begin, began_us }
     }
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::rejected_writes::Attempt;
+use super::replay::Attempt;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
 use super::{Session, SessionInner, SessionLog, WriterState};
@@ -277,11 +277,9 @@ impl Session {
         let attempt = Attempt {
             brings: &|recorded, _| recorded.kind == RecordKind::Rollback,
             refused: &mut |state| inner.target(state, to, past).map(drop),
+            left_out: None,
         };
-        let state = match self.replays() {
-            true => self.attempt(inner.writable()?, WriteScope::State, attempt)?,
-            false => self.writable(WriteScope::State)?,
-        };
+        let state = self.turn_to_write(inner.writable()?, || WriteScope::State, Some(attempt))?;
         self.roll_back_now(state, to, preserve_logs, past)
     }
 

@@ -41,7 +41,6 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::recorded_log::RecordProducer;
 use super::wait::{Asker, Patience};
 use super::{Session, WriterState};
 use crate::clock;
@@ -497,10 +496,10 @@ pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
 }
 
 impl Session {
-    /// Locks the writer's state, once the schedule allows this change.
+    /// Locks the writer's state, once it is the turn of this change.
     pub(super) fn writable(&self, change: WriteScope) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.inner.writable()?;
-        self.wait_to_write(state, || change)
+        self.turn_to_write(state, || change, None)
     }
 
     /// Waits until the schedule allows this change. Returns at once if no operation runs.
@@ -510,10 +509,6 @@ impl Session {
         state: MutexGuard<'a, WriterState>,
         change: impl FnOnce() -> WriteScope,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        if self.inner.replayed.is_some() {
-            self.check_handle(&state, Access::Write(change()))?;
-            return self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), None);
-        }
         if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);
         }

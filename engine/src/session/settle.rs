@@ -6,8 +6,7 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 
-use super::rejected_writes::Attempt;
-use super::schedule::WriteScope;
+use super::replay::Attempt;
 use super::write::PendingRecord;
 use super::{Session, SessionCalls, SessionInner, WriterState};
 use crate::conversation::{settled_text, text_payload};
@@ -201,11 +200,9 @@ impl SessionCalls<'_> {
         let attempt = Attempt {
             brings: &|recorded, _| recorded.kind == RecordKind::Settle,
             refused: &mut |state| inner.settles(state, operation, settlement),
+            left_out: None,
         };
-        let state = match self.session.replays() {
-            true => self.session.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
-            false => inner.settleable()?,
-        };
+        let state = self.session.turn_to_settle(inner.settleable()?, Some(attempt))?;
         if let Err(error) = inner.settles(&state, operation, settlement) {
             drop(state);
             let is_over = matches!(error, Error::NoSuchOperation { reason: WAITS_FOR_NOBODY, .. });
@@ -293,7 +290,7 @@ impl SessionCalls<'_> {
 
     /// Records that a suspended operation has expired, unless it was settled in the meantime.
     pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
-        let state = self.session.in_turn(self.session.inner.settleable()?)?;
+        let state = self.session.turn_to_settle(self.session.inner.settleable()?, None)?;
         let standings = self.session.inner.standings(&state);
         let suspended = standings.operations.suspended_one(operation);
         if suspended.map(|suspended| standings.status_of(suspended)) != Some(SuspensionStatus::Expired) {
@@ -355,9 +352,8 @@ impl SessionInner {
     /// Returns the time at which expiry is judged: in a replay that of the last record. It is the
     /// time of the next record if that is a settlement, or if a process starts there, which may be
     /// long after the last one.
-    pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
-        let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
-        next_us.unwrap_or_else(|| self.now_us())
+    pub(super) fn judged_us(&self) -> i64 {
+        self.replay().and_then(|replay| replay.judging_us()).unwrap_or_else(|| self.now_us())
     }
 
     /// Returns the status of suspended operations for a call or recovery of this handle that would
@@ -369,9 +365,9 @@ impl SessionInner {
         one: &SuspendedOperation,
     ) -> Standings<'a> {
         let standings = self.standings(state);
-        match state.recording.as_ref() {
-            Some(recording) => {
-                let settled_us = recording.expires_us(&lane.lane_name(), one.operation);
+        match self.replay() {
+            Some(replay) => {
+                let settled_us = replay.expires_us(lane, one.operation);
                 Standings { now_us: settled_us.unwrap_or_else(|| self.now_us()), ..standings }
             }
             None => standings,
@@ -385,7 +381,7 @@ impl SessionInner {
             path: &state.live.path,
             position: state.log.next_sequence().saturating_sub(1),
             opened: state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence),
-            now_us: self.judged_us(state),
+            now_us: self.judged_us(),
         }
     }
 }

@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::lag::ReplicaLag;
+use super::mode::AppendedRecord;
 use super::schedule::inside;
 use super::subscribers::RecordNotification;
 use super::{SessionInner, WriterState};
@@ -415,11 +416,11 @@ impl SessionInner {
         promised: bool,
     ) -> Result<SequenceNumber> {
         let PendingRecord { kind, body, content, decoded_values, event } = pending;
-        let sequence =
+        let AppendedRecord { sequence, is_news } =
             self.append(state, time_us, kind, AppendBody::Alone(body), |live, sequence, sources| {
                 live.apply(sequence, content, decoded_values, sources)
             })?;
-        if self.is_news(state, sequence) {
+        if is_news {
             self.notify(sequence, time_us, kind, promised, || event);
         }
         Ok(sequence)
@@ -463,7 +464,7 @@ impl SessionInner {
         unlocked: impl FnOnce(),
     ) -> Result<SequenceNumber> {
         let image = self.image_at_rollover(&mut state);
-        let within = state.running_calls.told_within().or_else(|| state.replayed_within());
+        let within = self.told_within(&state);
         drop(state);
         unlocked();
         if promised {
@@ -508,23 +509,8 @@ impl SessionInner {
         sync_in_time(&self.store.background, self.id, due, sync_now, task)
     }
 
-    /// Reserves space for all records: a record that does not fit is refused together with its
-    /// declaration.
-    pub(super) fn reserve<'b>(
-        &self,
-        state: &mut WriterState,
-        time_us: i64,
-        bodies: impl Iterator<Item = &'b [u8]>,
-        room: ReservationKind,
-    ) -> Result<()> {
-        if state.recording.is_some() {
-            return Ok(());
-        }
-        self.prepare(state, |log, context| log.reserve(time_us, bodies, room, context))
-    }
-
     /// Makes the log prepare for a write, including the work before the first append.
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         state: &mut WriterState,
         prepare: impl FnOnce(&mut LogWriter, &AppendContext<'_>) -> Result<()>,
@@ -537,11 +523,10 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Appends a record to the log and applies it. The log grows and slices change in no other way.
-    /// If an appended record cannot be applied, the session is poisoned, since later records could
+    /// Appends a record to the log and applies it. If an appended record cannot be applied, the session is poisoned, since later records could
     /// not be trusted.
     #[inline]
-    pub(super) fn append(
+    pub(super) fn append_live(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
@@ -549,9 +534,6 @@ impl SessionInner {
         body: AppendBody<'_>,
         apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
-        if state.recording.is_some() {
-            return self.append_replayed(state, kind, body, apply);
-        }
         let WriterState { log, live, imaged, .. } = &mut **state;
         let segments = log.places.segments.len();
         let names = &live.projection.names;

@@ -52,6 +52,8 @@ enum BeginOutcome {
     Operation(Operation),
     /// The log determines the outcome of the call.
     Known(EarlierCall),
+    /// The session replays: a thread makes the call.
+    OnThread,
 }
 
 /// Outcome of starting a call and its tool.
@@ -206,9 +208,6 @@ impl ToolRunner {
         let (asked, shown) = (self.build_request(call, &ExecuteOptions::default()), shown.to_owned());
         async move {
             let runner = asked.runner.clone();
-            if runner.session.replays() {
-                return offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await;
-            }
             let info = match runner.to_close(&asked.call, cause, &shown)? {
                 ControlFlow::Continue(info) => CallInfo { at: asked.at, ..info },
                 ControlFlow::Break(report) => return Ok(*report),
@@ -218,7 +217,7 @@ impl ToolRunner {
                     end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
                 // Another call of the same origin has ended or was left open during the wait.
-                BeginOutcome::Known(_) => {
+                BeginOutcome::Known(_) | BeginOutcome::OnThread => {
                     offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
                 }
             }
@@ -245,10 +244,7 @@ impl ToolRunner {
                 Ok(tool) => info_of(&asked.call, tool.as_ref()),
                 Err(_) => CallInfo::new(&asked.call),
             };
-            let on_thread = asked.runner.session.replays();
-            if !on_thread
-                && let BeginOutcome::Operation(operation) =
-                    asked.begin(CallInfo { at: asked.at, ..info }).await?
+            if let BeginOutcome::Operation(operation) = asked.begin(CallInfo { at: asked.at, ..info }).await?
             {
                 return operation.confirmed_async().await;
             }
@@ -302,9 +298,6 @@ impl CallRequest {
 
     /// Starts the call of a tool, unless the log determines its outcome.
     async fn start(&self) -> StartOutcome {
-        if self.runner.session.replays() {
-            return StartOutcome::Over(self.execute_on_thread().await);
-        }
         let tool = match self.runner.tools.get(&self.call.tool) {
             Ok(tool) => Arc::clone(tool),
             Err(error) => return StartOutcome::Over(Err(error)),
@@ -314,7 +307,10 @@ impl CallRequest {
             Ok(BeginOutcome::Operation(operation)) => StartOutcome::Running(operation, tool),
             Ok(BeginOutcome::Known(EarlierCall::Recorded(report))) => StartOutcome::Over(Ok(*report)),
             // In the last case, another call of the same origin committed while this one waited.
-            Ok(BeginOutcome::Known(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..)))
+            Ok(
+                BeginOutcome::Known(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..))
+                | BeginOutcome::OnThread,
+            )
             | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
                 StartOutcome::Over(self.execute_on_thread().await)
             }
@@ -330,6 +326,9 @@ impl CallRequest {
     /// Starts the call that `info` describes, once the schedule and the leases allow that.
     async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
         let session = &self.runner.session;
+        if session.replays() {
+            return Ok(BeginOutcome::OnThread);
+        }
         let around = session.calls().call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();

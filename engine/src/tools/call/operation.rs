@@ -38,7 +38,7 @@ use super::context::ToolContext;
 use super::info::{CallInfo, RestoreScope};
 use super::outcome::{CallEnd, Wait};
 use super::report::ToolReport;
-use super::run::{CallEndState, RunningCall};
+use super::run::{CallEndState, CallSource, RunningCall};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
@@ -85,10 +85,11 @@ impl Drop for Operation {
             return;
         }
         let begun = &self.running_call().begun;
-        if self.context.session.replays() {
-            if !self.running_call().from_log {
-                self.running_call().state.end_on_copies();
-            }
+        let source = self.running_call().source;
+        if source == CallSource::RunAgain {
+            self.running_call().state.end_on_copies();
+        }
+        if source != CallSource::Live {
             return self.context.session.calls().let_go_replayed(begun.begin, false);
         }
         let Some(leases) = self.running_call().held.lock().as_ref().map(|held| held.leases.clone()) else {
@@ -344,7 +345,14 @@ impl Operation {
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::running_as(state, session, begun, info, CallEndState { before, leases, text }, false))
+        Ok(Operation::running_as(
+            state,
+            session,
+            begun,
+            info,
+            CallEndState { before, leases, text },
+            CallSource::Live,
+        ))
     }
 
     /// Starts a call of a replay whose end comes from the log: compares its start record with the
@@ -359,7 +367,7 @@ impl Operation {
         let text = text_payload(arguments);
         let begun = session.calls().begin_run_again(&info.to_begin(&text))?;
         let held = CallEndState { text, ..CallEndState::default() };
-        Ok(Operation::running_as(state, session, begun, info, held, true))
+        Ok(Operation::running_as(state, session, begun, info, held, CallSource::Log))
     }
 
     fn running_as(
@@ -368,7 +376,7 @@ impl Operation {
         begun: ActiveCall,
         info: CallInfo,
         held: CallEndState,
-        from_log: bool,
+        source: CallSource,
     ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
@@ -379,7 +387,7 @@ impl Operation {
             info,
             programs: Programs::default(),
             held: Mutex::new(Some(held)),
-            from_log,
+            source,
             children: OnceLock::new(),
             uncaptured: OnceLock::new(),
         });
@@ -409,7 +417,7 @@ impl Operation {
         let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
         let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         let held = CallEndState { before, leases: None, text };
-        Ok(Operation::running_as(state, session, begun, info, held, false))
+        Ok(Operation::running_as(state, session, begun, info, held, CallSource::RunAgain))
     }
 }
 
@@ -488,13 +496,13 @@ impl RunningCall {
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it has ended" });
         }
-        if self.state.session().replays() {
+        if self.source != CallSource::Live {
             let CallEndState { before, text, .. } = held.take().unwrap_or_default();
-            if self.from_log {
-                self.state.session().calls().let_go_replayed(self.begun.begin, true);
-                return replay::end(self.state.session(), &self.info, self.begun.begin);
+            if self.source == CallSource::RunAgain {
+                return self.finish_again(ending, &before, text);
             }
-            return self.finish_again(ending, &before, text);
+            self.state.session().calls().let_go_replayed(self.begun.begin, true);
+            return replay::end(self.state.session(), &self.info, self.begun.begin);
         }
         // The session refused writes of a call that should stop, so its work may be incomplete even
         // if it reports success.

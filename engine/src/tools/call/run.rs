@@ -16,6 +16,17 @@ use crate::tools::captures::CaptureSet;
 use crate::tools::execution::{Children, ExecutionState, Leases};
 use crate::tools::resources::ResourceRegistry;
 
+/// Source of a call's effects and of its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tools) enum CallSource {
+    /// Its tool, in a live session.
+    Live,
+    /// Its tool, which runs again in a replay, on copies of the resources.
+    RunAgain,
+    /// The log of a replay.
+    Log,
+}
+
 /// State of a call from its start on. It outlives the call as long as the tool keeps its context.
 pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) state: ExecutionState,
@@ -24,8 +35,7 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) programs: Programs,
     /// State for the call's end; `None` once the call is over.
     pub(in crate::tools) held: Mutex<Option<CallEndState>>,
-    /// Whether the call belongs to a replay that takes its end from the log.
-    pub(in crate::tools) from_log: bool,
+    pub(in crate::tools) source: CallSource,
     /// Child sessions that the call has opened; uninitialized until the first.
     pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
     /// Resources that are not captured; uninitialized until a call that acts only outside requests

@@ -2,20 +2,23 @@
 //! from the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldlog_codec::body::{Lane, Observed, ToolBegin, ToolEnd};
-use foldlog_codec::{RecordKind, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
-use super::SessionCalls;
-use super::operation_records::{RecordedCaptures, captures_of};
-use super::operations::{ActiveCall, OperationEnd};
+use parking_lot::{Mutex, MutexGuard};
+
 use super::recorded_log::{FromLog, RecordProducer};
-use super::replay::Waits;
-use super::schedule::Access;
-use super::write::PendingRecord;
+use super::{SessionReplay, Waits};
 use crate::error::Result;
 use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
+use crate::session::operation_records::{RecordedCaptures, captures_of};
+use crate::session::operations::{ActiveCall, OperationEnd};
+use crate::session::schedule::{Access, CallScope, RUNS_AGAIN, Stop};
+use crate::session::write::PendingRecord;
+use crate::session::{SessionCalls, WriterState};
 
 impl SessionCalls<'_> {
     /// Compares the start of a call with the recorded one, uses the recorded captures, and reads
@@ -33,18 +36,32 @@ impl SessionCalls<'_> {
     /// Compares the start of a call that runs again with the recorded one.
     pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
         let sequence = self.begin_again(begin, false)?;
-        let began_us = self.session.inner.now_us();
-        Ok(self.session.active_again(sequence, begin.again.unwrap_or(sequence.into()), began_us))
+        let inner = &self.session.inner;
+        // In no schedule, since the log decides the order.
+        let within = Arc::new(CallScope {
+            ticket: RUNS_AGAIN,
+            operation: begin.again.unwrap_or(sequence.into()),
+            run: Some(sequence),
+            until: None,
+            made_again: Mutex::default(),
+            stop: Stop::default(),
+            parent: self.session.within.clone(),
+            session: inner.id,
+            guest_of: None,
+        });
+        Ok(ActiveCall { inner: Arc::clone(inner), within, begin: sequence, began_us: inner.now_us() })
     }
 
     fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
         let inner = &self.session.inner;
         let state = inner.writable()?;
         self.session.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
-        let mut state = self.session.in_turn(state)?;
+        let replay = self.session.as_replay()?;
+        let mut state = replay.turn(state, &self.session.own_producer(), None)?;
         let next = state.log.next_sequence();
-        let recorded = state.replay_log_mut()?.head()?.filter(|(head, _)| head.kind == RecordKind::ToolBegin);
-        let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let is_begin = RecordKind::ToolBegin;
+        let recorded = replay.with_head(|head| (head.kind == is_begin).then(|| head.body.clone()))?;
+        let recorded = recorded.flatten().unwrap_or_default();
         let mut produced = begin.clone();
         if let Ok(recorded) = ToolBegin::decode(&recorded) {
             produced.resources = recorded.resources;
@@ -62,24 +79,30 @@ impl SessionCalls<'_> {
             PendingRecord::new(RecordKind::ToolBegin, &body, content),
             false,
         )?;
-        let recording = state.replay_log_mut()?;
         // It was not recorded.
         if sequence < next {
-            return Err(recording.divergence_error());
+            return Err(replay.divergence_error());
         }
         if from_log {
-            recording.from_log.insert(sequence, FromLog::Awaited);
+            replay.with(|recording| recording.from_log.insert(sequence, FromLog::Awaited));
         }
         inner.finish_write(state, sequence, false)
+    }
+
+    /// Waits for the turn of the end of the run with this start record.
+    fn turn_of_end(&self, begin: SequenceNumber) -> Result<(SessionReplay<'_>, MutexGuard<'_, WriterState>)> {
+        let replay = self.session.as_replay()?;
+        let state = self.session.inner.settleable()?;
+        Ok((replay, replay.turn(state, &RecordProducer::End(begin), None)?))
     }
 
     /// Reads the rest of a dropped call that ran again from the log. `is_awaited` states that its
     /// end will be requested.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
-        let mut state = self.session.inner.state.lock();
-        if let Ok(recording) = state.replay_log_mut() {
+        let _state = self.session.inner.state.lock();
+        if let Some(replay) = self.session.inner.replay() {
             let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
-            recording.from_log.insert(begin, from_log);
+            replay.with(|recording| recording.from_log.insert(begin, from_log));
         }
         self.session.inner.schedule.notify_all();
     }
@@ -87,21 +110,19 @@ impl SessionCalls<'_> {
     /// Waits for the turn of the end of a call that ran again, and returns the captures in the
     /// recorded end.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
-        let inner = &self.session.inner;
-        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
-        let objects = state.log.objects.clone();
-        let Some((head, _)) = state.replay_log_mut()?.head()? else { return Ok(RecordedCaptures::new()) };
-        match ToolEnd::decode(&head.body) {
-            Ok(end) => captures_of(end.resources, &objects),
+        let (replay, state) = self.turn_of_end(begin)?;
+        let recorded = replay.with_head(|head| head.body.clone())?.unwrap_or_default();
+        match ToolEnd::decode(&recorded) {
+            Ok(end) => captures_of(end.resources, &state.log.objects),
             Err(_) => Ok(RecordedCaptures::new()),
         }
     }
 
     /// Returns the captures of the first remaining start record that has any; empty if none has.
     pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
-        let mut state = self.session.inner.state.lock();
-        let objects = state.log.objects.clone();
-        let first = state.replay_log_mut()?.look_ahead(|record| {
+        let replay = self.session.as_replay()?;
+        let objects = self.session.inner.state.lock().log.objects.clone();
+        let look = |record: &Record<'_>| {
             if record.kind != RecordKind::ToolBegin {
                 return Ok(None);
             }
@@ -109,16 +130,16 @@ impl SessionCalls<'_> {
                 Ok(begin) if !begin.resources.is_empty() => captures_of(begin.resources, &objects).map(Some),
                 _ => Ok(None),
             }
-        });
-        Ok(first?.unwrap_or_default())
+        };
+        Ok(replay.with(|recording| recording.look_ahead(look))?.unwrap_or_default())
     }
 
     /// Returns whether the call that starts next in this handle's lane opened child sessions.
     pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
-        let mut state = self.session.in_turn(self.session.inner.writable()?)?;
-        let recording = state.replay_log_mut()?;
-        let begin = recording.head()?.map(|(head, _)| head.sequence);
-        let opened = recording.look_ahead(|record| {
+        let replay = self.session.as_replay()?;
+        let _state = replay.turn(self.session.inner.writable()?, &self.session.own_producer(), None)?;
+        let begin = replay.with_head(|head| head.sequence)?;
+        let look = |record: &Record<'_>| {
             Ok(match record.kind {
                 RecordKind::Observed => Observed::decode(record.body)
                     .is_ok_and(|observed| observed.name == CHILD_SESSION)
@@ -128,8 +149,8 @@ impl SessionCalls<'_> {
                 }
                 _ => None,
             })
-        });
-        Ok(opened?.unwrap_or(false))
+        };
+        Ok(replay.with(|recording| recording.look_ahead(look))?.unwrap_or(false))
     }
 
     /// Compares the end of a call that ran again with the recorded one. Captures, durations and
@@ -141,12 +162,12 @@ impl SessionCalls<'_> {
         left: BTreeMap<String, Vec<String>>,
     ) -> Result<OperationEnd> {
         let inner = &self.session.inner;
-        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(end.begin), None)?;
+        let (replay, mut state) = self.turn_of_end(end.begin)?;
         for (resource, paths) in left {
-            state.note_left_otherwise(&resource, paths)?;
+            replay.note_left_otherwise(&state, &resource, paths)?;
         }
-        inner.check_not_stopped(&mut state)?;
-        let recorded = state.replay_log_mut()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        replay.check_not_stopped()?;
+        let recorded = replay.with_head(|head| head.body.clone())?.unwrap_or_default();
         let mut produced = end.clone();
         if let Ok(recorded) = ToolEnd::decode(&recorded) {
             produced.resources = recorded.resources;
@@ -170,23 +191,23 @@ impl SessionCalls<'_> {
 
     /// Returns whether this session replays and lets tools run again.
     pub(crate) fn runs_tools_again(&self) -> bool {
-        let mut state = self.session.inner.state.lock();
-        state.replay_log_mut().is_ok_and(|recording| recording.rules.run_tools)
+        let replay = self.session.inner.replay();
+        replay.is_some_and(|replay| replay.with(|recording| recording.rules.run_tools))
     }
 
     /// Waits for the end of a call in the log, and returns its sequence number.
     pub(crate) fn end_of_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
-        let inner = &self.session.inner;
-        let mut state = inner.writable()?;
-        inner.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
+        let replay = self.session.as_replay()?;
+        let mut state = self.session.inner.writable()?;
+        replay.move_on(&mut state, Waits::End, |recording| Ok(recording.ends.remove(&begin)))
     }
 
     /// Reads the end of a call that an earlier process left open from the log.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.session.inner;
-        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
+        let (replay, mut state) = self.turn_of_end(begin)?;
         let end = state.log.next_sequence();
-        inner.apply_recorded(&mut state)?;
+        replay.apply_recorded(&mut state)?;
         let left = state.left_open().next().is_some();
         state.interrupted = left;
         drop(state);

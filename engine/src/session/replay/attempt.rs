@@ -13,37 +13,42 @@
 //! Only the last two can differ from the live run, if the record of a different lane causes the
 //! refusal. A host whose threads do not read records of other lanes does not notice the difference.
 
+use std::sync::Arc;
+
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, Dispatch};
 use parking_lot::MutexGuard;
 
+use super::SessionReplay;
 use super::recorded_log::{RecordProducer, ReplayRecord};
-use super::schedule::{Access, WriteScope, runs_again_here};
-use super::{Session, WriterState};
 use crate::error::{Error, Result};
 use crate::names::DeclaredNames;
+use crate::session::schedule::{Access, WriteScope, runs_again_here};
+use crate::session::{Session, WriterState};
 
-/// A write to a replay, before its turn.
-pub(super) struct Attempt<'a> {
+/// A write whose refusal leaves no record, before its turn in a replay.
+pub(in crate::session) struct Attempt<'a> {
     /// Returns whether a recorded record may be the one that the write produces.
-    pub(super) brings: &'a dyn Fn(&ReplayRecord, &DeclaredNames) -> bool,
+    pub(in crate::session) brings: &'a dyn Fn(&ReplayRecord, &DeclaredNames) -> bool,
     /// Returns the error with which the state refuses the write, if it does.
-    pub(super) refused: &'a mut dyn FnMut(&mut WriterState) -> Result<()>,
+    pub(in crate::session) refused: &'a mut dyn FnMut(&mut WriterState) -> Result<()>,
+    /// Event with values that are not compared, and their paths.
+    pub(in crate::session) left_out: Option<(&'static str, &'static [&'static str])>,
 }
 
 impl Attempt<'_> {
     /// Fails if the write is refused now. `waited` states that the patience for its turn is over.
     pub(super) fn check(
         &mut self,
+        replay: SessionReplay<'_>,
         state: &mut WriterState,
         whose: &RecordProducer,
         waited: bool,
     ) -> Result<()> {
-        if !waited && let Some(recording) = &state.recording {
-            let names = &state.live.projection.names;
-            if recording.next_of(whose).is_some_and(|record| (self.brings)(record, names)) {
-                return Ok(());
-            }
+        let names = &state.live.projection.names;
+        let brings = |record: &ReplayRecord| (self.brings)(record, names);
+        if !waited && replay.with(|recording| recording.next_of(whose).is_some_and(brings)) {
+            return Ok(());
         }
         (self.refused)(state)
     }
@@ -52,7 +57,7 @@ impl Attempt<'_> {
 impl ReplayRecord {
     /// Returns whether this is an event of that name with that payload, or one with a payload that
     /// is stored as an object.
-    pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &DeclaredNames) -> bool {
+    pub(in crate::session) fn is_event(&self, name: &str, payload: &[u8], names: &DeclaredNames) -> bool {
         match Dispatch::decode(&self.body).map(|dispatch| dispatch.action) {
             Ok(Action::Event { event, data }) if self.kind == RecordKind::Dispatch => {
                 names.event(event).is_some_and(|event| event.name == name)
@@ -65,15 +70,24 @@ impl ReplayRecord {
 
 impl Session {
     /// Blocks until the turn of a write through this handle in a replay, or fails as the live run
-    /// may have done.
-    pub(super) fn attempt<'a>(
+    /// may have done. `change` is given if the handle has to allow the write.
+    pub(in crate::session) fn turn_again<'a>(
         &'a self,
         state: MutexGuard<'a, WriterState>,
-        change: WriteScope,
-        mut attempt: Attempt<'_>,
+        change: Option<WriteScope>,
+        mut attempt: Option<Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        self.check_handle(&state, Access::Write(change))?;
-        self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), Some(&mut attempt))
+        if let Some(change) = change {
+            self.check_handle(&state, Access::Write(change))?;
+        }
+        let Some(replay) = self.inner.replay() else { return Ok(state) };
+        // The rules contain the paths of declared events only.
+        if let Some((event, paths)) = attempt.as_ref().and_then(|attempt| attempt.left_out)
+            && !paths.is_empty()
+        {
+            replay.with(|recording| Arc::make_mut(&mut recording.rules.left_out).add(event, paths));
+        }
+        replay.turn(state, &self.own_producer(), attempt.as_mut())
     }
 
     /// Fails if this handle's call ran again and has ended, or only reads while the write changes

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
-use parking_lot::Mutex;
 
-use super::replay_comparison::RecordComparison;
+use super::comparison::RecordComparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
 use crate::fold::record_kinds::{Author, RecordRules};
@@ -64,11 +63,11 @@ impl RecordProducer {
 }
 
 /// A record that was read ahead.
-pub(super) struct ReplayRecord {
+pub(in crate::session) struct ReplayRecord {
     pub(super) sequence: SequenceNumber,
-    pub(super) kind: RecordKind,
+    pub(in crate::session) kind: RecordKind,
     pub(super) time_us: i64,
-    pub(super) body: Vec<u8>,
+    pub(in crate::session) body: Vec<u8>,
     role: Role,
 }
 
@@ -157,8 +156,6 @@ pub(crate) struct ReplayLog {
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
     /// Last record of each lane, for the [`LANES_MAX`] lanes that wrote last.
     pub(super) last: BTreeMap<LaneName, ReplayRecord>,
-    /// Last record of which subscribers were notified.
-    pub(super) told: Option<SequenceNumber>,
     /// Whether any record of this process was applied.
     pub(super) begun: bool,
     /// Producers that timed out, and have not written since.
@@ -175,7 +172,7 @@ pub(crate) struct ReplayLog {
     /// Declaration that the host made for its next record, and that is not recorded here.
     pub(super) declared: Option<Declare>,
     /// Contents of the objects that the host's next record names.
-    pub(super) produced_objects: Mutex<BTreeMap<ObjectId, Vec<u8>>>,
+    pub(super) produced_objects: BTreeMap<ObjectId, Vec<u8>>,
 }
 
 impl ReplayLog {
@@ -201,7 +198,6 @@ impl ReplayLog {
             runs: BTreeMap::new(),
             ends: BTreeMap::new(),
             last: BTreeMap::new(),
-            told: None,
             begun: false,
             gone: BTreeSet::new(),
             found: Vec::new(),
@@ -210,7 +206,7 @@ impl ReplayLog {
             returned: false,
             compared: 0,
             declared: None,
-            produced_objects: Mutex::default(),
+            produced_objects: BTreeMap::new(),
         }
     }
 
@@ -411,9 +407,9 @@ impl ReplayLog {
         }
     }
 
-    /// Returns the divergences, and the number of compared records.
-    pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
-        (self.found, self.compared)
+    /// Removes the divergences, and returns them with the number of compared records.
+    pub(super) fn take_found(&mut self) -> (Vec<Divergence>, u64) {
+        (std::mem::take(&mut self.found), self.compared)
     }
 }
 

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use foldlog_codec::body::{AnswerBody, Payload, Request};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
-use super::SessionConversation;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
+use crate::session::SessionConversation;
 
 /// Outcome of a request in the replayed run.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +51,20 @@ impl SessionConversation<'_> {
             return Ok(Some(RecordedReply::Answered(Box::new(answer))));
         }
         let Some(failure) = reading.failure(Request::decode(&body).map_err(bad)?)? else { return Ok(None) };
-        let asked_again = self.session.is_asked_again()?;
+        let asked_again = self.is_asked_again()?;
         Ok(Some(RecordedReply::Failed { failure: Box::new(failure), asked_again }))
+    }
+}
+
+impl SessionConversation<'_> {
+    /// Returns whether the record after the next one of this lane is a request.
+    fn is_asked_again(&self) -> Result<bool> {
+        let (replay, own) = (self.session.as_replay()?, self.session.own_producer());
+        let _state = replay.turn(self.session.inner.writable()?, &own, None)?;
+        replay.with(|recording| {
+            recording.fill()?;
+            Ok(recording.behind_next(&own).is_some_and(|record| record.kind == RecordKind::Request))
+        })
     }
 }
 
