@@ -8,7 +8,7 @@ use foldlog_codec::OperationId;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::captures::CompositeSnapshot;
+use super::composite::CompositeSnapshot;
 use crate::error::{Error, Result};
 
 /// Default number of checkpoints in a store.

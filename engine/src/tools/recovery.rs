@@ -31,7 +31,7 @@ use smol_str::SmolStr;
 
 use self::left_in_children::InterruptedChildren;
 use super::call::{
-    AnyTool, CallInfo, ExecuteOptions, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+    CallInfo, DynTool, ExecuteOptions, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
     recorded_groups,
 };
 use super::captures::CaptureSet;
@@ -64,6 +64,18 @@ pub struct RecoveredOperation {
     pub replaced: Vec<ReplacedContent>,
     /// Child sessions of the operation, in their state before the tool ran again.
     pub children: Vec<ChildReport>,
+}
+
+impl RecoveredOperation {
+    pub(super) fn new(
+        operation: OperationId,
+        tool: SmolStr,
+        call_id: Option<SmolStr>,
+        recovery: Recovery,
+    ) -> RecoveredOperation {
+        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
+        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
+    }
 }
 
 /// Describes the outcome of a recovery for one interrupted operation.
@@ -279,7 +291,8 @@ impl ToolRunner {
         let mut found = CaptureSet::default();
         let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
-            let before = match self.state.unended_captures(first.begin) {
+            let left = self.state.inner.unended.lock().get(&first.begin).cloned();
+            let before = match left {
                 Some(before) => before,
                 None => session
                     .calls()
@@ -316,7 +329,7 @@ impl ToolRunner {
             let told = if is_first { put_back.clone() } else { PutBack::default() };
             end_one(session, open, &found, &told)?;
         }
-        self.state.all_ended();
+        self.state.inner.unended.lock().clear();
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
@@ -344,8 +357,7 @@ impl ToolRunner {
     ) -> RecoveredOperation {
         let recovery = self.run_tool_again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
-        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
+        RecoveredOperation::new(operation, tool, call_id, recovery)
     }
 
     /// Runs the tool of an unsettled operation again if it may run again. A
@@ -358,7 +370,7 @@ impl ToolRunner {
             Ok(handler) => handler,
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
-        let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies();
+        let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies;
         let manual = idempotency.needs_settling() && !run_again;
         if manual && !asks {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
@@ -375,7 +387,7 @@ impl ToolRunner {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
         let verdict = match asks {
-            true => self.verify(unsettled, &call, handler.as_ref(), options)?,
+            true => self.verify(unsettled, &call, handler, options)?,
             false => (RecordedVerification::Unknown, None),
         };
         match verdict {
@@ -389,22 +401,18 @@ impl ToolRunner {
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
             // Like the call that it undoes, it need not wait for others of its kind.
-            let undo = if handler.outside_only() { undo.of_tool(handler.as_ref()) } else { undo };
+            let undo = if handler.outside_only { undo.declared_by(handler) } else { undo };
             let undone = InterruptedCall::read(self.state.session(), operation, begin)?;
-            match self
-                .run(undo, &call.arguments, options, &|| Ok(()), |context| handler.undo(&undone, context))
-            {
-                Ok(report) if report.success => {}
-                Ok(report) => return Ok(Recovery::NotUndone(report)),
-                Err(error) => return Err(error),
+            let report = self.run(undo, options, &|| Ok(()), |context| (handler.undo)(&undone, context))?;
+            if !report.success {
+                return Ok(Recovery::NotUndone(report));
             }
         }
         let approval = self.approval_of(operation, begin)?;
         let again = Some(operation);
-        let info =
-            CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.of_tool(handler.as_ref());
-        self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
-            .map(Recovery::RanAgain)
+        let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.declared_by(handler);
+        let run = |context: &_| (handler.call)(&call.arguments, context);
+        self.run(info, options, &|| Ok(()), run).map(Recovery::RanAgain)
     }
 
     /// Returns whether the session was rolled back to before the call of an unsettled operation
@@ -423,16 +431,15 @@ impl ToolRunner {
         &self,
         unsettled: &UnsettledOperation,
         call: &ToolCall,
-        handler: &dyn AnyTool,
+        handler: &DynTool,
         options: &ExecuteOptions,
     ) -> Result<(RecordedVerification, Option<ToolReport>)> {
         let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
         let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
         let interrupted = InterruptedCall::read(session, *operation, *begin)?;
-        let asked = self
-            .run(info, &call.arguments, options, &|| Ok(()), |context| handler.verify(&interrupted, context));
-        let asked = match asked {
+        let verify = |context: &_| (handler.verify)(&interrupted, context);
+        let asked = match self.run(info, options, &|| Ok(()), verify) {
             // The verifying call has an end, and no finding.
             Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
             asked => asked?,

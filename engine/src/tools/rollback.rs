@@ -74,7 +74,7 @@ impl ExecutionState {
             Ok(found) => found,
             Err(error) => {
                 if let Err(aside) = before.set_aside(self.resources(), all)
-                    && !self.goes_on_uncaptured()
+                    && !self.inner.without_capture
                 {
                     return Err(Error::capture_failed(&error, aside));
                 }

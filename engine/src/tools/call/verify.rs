@@ -5,7 +5,6 @@
 //! `success` states whether the work succeeded, and `value` is its result, if any. The text of the
 //! end record is that of the result.
 
-use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::msgpack::Value;
 use serde::Serialize;
 
@@ -31,18 +30,15 @@ pub(in crate::tools) enum RecordedVerification {
     Unknown,
 }
 
-impl EncodedToolResult {
+impl<T: Serialize> CallVerification<T> {
     /// Encodes the finding of the tool named `tool`.
     ///
     /// # Errors
     ///
     /// [`ToolError::Failed`] if the result awaits an answer, [`ToolError::Engine`] if it cannot be
     /// encoded.
-    pub(super) fn of_verified<T: Serialize>(
-        tool: &str,
-        verified: CallVerification<T>,
-    ) -> Result<EncodedToolResult, ToolError> {
-        let (verdict, message, result) = match verified {
+    pub(super) fn encode(self, tool: &str) -> Result<EncodedToolResult, ToolError> {
+        let (verdict, message, result) = match self {
             CallVerification::Done(ToolResult { awaits: Some(_), .. }) => {
                 return Err(ToolError::failed("what verifies a call cannot leave the result to somebody"));
             }
@@ -63,8 +59,7 @@ impl EncodedToolResult {
             recorded.set("success", Value::Bool(success));
             value.into_iter().for_each(|value| recorded.set("value", value));
         }
-        let (value, outside) = (Some(recorded.encode()), Some(ExternalEffects::None));
-        Ok(EncodedToolResult { success: true, message, value, outside, awaits: None, exit_code: None })
+        Ok(ToolResult::ok(message, recorded.encode()).without_outside_effects())
     }
 }
 
