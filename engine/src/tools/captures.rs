@@ -33,7 +33,7 @@ impl ResourceCapture {
     fn capture(
         name: Cow<'static, str>,
         resource: &dyn AnyResource,
-        options: &CaptureOptions<'_>,
+        options: &CaptureOptions,
         limits: ValueLimits,
     ) -> Result<ResourceCapture> {
         let snapshot = resource.snapshot(options)?;
@@ -105,7 +105,7 @@ impl CaptureSet {
     /// capture.
     pub(super) fn capture_all(
         resources: &ResourceRegistry,
-        options: &CaptureOptions<'_>,
+        options: &CaptureOptions,
         latest: &CaptureSet,
     ) -> Result<CaptureSet> {
         let limits = limits_of_each(resources.captured_resources().len());

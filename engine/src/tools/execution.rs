@@ -414,8 +414,7 @@ impl ExecutionState {
         at: &'static Location<'static>,
     ) -> Result<CompositeSnapshot> {
         self.check_outside()?;
-        let tag = metadata.tag.clone();
-        let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
+        let options = SnapshotOptions { tag: metadata.tag.clone(), ..SnapshotOptions::default() };
         if self.session().replays() {
             let session = self.session().snapshot(options)?;
             return Ok(CompositeSnapshot::new(
@@ -428,29 +427,23 @@ impl ExecutionState {
         let asker = Asker::new("snapshot", at);
         let admission = self.session().admit(false, patience, asker.clone())?;
         let _leases = self.lease(true, patience, &asker)?;
-        let resources = self.capture(None, || tag)?;
+        let resources = self.capture(None)?;
         self.tell_of_changes(&resources);
         let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
         Ok(CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata))
     }
 
-    /// Captures every resource, until `until` at the latest. Calls `tag` only if a resource has to
-    /// be captured again. The captures are durable when this returns, unless the session's
-    /// durability is [`Durability::Process`]; then the next sync of the log makes them durable
-    /// first.
-    pub(crate) fn capture(
-        &self,
-        until: Option<Instant>,
-        tag: impl FnOnce() -> Option<String>,
-    ) -> Result<CaptureSet> {
+    /// Captures every resource, until `until` at the latest. The captures are durable when this
+    /// returns, unless the session's durability is [`Durability::Process`]; then the next sync of
+    /// the log makes them durable first.
+    pub(crate) fn capture(&self, until: Option<Instant>) -> Result<CaptureSet> {
         let latest = self.inner.latest.lock().clone();
         if latest.are_all(self.registered_resources()) {
             return Ok(latest);
         }
         self.check_apart()?;
-        let tag = tag();
         let durable = self.session().log().durability() != Durability::Process;
-        let options = CaptureOptions { tag: tag.as_deref(), durable, until };
+        let options = CaptureOptions { durable, until };
         let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before

@@ -312,8 +312,7 @@ impl ToolRunner {
                 }
             }
             let earlier = session.calls().captures_before_rollback(first.begin, SequenceNumber::MAX)?;
-            let tag = Some("recovery".to_owned());
-            let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, tag, until };
+            let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, until };
             let plan = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
             found = plan.found.unwrap_or_default();
             put_back.append(plan.told);

@@ -198,7 +198,7 @@ impl WayBack<'_> {
                 let PreparedRestore { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
                 match state.put_back(&captures, scope == RestoreScope::All) {
                     Err(error) if looks < LOOKS_MAX && is_changed(&error) => {
-                        present = state.capture(None, || None)?;
+                        present = state.capture(None)?;
                         looks += 1;
                     }
                     put_back => break (put_back?, value),

@@ -9,7 +9,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{
     CallEnd, CallEndState, CallInfo, DynTool, EncodedToolResult, ExecuteOptions, Operation, ToolCall,
-    ToolContext, ToolError, ToolRegistry, ToolReport, capture_tag,
+    ToolContext, ToolError, ToolRegistry, ToolReport,
 };
 use super::captures::CaptureSet;
 use super::execution::{ExecutionState, Leases};
@@ -339,8 +339,7 @@ impl ToolRunner {
         if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
             catch_panic("the mark of a workspace", || leases.open())?;
         }
-        let tag = || capture_tag("pre", info.call_id.as_deref());
-        let captured = || catch_panic("the resources before the call", || state.capture(until, tag));
+        let captured = || catch_panic("the resources before the call", || state.capture(until));
         let before = if reads_only { CaptureSet::default() } else { captured()? };
         // A restore is about to replace the current contents, and reports its findings itself.
         if info.restores.is_none() && info.parent.is_none() {

@@ -29,7 +29,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
 use super::answer::{EncodedToolResult, Question, ToolError, ToolResult};
-use super::operation::{CallEndState, RunningCall, capture_tag};
+use super::operation::{CallEndState, RunningCall};
 use super::report::ToolReport;
 use super::request::RestoreScope;
 use crate::conversation::text_payload;
@@ -354,9 +354,8 @@ impl RunningCall {
         if !ending.keeps() || self.info.reads_only {
             return None;
         }
-        let tag = || capture_tag("post", self.info.call_id.as_deref());
         let until = self.begun.within.until();
-        match catch_panic("the resources after the call", || self.state.capture(until, tag)) {
+        match catch_panic("the resources after the call", || self.state.capture(until)) {
             // Parts of a capture that cannot be stopped, such as a sync, may have passed the
             // deadline.
             _ if self.begun.within.is_late() => {
@@ -406,7 +405,6 @@ impl RunningCall {
             before: &before,
             all: self.info.restores == Some(RestoreScope::All),
             earlier: RecordedCaptures::new(),
-            tag: capture_tag("rollback", self.info.call_id.as_deref()),
             until: None,
         };
         let RollbackPlan { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
@@ -512,7 +510,7 @@ impl RunningCall {
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
             let side = if phase == SnapshotPhase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
-                tag: capture_tag(side, self.info.call_id.as_deref()),
+                tag: self.info.call_id.as_deref().map(|call_id| format!("{side}:{call_id}")),
                 tool_call_id: self.info.call_id.clone(),
                 tool_name: Some(self.info.tool.clone()),
                 phase,

@@ -500,8 +500,3 @@ impl Operation {
         }
     }
 }
-
-/// Returns the tag of a capture: `side` and the provider's id of the call, if present.
-pub(in crate::tools) fn capture_tag(side: &str, call_id: Option<&str>) -> Option<String> {
-    call_id.map(|call_id| [side, ":", call_id].concat())
-}

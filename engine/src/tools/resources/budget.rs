@@ -73,7 +73,7 @@ impl Snapshotable for BudgetTracker {
     const NAME: &'static str = "budget";
     type Snapshot = BudgetSnapshot;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<BudgetSnapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<BudgetSnapshot> {
         Ok(BudgetSnapshot { spent: self.spent.lock().clone() })
     }
 

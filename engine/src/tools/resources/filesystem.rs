@@ -10,7 +10,7 @@ impl Snapshotable for InMemoryFilesystem {
     const NAME: &'static str = "filesystem";
     type Snapshot = MemorySnapshot;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<MemorySnapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<MemorySnapshot> {
         Ok(InMemoryFilesystem::snapshot(self))
     }
 

@@ -54,9 +54,7 @@ pub use rewind::{RewindRequest, Rewound};
 
 /// Contains the options of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CaptureOptions<'a> {
-    /// Name of the capture, for people.
-    pub tag: Option<&'a str>,
+pub struct CaptureOptions {
     /// Whether the capture must be durable when [`Snapshotable::snapshot`] returns, because a
     /// record that names it is about to become durable.
     pub durable: bool,
@@ -100,7 +98,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return an error if the resource cannot be captured whole, and leave it unchanged; the tool
     /// then does not run.
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot>;
+    fn snapshot(&self, options: &CaptureOptions) -> Result<Self::Snapshot>;
 
     /// Restores the resource to a capture. The engine may call this again after a failure.
     ///
@@ -395,7 +393,7 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 /// if it undoes an operation. For a capture of another type, the methods return
 /// [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
+    fn snapshot(&self, options: &CaptureOptions) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport>;
     fn set_aside(&self, snapshot: &AnySnapshot, operation: OperationId) -> Result<()>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
@@ -456,7 +454,7 @@ impl<R: Snapshotable> SyncCaptures for R {
 }
 
 impl<R: Snapshotable> AnyResource for R {
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<AnySnapshot> {
         Ok(Arc::new(Snapshotable::snapshot(self, options)?))
     }
 

@@ -132,7 +132,7 @@ impl Snapshotable for HostFilesystem {
 
     /// Captures the workspace without the tag of `options`, so that equal content has equal
     /// snapshots, and a snapshot of an unchanged workspace writes nothing.
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<FilesystemSnapshot> {
         self.keep_unsynced();
         Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
     }

@@ -394,7 +394,7 @@ impl ExecutionState {
         let present = match is_recovered {
             true => {
                 session.calls().check_target(goal.to)?;
-                self.capture(None, || None)?
+                self.capture(None)?
             }
             false => {
                 session.calls().check_target_recovered(goal.to)?;

@@ -274,7 +274,7 @@ impl Snapshotable for Fragile {
     const NAME: &'static str = "fragile desk";
     type Snapshot = BTreeMap<String, String>;
 
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<Self::Snapshot> {
         self.desk.snapshot(options)
     }
 
