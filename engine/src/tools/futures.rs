@@ -185,9 +185,6 @@ impl ToolRunner {
         let (asked, shown) = (self.build_request(call, &ExecuteOptions::default()), shown.to_owned());
         async move {
             let runner = asked.runner.clone();
-            if runner.session.replays() {
-                return offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await;
-            }
             let info = match runner.to_close(&asked.call, cause, &shown)? {
                 ControlFlow::Continue(info) => CallInfo { at: asked.at, ..info },
                 ControlFlow::Break(report) => return Ok(*report),
@@ -196,7 +193,8 @@ impl ToolRunner {
                 ControlFlow::Continue(operation) => {
                     end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
-                // Another call of the same origin has ended or was left open during the wait.
+                // The session replays, or another call of the same origin has ended or was left open
+                // during the wait.
                 ControlFlow::Break(_) => {
                     offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
                 }
@@ -221,11 +219,10 @@ impl ToolRunner {
         let asked = self.build_request(call, options);
         async move {
             let info = CallInfo { at: asked.at, ..asked.runner.describe(&asked.call) };
-            let on_thread = asked.runner.session.replays();
-            if !on_thread && let ControlFlow::Continue(operation) = asked.begin(info).await? {
+            if let ControlFlow::Continue(operation) = asked.begin(info).await? {
                 return operation.confirmed_async().await;
             }
-            // A call that the log knows is refused, or continues, like a call of a thread.
+            // A call that the log knows is refused, continues or is replayed like a call of a thread.
             let (runner, call, options) =
                 (asked.runner.clone(), asked.call.clone(), asked.remaining_options());
             offload_and_poll(move || {
@@ -277,17 +274,13 @@ impl CallRequest {
 
     /// Starts the call of a tool, unless the log determines its outcome.
     async fn start(&self) -> Result<ControlFlow<ToolReport, (Operation, Arc<DynTool>)>> {
-        if self.runner.session.replays() {
-            return Ok(ControlFlow::Break(self.execute_on_thread().await?));
-        }
         let tool = Arc::clone(self.runner.tools.get(&self.call.tool)?);
         let info = CallInfo { at: self.at, ..CallInfo::of_tool(&self.call, &tool) };
         match self.begin(info).await {
             Ok(ControlFlow::Continue(operation)) => Ok(ControlFlow::Continue((operation, tool))),
-            Ok(ControlFlow::Break(EarlierCall::Recorded(report))) => Ok(ControlFlow::Break(*report)),
+            Ok(ControlFlow::Break(Some(EarlierCall::Recorded(report)))) => Ok(ControlFlow::Break(*report)),
             // In the last case, another call of the same origin committed while this one waited.
-            Ok(ControlFlow::Break(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..)))
-            | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
+            Ok(ControlFlow::Break(_)) | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
                 Ok(ControlFlow::Break(self.execute_on_thread().await?))
             }
             Err(error) => Err(error),
@@ -299,10 +292,14 @@ impl CallRequest {
         offload_and_poll(move || runner.execute(&call, &options)).await
     }
 
-    /// Starts the call that `info` describes, once the schedule and the leases allow that, unless
-    /// the log knows the call.
-    async fn begin(&self, info: CallInfo) -> Result<ControlFlow<EarlierCall, Operation>> {
+    /// Starts the call that `info` describes, once the schedule and the leases allow that. Breaks
+    /// with an earlier call that the log knows; without one if the session replays, and a thread
+    /// has to make the call.
+    async fn begin(&self, info: CallInfo) -> Result<ControlFlow<Option<EarlierCall>, Operation>> {
         let session = &self.runner.session;
+        if session.replays() {
+            return Ok(ControlFlow::Break(None));
+        }
         let around = session.calls().call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();
@@ -368,11 +365,11 @@ impl ToolRunner {
         call: &ToolCall,
         info: CallInfo,
         waiting: &RestoreWait<'_>,
-    ) -> Result<ControlFlow<EarlierCall, Operation>> {
+    ) -> Result<ControlFlow<Option<EarlierCall>, Operation>> {
         let is_new = self.still_due(call);
         let still_due = || (waiting.is_wanted)().and_then(|()| is_new());
         if let Some(known) = self.find_earlier_call(call)? {
-            return Ok(ControlFlow::Break(known));
+            return Ok(ControlFlow::Break(Some(known)));
         }
         Ok(ControlFlow::Continue(self.start(info, &waiting.patience, &still_due)?.ending_soon()))
     }

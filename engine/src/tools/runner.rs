@@ -8,8 +8,8 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{
-    CallEnd, CallEndState, CallInfo, DynTool, EncodedToolResult, ExecuteOptions, Operation, ToolCall,
-    ToolContext, ToolError, ToolRegistry, ToolReport,
+    CallEnd, CallEndState, CallInfo, CallSource, DynTool, EncodedToolResult, ExecuteOptions, Operation,
+    ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport,
 };
 use super::captures::CaptureSet;
 use super::execution::{ExecutionState, Leases};
@@ -248,7 +248,7 @@ impl ToolRunner {
             return self.begin(call, options);
         }
         self.check_own()?;
-        self.start_replayed(self.to_begin(call)?.within(&self.session), true)
+        self.start_replayed(self.to_begin(call)?.within(&self.session), CallSource::Log)
     }
 
     /// Describes a call of a tool that runs elsewhere, before its start.
@@ -321,7 +321,7 @@ impl ToolRunner {
         let (state, session) = (&self.state, &self.session);
         let info = info.within(session);
         if session.replays() {
-            return self.start_replayed(info, false);
+            return self.start_replayed(info, CallSource::RunAgain);
         }
         let (until, reads_only, asker) = (patience.until(), info.reads_only, info.to_asker());
         let mut admission = session.admit(reads_only, patience, asker.clone())?;
@@ -347,26 +347,26 @@ impl ToolRunner {
         }
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin() };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::new(state, session, begun, info, CallEndState { before, leases }, false))
+        Ok(Operation::new(state, session, begun, info, CallEndState { before, leases }, CallSource::Live))
     }
 
     /// Starts a call of a replay: compares its start record with the recorded one. Takes no lease
     /// and no captures. Either the end of the call comes from the log, or its tool runs again, on
     /// copies of the resources.
-    fn start_replayed(&self, info: CallInfo, end_from_log: bool) -> Result<Operation> {
+    fn start_replayed(&self, info: CallInfo, source: CallSource) -> Result<Operation> {
         let (state, session) = (&self.state, &self.session);
-        if !end_from_log && !session.calls().runs_tools_again() {
+        if source == CallSource::RunAgain && !session.calls().runs_tools_again() {
             let reason = "it replays recorded records, and in this replay no tool runs";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
         let begun = session.calls().begin_run_again(&info.to_begin())?;
         let mut held = CallEndState::default();
-        if !end_from_log {
+        if source == CallSource::RunAgain {
             let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
             held.before =
                 state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         }
-        Ok(Operation::new(state, session, begun, info, held, end_from_log))
+        Ok(Operation::new(state, session, begun, info, held, source))
     }
 
     /// Runs `handler` as the call that `info` describes, from its start to its end.

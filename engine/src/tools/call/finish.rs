@@ -29,7 +29,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
 use super::answer::{EncodedToolResult, Question, ToolError, ToolResult};
-use super::operation::{CallEndState, RunningCall};
+use super::operation::{CallEndState, CallSource, RunningCall};
 use super::report::ToolReport;
 use super::request::RestoreScope;
 use crate::conversation::text_payload;
@@ -253,13 +253,13 @@ impl RunningCall {
         if held.is_none() {
             return Err(ended);
         }
-        if self.state.session().replays() {
+        if self.source != CallSource::Live {
             let CallEndState { before, .. } = held.take().unwrap_or_default();
-            if self.from_log {
-                self.state.session().calls().let_go_replayed(self.begun.begin, true);
-                return replay::end(self.state.session(), &self.info, self.begun.begin);
+            if self.source == CallSource::RunAgain {
+                return self.finish_again(ending, &before);
             }
-            return self.finish_again(ending, &before);
+            self.state.session().calls().let_go_replayed(self.begun.begin, true);
+            return replay::end(self.state.session(), &self.info, self.begun.begin);
         }
         let overrides = ending.overrides.as_ref().map(|(overrides, _)| overrides.clone());
         let mut ending = self.checked(ending);

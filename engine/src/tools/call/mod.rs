@@ -61,7 +61,7 @@ pub(super) use answer::EncodedToolResult;
 #[cfg(feature = "async")]
 pub(super) use async_tool::ToolFuture;
 pub(super) use finish::CallEnd;
-pub(super) use operation::{CallEndState, CallInfo};
+pub(super) use operation::{CallEndState, CallInfo, CallSource};
 pub(super) use programs::{ProgramGroup, recorded_groups};
 pub(super) use request::RestoreScope;
 pub(super) use verify::RecordedVerification;

@@ -197,6 +197,17 @@ impl CallInfo {
     }
 }
 
+/// Source of a call's effects and of its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tools) enum CallSource {
+    /// Its tool, in a live session.
+    Live,
+    /// Its tool, which runs again in a replay, on copies of the resources.
+    RunAgain,
+    /// The log of a replay.
+    Log,
+}
+
 /// State of a call from its start on. It outlives the call as long as the tool keeps its context.
 pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) state: ExecutionState,
@@ -205,8 +216,7 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) programs: Programs,
     /// State for the call's end; `None` once the call is over.
     pub(in crate::tools) held: Mutex<Option<CallEndState>>,
-    /// Whether the call belongs to a replay that takes its end from the log.
-    pub(in crate::tools) from_log: bool,
+    pub(in crate::tools) source: CallSource,
     /// Child sessions that the call has opened; uninitialized until the first.
     pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
     /// Resources that are not captured; uninitialized until a call that acts only outside requests
@@ -270,10 +280,11 @@ impl Drop for Operation {
             return;
         }
         let begun = &self.running_call().begun;
-        if self.context.session.replays() {
-            if !self.running_call().from_log {
-                self.running_call().state.end_on_copies();
-            }
+        let source = self.running_call().source;
+        if source == CallSource::RunAgain {
+            self.running_call().state.end_on_copies();
+        }
+        if source != CallSource::Live {
             return self.context.session.calls().let_go_replayed(begun.begin, false);
         }
         let Some(leases) = self.running_call().held.lock().as_ref().map(|held| held.leases.clone()) else {
@@ -477,7 +488,7 @@ impl Operation {
         begun: ActiveCall,
         info: CallInfo,
         held: CallEndState,
-        from_log: bool,
+        source: CallSource,
     ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
@@ -488,7 +499,7 @@ impl Operation {
             info,
             programs: Programs::default(),
             held: Mutex::new(Some(held)),
-            from_log,
+            source,
             children: OnceLock::new(),
             uncaptured: OnceLock::new(),
         });
