@@ -31,7 +31,7 @@ use smol_str::SmolStr;
 
 use self::left_in_children::InterruptedChildren;
 use super::call::{
-    CallInfo, DynTool, ExecuteOptions, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+    CallInfo, CallVerification, DynTool, ExecuteOptions, InterruptedCall, ToolCall, ToolReport, ToolResult,
     recorded_groups,
 };
 use super::captures::CaptureSet;
@@ -385,18 +385,21 @@ impl ToolRunner {
         {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        let verdict = match asks {
+        let verified = match asks {
             true => self.verify(unsettled, &call, handler, options)?,
-            false => (RecordedVerification::Unknown, None),
+            false => None,
         };
-        match verdict {
-            (RecordedVerification::Done { .. }, Some(report)) => return Ok(Recovery::Verified(report)),
-            (RecordedVerification::Unknown, _) if manual => {
+        let finding = verified.as_ref().map_or(CallVerification::Unknown, CallVerification::from_report);
+        let had_effects = match (finding, verified) {
+            (CallVerification::Done(result), Some(asked)) => {
+                return self.settle_verified(unsettled, result, asked).map(Recovery::Verified);
+            }
+            (CallVerification::Unknown, _) if manual => {
                 return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
             }
-            _ => {}
-        }
-        let had_effects = !matches!(verdict, (RecordedVerification::NotDone, _));
+            (CallVerification::NotDone, _) => false,
+            _ => true,
+        };
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
             // Like the call that it undoes, it need not wait for others of its kind.
@@ -424,50 +427,54 @@ impl ToolRunner {
         })
     }
 
-    /// Lets a tool verify an interrupted call, in a separate call that only reads. If the
-    /// interrupted call had completed its work, settles the operation and also returns its report.
+    /// Lets a tool verify an interrupted call, in a separate call that only reads. Returns the report
+    /// of that call; `None` if it has no finding.
     fn verify(
         &self,
         unsettled: &UnsettledOperation,
         call: &ToolCall,
         handler: &DynTool,
         options: &ExecuteOptions,
-    ) -> Result<(RecordedVerification, Option<ToolReport>)> {
-        let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
-        let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
+    ) -> Result<Option<ToolReport>> {
+        let UnsettledOperation { operation, begin, idempotency, .. } = *unsettled;
+        let verifies = Some(operation);
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
-        let interrupted = InterruptedCall::read(session, *operation, *begin)?;
+        let interrupted = InterruptedCall::read(self.state.session(), operation, begin)?;
         let verify = |context: &_| (handler.verify)(&interrupted, context);
-        let asked = match self.run(info, options, &|| Ok(()), verify) {
+        match self.run(info, options, &|| Ok(()), verify) {
             // The verifying call has an end, and no finding.
-            Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
-            asked => asked?,
-        };
-        let verdict = RecordedVerification::from_report(&asked);
-        let RecordedVerification::Done { success, value } = &verdict else { return Ok((verdict, None)) };
+            Err(Error::VisibilityExpansion { .. }) => Ok(None),
+            asked => asked.map(Some),
+        }
+    }
+
+    /// Settles an interrupted operation with the result that its tool found. Returns its report;
+    /// `asked` is that of the verifying call.
+    fn settle_verified(
+        &self,
+        unsettled: &UnsettledOperation,
+        result: ToolResult<Value>,
+        asked: ToolReport,
+    ) -> Result<ToolReport> {
+        let UnsettledOperation { operation, begin, .. } = *unsettled;
+        let ToolResult { success, message, value, .. } = result;
         let settlement = match success {
             true => Settlement::committed(value.clone()),
             false => Settlement::failed(),
         };
-        let settlement = settlement.showing(asked.message.clone());
-        session.calls().settle(
-            *operation,
-            &settlement,
-            VERIFIER,
-            "its tool found out that it had done its work",
-        )?;
-        let report = ToolReport {
-            operation: *operation,
-            begin: *begin,
-            success: *success,
-            outcome: if *success { Outcome::Committed } else { Outcome::Failed },
+        let reason = "its tool found out that it had done its work";
+        self.state.session().calls().settle(operation, &settlement.showing(message), VERIFIER, reason)?;
+        Ok(ToolReport {
+            operation,
+            begin,
+            success,
+            outcome: if success { Outcome::Committed } else { Outcome::Failed },
             cause: (!success).then_some(Cause::Unsuccessful),
-            value: value.clone(),
+            value,
             outside: ExternalEffects::Unknown,
             recorded: true,
             ..asked
-        };
-        Ok((verdict, Some(report)))
+        })
     }
 
     /// Returns the request of the call with the start record `begin`.

@@ -64,4 +64,3 @@ pub(super) use finish::CallEnd;
 pub(super) use operation::{CallEndState, CallInfo, CallSource};
 pub(super) use programs::{ProgramGroup, recorded_groups};
 pub(super) use request::RestoreScope;
-pub(super) use verify::RecordedVerification;

@@ -23,13 +23,6 @@ pub enum CallVerification<T> {
     Unknown,
 }
 
-/// Finding in the form of the end record.
-pub(in crate::tools) enum RecordedVerification {
-    Done { success: bool, value: Option<Value> },
-    NotDone,
-    Unknown,
-}
-
 impl<T: Serialize> CallVerification<T> {
     /// Encodes the finding of the tool named `tool`.
     ///
@@ -63,19 +56,19 @@ impl<T: Serialize> CallVerification<T> {
     }
 }
 
-impl RecordedVerification {
-    /// Returns the finding in the report of a verifying call. A failed call counts as unknown.
-    pub(in crate::tools) fn from_report(report: &ToolReport) -> RecordedVerification {
-        let Some(value) = report.value.as_ref().filter(|_| report.success) else {
-            return RecordedVerification::Unknown;
-        };
-        match value.get("verdict").and_then(Value::as_str) {
+impl CallVerification<Value> {
+    /// Reads the finding of a verifying call. A call that failed found nothing.
+    pub(in crate::tools) fn from_report(report: &ToolReport) -> CallVerification<Value> {
+        let recorded = report.value.as_ref().filter(|_| report.success);
+        let of = |name: &str| recorded.and_then(|recorded| recorded.get(name));
+        match of("verdict").and_then(Value::as_str) {
             Some("done") => {
-                let success = value.get("success") == Some(&Value::Bool(true));
-                RecordedVerification::Done { success, value: value.get("value").cloned() }
+                let (success, value) = (of("success") == Some(&Value::Bool(true)), of("value").cloned());
+                let result = ToolResult::unsuccessful(report.message.clone());
+                CallVerification::Done(ToolResult { success, value, ..result })
             }
-            Some("not_done") => RecordedVerification::NotDone,
-            _ => RecordedVerification::Unknown,
+            Some("not_done") => CallVerification::NotDone,
+            _ => CallVerification::Unknown,
         }
     }
 }
