@@ -66,11 +66,6 @@ impl ResourceRegistry {
         self.inner.by_type.get(&TypeId::of::<T>())?.resource.downcast_ref::<Arc<T>>().cloned()
     }
 
-    /// Returns the resource that was registered as a `T`, or `default` if there is none.
-    pub fn get_or<T: ?Sized + Send + Sync + 'static>(&self, default: Arc<T>) -> Arc<T> {
-        self.get().unwrap_or(default)
-    }
-
     /// Returns whether both are clones of one registry.
     pub(crate) fn is_same(&self, other: &ResourceRegistry) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
