@@ -251,7 +251,7 @@ impl Snapshotable for Ink {
     const NAME: &'static str = "ink";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> foldlog::Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> foldlog::Result<()> {
         Ok(())
     }
 

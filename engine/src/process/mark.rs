@@ -22,19 +22,19 @@ pub(crate) const VARIABLE: &str = "FOLDLOG_CALL";
 /// has another mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct ProgramMark(String);
+pub(crate) struct ProgramMark(String);
 
 impl ProgramMark {
     /// Draws a mark. `call` is the session's id and the sequence number of the start record,
     /// separated by a colon.
-    pub(super) fn draw(call: &str) -> ProgramMark {
+    pub(crate) fn draw(call: &str) -> ProgramMark {
         let drawn = Generator::from_entropy().next_u64();
         ProgramMark(format!("{call}:{drawn:016x}"))
     }
 
     /// Returns whether the mark has the form that [`draw`](ProgramMark::draw) gives it. A log can
     /// come from anywhere, and a mark of another form could match unrelated processes.
-    pub(super) fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         let parts: Vec<&str> = self.0.split(':').collect();
         let [session, start, drawn] = parts[..] else { return false };
         Uuid::try_parse(session).is_ok()
@@ -45,7 +45,7 @@ impl ProgramMark {
 
     /// Returns the value of [`VARIABLE`] for a program: the mark, after those of this process
     /// itself if it is a program of another call.
-    pub(super) fn for_environment(&self) -> OsString {
+    pub(crate) fn for_environment(&self) -> OsString {
         let Some(mut marks) = std::env::var_os(VARIABLE) else { return OsString::from(&self.0) };
         marks.push(",");
         marks.push(&self.0);
@@ -53,7 +53,7 @@ impl ProgramMark {
     }
 
     /// Returns the name of the call's control group.
-    pub(super) fn group_name(&self) -> String {
+    pub(crate) fn group_name(&self) -> String {
         format!("foldlog-{}", self.0.replace(':', "-"))
     }
 
@@ -79,7 +79,7 @@ impl ProgramMark {
 
 /// Kills the processes that have the mark or are in the control group, and waits until they have
 /// ended or `until` has passed. Returns `false` if one remains.
-pub(super) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
+pub(crate) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
     let mut quiet = 0;
     poll(|| {
         if let Some(cgroup) = cgroup {
@@ -98,11 +98,11 @@ pub(super) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Ins
 #[cfg(test)]
 impl ProgramMark {
     /// Returns a mark that ends with `drawn`.
-    pub(super) fn for_tests(drawn: u64) -> ProgramMark {
+    pub(crate) fn for_tests(drawn: u64) -> ProgramMark {
         ProgramMark(format!("{}:7:{drawn:016x}", Uuid::from_u128(1)))
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.0
     }
 }

@@ -15,8 +15,7 @@
 //! 2. A program that creates a group or session leaves the group, and is not found by it.
 
 pub(crate) mod cgroup;
-mod mark;
-pub(crate) mod programs;
+pub(crate) mod mark;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -199,14 +198,8 @@ pub(crate) fn is_any_left(group: i32) -> bool {
     if !fs::exists("/proc/self/stat").unwrap_or_default() {
         return killpg(Pid::from_raw(group), None).is_ok();
     }
-    processes().any(|process| {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The name is in parentheses and may contain any character. State, parent and group follow
-        // it.
-        let mut fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default().split_whitespace();
-        let (state, _, found) = (fields.next(), fields.next(), fields.next());
-        found.and_then(|found| found.parse().ok()) == Some(group) && !matches!(state, Some("Z" | "X"))
-    })
+    let is_member = |process: &i32| field(*process, 5).and_then(|found| found.parse().ok()) == Some(group);
+    processes().any(|process| is_member(&process) && !is_over(process))
 }
 
 /// Script of the leader. It waits until this process has ended, and then kills the control group,

@@ -144,12 +144,24 @@ impl<'a> Life<'a> {
         life
     }
 
+    fn state(&self) -> State {
+        expect_ok(self.session.dynamic().state())
+    }
+
+    fn state_at(&self, position: SequenceNumber) -> State {
+        expect_ok(self.session.dynamic().state_at(position))
+    }
+
+    fn reader(&self) -> LogReader {
+        expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()))
+    }
+
     fn position(&self) -> SequenceNumber {
         self.session.log().position().unwrap_or_default()
     }
 
     fn note(&mut self) {
-        self.shown.insert(self.position(), expect_ok(self.session.dynamic().state()));
+        self.shown.insert(self.position(), self.state());
     }
 
     fn at(&self, index: &Index) -> SequenceNumber {
@@ -178,17 +190,13 @@ impl<'a> Life<'a> {
     }
 
     fn act(&self, action: &Action) {
-        let (state, position) = (expect_ok(self.session.dynamic().state()), self.session.log().position());
+        let (state, position) = (self.state(), self.session.log().position());
         match action.act(&self.session) {
             Ok(()) => {}
             // An action with several calls may have done some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
                 if self.session.log().position() == position {
-                    assert_eq!(
-                        expect_ok(self.session.dynamic().state()),
-                        state,
-                        "{action:?} was refused but left a trace"
-                    );
+                    assert_eq!(self.state(), state, "{action:?} was refused but left a trace");
                 }
             }
             Err(error) => fail(&format!("{action:?}: {error}")),
@@ -196,10 +204,9 @@ impl<'a> Life<'a> {
     }
 
     fn roll_back(&mut self, to: SequenceNumber) {
-        let before = expect_ok(self.session.dynamic().state());
+        let before = self.state();
         let rolled = expect_ok(self.session.rollback_to(to));
-        let (now, then) =
-            (expect_ok(self.session.dynamic().state()), expect_ok(self.session.dynamic().state_at(to)));
+        let (now, then) = (self.state(), self.state_at(to));
         assert_eq!(
             slices_of_policy(&now, Policy::State),
             slices_of_policy(&then, Policy::State),
@@ -216,7 +223,7 @@ impl<'a> Life<'a> {
     }
 
     fn reopen(&mut self, killed: bool) {
-        let (id, live) = (self.session.id(), expect_ok(self.session.dynamic().state()));
+        let (id, live) = (self.session.id(), self.state());
         if killed {
             self.disk.crash(CrashKind::Process);
             self.store = store(&self.disk, &self.clock);
@@ -224,16 +231,12 @@ impl<'a> Life<'a> {
             expect_ok(self.session.clone().close());
         }
         self.session = expect_ok(self.store.open_session(id, self.types));
-        assert_eq!(
-            expect_ok(self.session.dynamic().state()),
-            live,
-            "state after the session is opened again"
-        );
+        assert_eq!(self.state(), live, "state after the session is opened again");
     }
 
     fn fork(&mut self, at: SequenceNumber) {
         self.check_reducers();
-        let shared = expect_ok(self.session.dynamic().state_at(at));
+        let shared = self.state_at(at);
         self.sessions += 1;
         let fork =
             expect_ok(self.store.fork(self.session.id(), at, self.types, seeded_options(self.sessions)));
@@ -245,12 +248,8 @@ impl<'a> Life<'a> {
 
     /// Checks every position, read from the log without the host's code.
     fn check_positions(&self) {
-        let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(
-            expect_ok(reader.state()),
-            expect_ok(self.session.dynamic().state()),
-            "state read without types"
-        );
+        let reader = self.reader();
+        assert_eq!(expect_ok(reader.state()), self.state(), "state read without types");
         for position in SequenceNumber::MIN.through(self.position()) {
             let at = expect_ok(reader.state_at(position));
             let along = expect_ok(reader.state_along(position));
@@ -269,7 +268,7 @@ impl<'a> Life<'a> {
     /// Runs the reducers again over the contents of the log. State that they keep only in memory is
     /// missing there.
     fn check_reducers(&self) {
-        let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
+        let reader = self.reader();
         let replayed = expect_ok(reader.replay_reducers(self.types, &ReplayReducers::default()));
         assert!(replayed.holds(), "the reducers produce another result when they run again: {replayed}");
     }

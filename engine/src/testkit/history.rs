@@ -97,16 +97,8 @@ pub enum HistoryStep {
     Fork(Index),
 }
 
-#[derive(Clone, Copy, Debug)]
-enum StepKind {
-    Act,
-    Snapshot,
-    RollBack,
-    RollBackToSnapshot,
-    Reopen,
-    Kill,
-    Fork,
-}
+/// Makes a step of one kind from an action and an index.
+type StepMaker = fn(Action, Index) -> HistoryStep;
 
 /// A list of steps of one session.
 #[derive(Clone, Debug)]
@@ -131,25 +123,16 @@ pub fn histories_of(
     // then leave out the simpler kind.
     let kept = prop::bool::weighted(0.999);
     let kind = prop_oneof![
-        8 => Just(StepKind::Act),
-        1 => Just(StepKind::Snapshot),
-        2 => Just(StepKind::RollBack),
-        1 => Just(StepKind::RollBackToSnapshot),
-        1 => Just(StepKind::Reopen),
-        1 => Just(StepKind::Kill),
-        1 => Just(StepKind::Fork),
+        8 => Just((|action, _| HistoryStep::Act(action)) as StepMaker),
+        1 => Just((|_, _| HistoryStep::Snapshot) as StepMaker),
+        2 => Just((|_, at| HistoryStep::RollBack(at)) as StepMaker),
+        1 => Just((|_, at| HistoryStep::RollBackToSnapshot(at)) as StepMaker),
+        1 => Just((|_, _| HistoryStep::Reopen) as StepMaker),
+        1 => Just((|_, _| HistoryStep::Kill) as StepMaker),
+        1 => Just((|_, at| HistoryStep::Fork(at)) as StepMaker),
     ];
-    let step = (kept, kind.no_shrink(), actions, any::<Index>()).prop_map(|(kept, kind, action, at)| {
-        kept.then(|| match kind {
-            StepKind::Act => HistoryStep::Act(action),
-            StepKind::Snapshot => HistoryStep::Snapshot,
-            StepKind::RollBack => HistoryStep::RollBack(at),
-            StepKind::RollBackToSnapshot => HistoryStep::RollBackToSnapshot(at),
-            StepKind::Reopen => HistoryStep::Reopen,
-            StepKind::Kill => HistoryStep::Kill,
-            StepKind::Fork => HistoryStep::Fork(at),
-        })
-    });
+    let step = (kept, kind.no_shrink(), actions, any::<Index>())
+        .prop_map(|(kept, make, action, at)| kept.then(|| make(action, at)));
     prop::collection::vec(step, steps)
         .prop_map(|steps| History { steps: steps.into_iter().flatten().collect() })
 }

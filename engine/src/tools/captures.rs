@@ -1,74 +1,39 @@
 //! Captures of all resources of a run, and their restore.
-//!
-//! A [`CaptureSet`] contains the state of each resource at one moment. [`CompositeSnapshot`] adds
-//! the position of the session at that moment, and has a JSON form from which another process can
-//! restore both.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
+use foldlog_codec::OperationId;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
-use foldlog_codec::msgpack::{self, Value, ValueLimits};
-use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{ChangeKind, FileRewound, FileUnknown, KeptFile, UnrestoredPath};
-use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
-use uuid::Uuid;
+use foldlog_codec::msgpack::{self, ValueLimits};
+use foldlog_filesystem::{ChangeKind, UnrestoredPath};
 
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
-use crate::session::Snapshot;
+use crate::session::Session;
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, RestoreReport, RewindRequest,
     Rewound, Snapshotable,
 };
 
-/// Names the moment of a composite snapshot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SnapshotPhase {
-    /// Before a tool ran.
-    PreTool,
-    /// After a tool ended.
-    PostTool,
-    /// For a host's checkpoint, such as one of tasks.
-    Checkpoint,
-    /// At the request of the host.
-    #[default]
-    Manual,
-}
-
-/// Describes the reason of a composite snapshot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotMetadata {
-    /// Name that the host chose for the snapshot; for a snapshot of a [store of
-    /// checkpoints](crate::tools::CheckpointStore), `pre:` or `post:` and the call's id.
-    pub tag: Option<String>,
-    /// Provider's id of the call that the snapshot relates to.
-    pub tool_call_id: Option<SmolStr>,
-    /// Name of that call's tool.
-    pub tool_name: Option<SmolStr>,
-    /// Moment of the snapshot.
-    pub phase: SnapshotPhase,
-}
-
 /// Capture of one resource. Clones are cheap.
 #[derive(Clone)]
-struct ResourceCapture {
-    name: Cow<'static, str>,
+pub(super) struct ResourceCapture {
+    pub(super) name: Cow<'static, str>,
     /// Capture as the resource created it; `None` if only its recorded form was read.
     snapshot: Option<AnySnapshot>,
     /// Recorded form, one MessagePack value; `None` if the capture does not outlive its process.
-    recorded: Option<Arc<[u8]>>,
+    pub(super) recorded: Option<Arc<[u8]>>,
 }
 
 impl ResourceCapture {
     fn capture(
         name: Cow<'static, str>,
         resource: &dyn AnyResource,
-        options: &CaptureOptions<'_>,
+        options: &CaptureOptions,
         limits: ValueLimits,
     ) -> Result<ResourceCapture> {
         let snapshot = resource.snapshot(options)?;
@@ -90,7 +55,7 @@ impl ResourceCapture {
 #[derive(Clone, Default)]
 pub(crate) struct CaptureSet {
     /// Captures in ascending order of the resources' names.
-    of_each: Arc<Vec<ResourceCapture>>,
+    pub(super) of_each: Arc<Vec<ResourceCapture>>,
     /// Operation that a restore of these captures undoes; `None` if it undoes no call.
     undoes: Option<OperationId>,
 }
@@ -98,6 +63,15 @@ pub(crate) struct CaptureSet {
 impl FromIterator<ResourceCapture> for CaptureSet {
     fn from_iter<T: IntoIterator<Item = ResourceCapture>>(captured: T) -> CaptureSet {
         CaptureSet { of_each: Arc::new(captured.into_iter().collect()), undoes: None }
+    }
+}
+
+impl FromIterator<(Cow<'static, str>, AnySnapshot)> for CaptureSet {
+    fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, AnySnapshot)>>(captured: T) -> CaptureSet {
+        let captured = captured.into_iter();
+        captured
+            .map(|(name, snapshot)| ResourceCapture { name, snapshot: Some(snapshot), recorded: None })
+            .collect()
     }
 }
 
@@ -131,21 +105,22 @@ impl CaptureSet {
     /// capture.
     pub(super) fn capture_all(
         resources: &ResourceRegistry,
-        options: &CaptureOptions<'_>,
+        options: &CaptureOptions,
         latest: &CaptureSet,
     ) -> Result<CaptureSet> {
         let limits = limits_of_each(resources.captured_resources().len());
         let captured = resources.captured_resources().iter().map(|(name, resource)| {
-            if let Some(unchanged) = latest.find_unchanged(name, resource.as_ref()) {
-                return Ok(unchanged.clone());
+            match latest.get(name).filter(|captured| captured.is_unchanged(resource.as_ref())) {
+                Some(unchanged) => Ok(unchanged.clone()),
+                None => ResourceCapture::capture(name.clone(), resource.as_ref(), options, limits),
             }
-            ResourceCapture::capture(name.clone(), resource.as_ref(), options, limits)
         });
         captured.collect()
     }
 
-    /// Captures the resources that are not rolled back with a failed tool.
-    pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<CaptureSet> {
+    /// Captures the resources that are not rolled back with a failed tool; `None` if there are none,
+    /// or they cannot be captured.
+    pub(super) fn of_kept(resources: &ResourceRegistry) -> Option<CaptureSet> {
         let limits = limits_of_each(resources.captured_resources().len());
         let kept = resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back());
         let captured = kept.map(|(name, resource)| {
@@ -153,7 +128,7 @@ impl CaptureSet {
                 ResourceCapture::capture(name.clone(), resource.as_ref(), &CaptureOptions::default(), limits)
             })
         });
-        captured.collect()
+        captured.collect::<Result<CaptureSet>>().ok().filter(|captures| !captures.is_empty())
     }
 
     /// Returns whether every resource reports that it has not changed since its capture.
@@ -164,11 +139,6 @@ impl CaptureSet {
             && pairs.all(|(captured, (name, resource))| {
                 captured.name == *name && captured.is_unchanged(resource.as_ref())
             })
-    }
-
-    /// Returns the capture of a resource, if the resource reports that it has not changed since.
-    fn find_unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&ResourceCapture> {
-        self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
     /// Creates a set from a record's captures, by resource name, in their recorded form.
@@ -187,6 +157,28 @@ impl CaptureSet {
 
     fn get(&self, name: &str) -> Option<&ResourceCapture> {
         self.of_each.iter().find(|captured| captured.name == name)
+    }
+
+    /// Returns the capture of a resource as the resource created it.
+    pub(super) fn snapshot_of(&self, name: &str) -> Option<&AnySnapshot> {
+        self.get(name)?.snapshot.as_ref()
+    }
+
+    pub(super) fn recorded_of(&self, name: &str) -> Option<&[u8]> {
+        self.get(name)?.recorded.as_deref()
+    }
+
+    /// Lists the resources with their captures: all of them, or only resources that are rolled back
+    /// with a failed tool.
+    fn pairs<'a>(
+        &'a self,
+        resources: &'a ResourceRegistry,
+        all: bool,
+    ) -> impl Iterator<Item = (&'a Cow<'static, str>, &'a dyn AnyResource, &'a AnySnapshot)> {
+        self.of_each.iter().filter_map(move |ResourceCapture { name, snapshot, .. }| {
+            let resource = resources.captured_resources().get(name)?;
+            Some((name, resource.as_ref(), snapshot.as_ref().filter(|_| all || resource.rolls_back())?))
+        })
     }
 
     /// Converts the captures to their form in a record.
@@ -283,10 +275,9 @@ impl CaptureSet {
     ) -> impl Iterator<Item = (String, &'a [u8])> {
         let shared = resources.captured_resources().iter().filter(|(_, resource)| resource.is_shared());
         shared.filter_map(move |(name, resource)| {
-            let found = self.get(name)?.recorded.as_deref()?;
-            let before = before.get(name).and_then(|before| before.snapshot.as_ref());
+            let found = self.recorded_of(name)?;
             // The whole restorable content counts, and not only the part that `is_same` compares.
-            let before = before.and_then(|before| resource.record(before).ok().flatten());
+            let before = before.snapshot_of(name).and_then(|before| resource.record(before).ok().flatten());
             Some((name.clone().into_owned(), Some(found).filter(|found| before.as_deref() != Some(found))?))
         })
     }
@@ -307,7 +298,7 @@ impl CaptureSet {
                 let resource = resources.captured_resources().get(&captured.name)?;
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
-                let present = present.get(&captured.name)?.snapshot.as_ref()?;
+                let present = present.snapshot_of(&captured.name)?;
                 // Content that is missing in another directory was not removed by anyone.
                 if !resource.is_of_place_of(&last, present) {
                     return None;
@@ -359,55 +350,49 @@ impl CaptureSet {
 
     /// Checks that none of the captures was collected.
     pub(super) fn check_kept(&self, resources: &ResourceRegistry) -> Result<()> {
-        for captured in self.of_each.iter() {
-            let resource = resources.captured_resources().get(&captured.name);
-            let Some((resource, snapshot)) = resource.zip(captured.snapshot.as_ref()) else { continue };
-            // Other obstacles are reported by the restore.
-            if let Err(error @ Error::Collected { .. }) =
-                catch_panic(&captured.name, || resource.check(snapshot))
-            {
-                return Err(error);
+        self.pairs(resources, true).try_for_each(|(name, resource, snapshot)| {
+            match catch_panic(name, || resource.check(snapshot)) {
+                Err(error @ Error::Collected { .. }) => Err(error),
+                // Other obstacles are reported by the restore.
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Updates the resources that are not rolled back with a tool to the captures of the session's
+    /// last call, so that amounts that another process spent remain spent. A capture that cannot be
+    /// decoded is skipped.
+    pub(super) fn carry_over(resources: &ResourceRegistry, session: &Session) {
+        let mut kept = resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back());
+        let Some(first) = kept.next() else { return };
+        let Ok(Some((left, found, true))) = session.calls().captures_of_last_call() else { return };
+        for (name, resource) in iter::once(first).chain(kept) {
+            for recorded in [&left, &found].into_iter().filter_map(|all| all.get(&**name)?.as_ref()) {
+                // A host's resource may panic; the run starts nevertheless.
+                let _ = catch_panic(name, || {
+                    resource.carry_over(&resource.recall(recorded)?);
+                    Ok(())
+                });
             }
         }
-        Ok(())
     }
 
-    /// Updates the resources that are not rolled back with a tool to these captures. A capture that
-    /// cannot be decoded is skipped.
-    pub(super) fn carry_over(resources: &ResourceRegistry, recorded: &RecordedCaptures) {
-        for (name, resource) in
-            resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back())
-        {
-            let Some(Some(recorded)) = recorded.get(&**name) else { continue };
-            // A host's resource may panic; the run starts nevertheless.
-            let _ = catch_panic(name, || {
-                resource.carry_over(&resource.recall(recorded)?);
-                Ok(())
-            });
-        }
-    }
-
-    /// Lets each resource report differences from the captures of another process: `left` by the
-    /// last call, and `found` by the recovery of that call. Captures that cannot be decoded are
-    /// skipped. So are captures of a call of a fork's parent if the resource is in the same place.
-    pub(super) fn tell_of_changes(
-        &self,
-        resources: &ResourceRegistry,
-        left: &RecordedCaptures,
-        found: &RecordedCaptures,
-        is_own: bool,
-    ) {
-        for captured in self.of_each.iter() {
-            let Some(resource) = resources.captured_resources().get(&captured.name) else { continue };
+    /// Lets each resource report differences from its state after the session's last call to the
+    /// host. These differences are new to the host if that call's process was killed, or was on
+    /// another machine. In a fork without calls, only a different place than its parent's is
+    /// reported. Captures that cannot be read are skipped.
+    pub(super) fn tell_of_changes(&self, resources: &ResourceRegistry, session: &Session) {
+        let Ok(Some((left, found, is_own))) = session.calls().captures_of_last_call() else { return };
+        for (name, resource, now) in self.pairs(resources, true) {
             let recalled = |recorded: &RecordedCaptures| {
-                let recorded = recorded.get(&*captured.name)?.as_ref()?;
-                catch_panic(&captured.name, || resource.recall(recorded)).ok()
+                let recorded = recorded.get(&**name)?.as_ref()?;
+                catch_panic(name, || resource.recall(recorded)).ok()
             };
-            let Some((left, now)) = recalled(left).zip(captured.snapshot.as_ref()) else { continue };
+            let Some(left) = recalled(&left) else { continue };
             // A host's resource may panic; the call continues nevertheless.
-            let _ = catch_panic(&captured.name, || {
+            let _ = catch_panic(name, || {
                 if is_own || !resource.is_of_place_of(&left, now) {
-                    resource.tell_of_changes(&left, recalled(found).as_ref(), now);
+                    resource.tell_of_changes(&left, recalled(&found).as_ref(), now);
                 }
                 Ok(())
             });
@@ -424,14 +409,9 @@ impl CaptureSet {
         act: impl Fn(&dyn AnyResource, &AnySnapshot) -> Result<RestoreReport>,
     ) -> Result<PutBack> {
         let (mut restored, mut failed, mut put_back) = (Vec::new(), Vec::new(), PutBack::default());
-        for captured in self.of_each.iter() {
-            let name = &captured.name;
-            let Some(resource) = resources.captured_resources().get(name) else { continue };
-            let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
-                continue;
-            };
+        for (name, resource, snapshot) in self.pairs(resources, all) {
             // A host's resource may panic; the rest are restored nevertheless.
-            match catch_panic(name, || act(resource.as_ref(), snapshot)) {
+            match catch_panic(name, || act(resource, snapshot)) {
                 Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
                     put_back.not_undone.extend(NotUndone::of_resource(name, inexact));
@@ -447,14 +427,10 @@ impl CaptureSet {
     /// rolled back with a failed tool.
     pub(super) fn differences(&self, resources: &ResourceRegistry) -> Result<BTreeMap<String, Vec<String>>> {
         let mut differing = BTreeMap::new();
-        for captured in self.of_each.iter() {
-            let Some(resource) = resources.captured_resources().get(&captured.name) else { continue };
-            let Some(snapshot) = captured.snapshot.as_ref().filter(|_| resource.rolls_back()) else {
-                continue;
-            };
-            let differ = catch_panic(&captured.name, || resource.differences(snapshot))?;
+        for (name, resource, snapshot) in self.pairs(resources, false) {
+            let differ = catch_panic(name, || resource.differences(snapshot))?;
             if !differ.is_empty() {
-                differing.insert(captured.name.clone().into_owned(), differ);
+                differing.insert(name.clone().into_owned(), differ);
             }
         }
         Ok(differing)
@@ -462,326 +438,27 @@ impl CaptureSet {
 
     /// Checks that these copies cannot reach the originals that they replace.
     pub(super) fn check_apart(&self, copies: &ResourceRegistry) -> Result<()> {
-        for captured in self.of_each.iter() {
-            let Some(copy) = copies.captured_resources().get(&captured.name).filter(|copy| copy.rolls_back())
-            else {
-                continue;
-            };
-            if let Some(snapshot) = &captured.snapshot {
-                catch_panic(&captured.name, || copy.check_apart(snapshot))?;
-            }
-        }
-        Ok(())
+        let mut pairs = self.pairs(copies, false);
+        pairs.try_for_each(|(name, copy, snapshot)| catch_panic(name, || copy.check_apart(snapshot)))
     }
 
     /// Returns whether both contain the same state of each resource that is rolled back with a
     /// failed tool.
-    fn is_same(&self, other: &CaptureSet, resources: &ResourceRegistry) -> bool {
-        resources.captured_resources().iter().filter(|(_, resource)| resource.rolls_back()).all(
-            |(name, resource)| {
-                let snapshot = |captures: &CaptureSet| captures.get(name)?.snapshot.clone();
-                match (snapshot(self), snapshot(other)) {
-                    (Some(one), Some(other)) => resource.is_same(&one, &other),
-                    (one, other) => one.is_none() && other.is_none(),
-                }
-            },
-        )
-    }
-}
-
-/// Effects of a rewind on a resource: the changed files, the kept files, the files with unknown
-/// changes, and the number of files left out.
-pub(super) type RewindFileReport = (Vec<FileRewound>, Vec<KeptFile>, Vec<FileUnknown>, u64);
-
-/// Treatment of changes by hand in a rewind.
-#[derive(Clone, Copy)]
-pub(super) struct RewindPolicy {
-    /// Whether the rewind overwrites them.
-    pub(super) overwrite: bool,
-    /// Whether the restore is refused if the resource has changed since its present capture.
-    pub(super) unless_changed: bool,
-}
-
-/// Rewind of one resource, by captures in their recorded form.
-pub(super) struct RecordedRewind<'a> {
-    pub(super) target: &'a [u8],
-    /// Capture after the last call.
-    pub(super) last: &'a [u8],
-    /// Whether a rewind brought the resource to the last capture in its present place.
-    pub(super) last_is_here: bool,
-    pub(super) policy: RewindPolicy,
-}
-
-/// Collects the captures that a rewind restores.
-#[derive(Default)]
-pub(super) struct RewoundCaptures {
-    captured: Vec<ResourceCapture>,
-}
-
-impl CaptureSet {
-    pub(super) fn recorded_of(&self, name: &str) -> Option<Vec<u8>> {
-        self.get(name).and_then(|captured| captured.recorded.as_deref()).map(<[u8]>::to_vec)
+    pub(super) fn is_same(&self, other: &CaptureSet, resources: &ResourceRegistry) -> bool {
+        let mut rolled_back =
+            resources.captured_resources().iter().filter(|(_, resource)| resource.rolls_back());
+        rolled_back.all(|(name, resource)| match (self.snapshot_of(name), other.snapshot_of(name)) {
+            (Some(one), Some(other)) => resource.is_same(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        })
     }
 
     /// Returns whether the recorded capture of a resource is known to be of a different place than
     /// the capture in this set.
     pub(super) fn is_elsewhere(&self, resources: &ResourceRegistry, name: &str, recorded: &[u8]) -> bool {
-        let present = self.get(name).and_then(|captured| captured.snapshot.as_ref());
-        let resource = resources.captured_resources().get(name).zip(present);
+        let resource = resources.captured_resources().get(name).zip(self.snapshot_of(name));
         resource.is_some_and(|(resource, present)| {
             resource.recall(recorded).is_ok_and(|recorded| !resource.is_of_place_of(&recorded, present))
-        })
-    }
-}
-
-impl RewoundCaptures {
-    /// Lets a resource determine the capture to restore. Returns `None` if `present` lacks the
-    /// resource.
-    pub(super) fn add(
-        &mut self,
-        name: &str,
-        resource: &dyn AnyResource,
-        present: &CaptureSet,
-        rewind: &RecordedRewind<'_>,
-    ) -> Result<Option<RewindFileReport>> {
-        let present = present.get(name).and_then(|captured| captured.snapshot.clone());
-        let Some(present) = present else { return Ok(None) };
-        let (target, last) = (resource.recall(rewind.target)?, resource.recall(rewind.last)?);
-        let request = RewindRequest {
-            target: &target,
-            last: &last,
-            last_is_here: rewind.last_is_here,
-            present: &present,
-            overwrite: rewind.policy.overwrite,
-            unless_changed: rewind.policy.unless_changed,
-            after_restore: false,
-        };
-        let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&request)?;
-        let name = Cow::Owned(name.to_owned());
-        self.captured.push(ResourceCapture { name, snapshot: Some(to), recorded: None });
-        Ok(Some((files, kept, unknown, left_out)))
-    }
-
-    /// Returns the captures to restore.
-    pub(super) fn into_captures(self) -> CaptureSet {
-        self.captured.into_iter().collect()
-    }
-}
-
-/// Contains a position of the session, and a capture of each resource at that position.
-///
-/// [`ExecutionState::snapshot`](crate::ExecutionState::snapshot) creates one, and
-/// [`ExecutionState::restore`](crate::ExecutionState::restore) restores the session and the
-/// resources to it.
-#[derive(Clone)]
-pub struct CompositeSnapshot {
-    /// Id of the snapshot: a hash of its session, position, phase and recorded captures.
-    pub id: Uuid,
-    /// Time of the snapshot, in microseconds since 1970-01-01 UTC.
-    pub created_at_us: i64,
-    /// Position of the session.
-    pub session: Snapshot,
-    /// Reason of the snapshot.
-    pub metadata: SnapshotMetadata,
-    resources: CaptureSet,
-}
-
-impl std::fmt::Debug for CompositeSnapshot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CompositeSnapshot")
-            .field("session", &self.session)
-            .field("resources", &self.resource_names())
-            .field("metadata", &self.metadata)
-            .finish_non_exhaustive()
-    }
-}
-
-/// JSON form of a composite snapshot.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    version: String,
-    snapshot_id: Uuid,
-    created_at: String,
-    session: Position,
-    /// Recorded form of each resource's capture; null if the capture does not outlive its process.
-    resources: BTreeMap<String, Option<Value>>,
-    /// Names of the resources whose captures are not included.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    left_out: Vec<String>,
-    metadata: SnapshotMetadata,
-}
-
-/// JSON form of the session's part of a composite snapshot.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Position {
-    session_id: Uuid,
-    position: SequenceNumber,
-    created_at: String,
-    tag: Option<String>,
-    policies: Vec<String>,
-}
-
-/// Version of the JSON form.
-const VERSION: &str = "1";
-
-impl CompositeSnapshot {
-    pub(super) fn new(
-        session: Snapshot,
-        created_at_us: i64,
-        resources: CaptureSet,
-        metadata: SnapshotMetadata,
-    ) -> CompositeSnapshot {
-        let id = Self::name_of(&session, &resources, metadata.phase)
-            .as_bytes()
-            .first_chunk()
-            .map_or(Uuid::nil(), |bytes| uuid::Builder::from_custom_bytes(*bytes).into_uuid());
-        CompositeSnapshot { id, created_at_us, session, metadata, resources }
-    }
-
-    /// Returns a hash of the session, the position, the phase and the recorded captures, from which
-    /// the id is derived. Runs of one seed therefore give equal ids, while other resources or
-    /// phases give different ids.
-    fn name_of(session: &Snapshot, resources: &CaptureSet, phase: SnapshotPhase) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new();
-        let mut whole = |bytes: &[u8]| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
-        };
-        whole(session.session.as_bytes());
-        whole(&session.position.to_le_bytes());
-        whole(match phase {
-            SnapshotPhase::PreTool => b"pre",
-            SnapshotPhase::PostTool => b"post",
-            SnapshotPhase::Checkpoint => b"checkpoint",
-            SnapshotPhase::Manual => b"manual",
-        });
-        for captured in resources.of_each.iter() {
-            whole(captured.name.as_bytes());
-            // A value has at least one byte, so zero bytes represent a missing value.
-            whole(captured.recorded.as_deref().unwrap_or_default());
-        }
-        hasher.finalize()
-    }
-
-    /// Returns the names of the captured resources, in ascending order.
-    pub fn resource_names(&self) -> Vec<&str> {
-        self.resources.of_each.iter().map(|captured| captured.name.as_ref()).collect()
-    }
-
-    /// Returns the captures by resource name, in the form that the resources recorded. A capture is
-    /// `None` if it was lost with its process.
-    pub fn recorded_captures(&self) -> BTreeMap<String, Option<Vec<u8>>> {
-        let recorded = |captured: &ResourceCapture| captured.recorded.as_deref().map(<[u8]>::to_vec);
-        self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
-    }
-
-    /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or
-    /// if a capture was lost with its process.
-    pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<CaptureSet> {
-        self.resources.decode_recorded(resources, false)
-    }
-
-    /// Returns whether both snapshots contain the same state of each resource in `resources` that
-    /// is rolled back with a failed tool.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::SnapshotMismatch`] if `resources` lacks a resource of either snapshot, or if a
-    /// capture was lost with its process. The resource's error, such as [`Error::Resource`], if
-    /// decoding a capture fails.
-    pub fn has_same_resources(
-        &self,
-        other: &CompositeSnapshot,
-        resources: &ResourceRegistry,
-    ) -> Result<bool> {
-        Ok(self.captures(resources)?.is_same(&other.captures(resources)?, resources))
-    }
-
-    /// Returns the names of the resources whose captures are only in memory, such as those of an
-    /// [`InMemoryFilesystem`](foldlog_filesystem::InMemoryFilesystem). The snapshot can be restored
-    /// in this process, but not from its JSON.
-    pub fn left_out(&self) -> Vec<&str> {
-        let left_out = self.resources.of_each.iter().filter(|captured| captured.recorded.is_none());
-        left_out.map(|captured| captured.name.as_ref()).collect()
-    }
-
-    /// Returns the snapshot as JSON. [`from_json`](CompositeSnapshot::from_json) reads it as a
-    /// snapshot that another process can restore, if the captures of all its resources outlive
-    /// their process.
-    ///
-    /// The JSON contains the session's id and position, whose items are in the log, and the
-    /// captures in their recorded form. It lists the captures that it [leaves
-    /// out](CompositeSnapshot::left_out).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Export`] if the recorded form of a capture has no JSON form.
-    pub fn to_json(&self) -> Result<String> {
-        let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
-        let mut resources = BTreeMap::new();
-        for captured in self.resources.of_each.iter() {
-            let value = captured.recorded.as_deref().map(Value::decode).transpose();
-            resources.insert(captured.name.clone().into_owned(), value.map_err(|error| bad(&error))?);
-        }
-        let time = foldlog_codec::record::time_text;
-        let document = Document {
-            version: VERSION.to_owned(),
-            snapshot_id: self.id,
-            created_at: time(self.created_at_us),
-            session: Position {
-                session_id: self.session.session,
-                position: self.session.position,
-                created_at: time(self.session.time_us),
-                tag: self.session.tag.clone(),
-                policies: self.session.policies.iter().map(|policy| policy.name().to_owned()).collect(),
-            },
-            resources,
-            left_out: self.left_out().into_iter().map(str::to_owned).collect(),
-            metadata: self.metadata.clone(),
-        };
-        serde_json::to_string(&document).map_err(|error| bad(&error))
-    }
-
-    /// Reads a snapshot from the JSON of [`to_json`](CompositeSnapshot::to_json).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Export`] if the text is not such JSON, is of another version, names an unknown
-    /// policy, or contains a capture that it lists as left out.
-    pub fn from_json(json: &str) -> Result<CompositeSnapshot> {
-        let bad = |reason: String| Error::Export(reason);
-        let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
-        if document.version != VERSION {
-            return Err(bad(format!("the version is {}, not {VERSION}", document.version)));
-        }
-        let contained = |name: &&String| document.resources.get(*name).is_none_or(Option::is_some);
-        if let Some(name) = document.left_out.iter().find(contained) {
-            return Err(bad(format!("`left_out` names resource `{name}`, whose capture is not null")));
-        }
-        let time = |text: &str| {
-            let time = chrono::DateTime::parse_from_rfc3339(text);
-            time.map(|time| time.timestamp_micros()).map_err(|error| bad(format!("{text}: {error}")))
-        };
-        let policy = |name: &String| {
-            crate::Policy::from_name(name).ok_or_else(|| bad(format!("unknown policy `{name}`")))
-        };
-        let Position { session_id, position, created_at, tag, policies } = &document.session;
-        let session = Snapshot {
-            session: *session_id,
-            position: *position,
-            time_us: time(created_at)?,
-            tag: tag.clone(),
-            policies: policies.iter().map(policy).collect::<Result<_>>()?,
-        };
-        let resources = document.resources.into_iter();
-        let resources = resources.map(|(name, value)| (name, value.map(|value| value.encode()))).collect();
-        Ok(CompositeSnapshot {
-            id: document.snapshot_id,
-            created_at_us: time(&document.created_at)?,
-            session,
-            metadata: document.metadata,
-            resources: CaptureSet::from_recorded(resources),
         })
     }
 }

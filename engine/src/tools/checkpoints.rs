@@ -1,14 +1,14 @@
 //! Snapshots before and after each of the latest tool calls, so that a host can roll back to a call
 //! or fork at it.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldlog_codec::OperationId;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::captures::CompositeSnapshot;
+use super::composite::CompositeSnapshot;
 use crate::error::{Error, Result};
 
 /// Default number of checkpoints in a store.
@@ -41,16 +41,9 @@ pub struct ToolCheckpoint {
 /// the same store.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
-    inner: Arc<Mutex<StoredCheckpoints>>,
+    /// Checkpoints in the order of recording.
+    checkpoints: Arc<Mutex<VecDeque<ToolCheckpoint>>>,
     max: usize,
-}
-
-#[derive(Debug, Default)]
-struct StoredCheckpoints {
-    /// Checkpoints by number, ascending in the order of recording.
-    checkpoints: BTreeMap<u64, ToolCheckpoint>,
-    /// Number of the next checkpoint.
-    next: u64,
 }
 
 impl Default for CheckpointStore {
@@ -68,31 +61,29 @@ impl CheckpointStore {
     /// Creates a store that keeps the checkpoints of the latest `max` calls, of one call if `max`
     /// is 0.
     pub fn with_max_calls(max: usize) -> CheckpointStore {
-        CheckpointStore { inner: Arc::default(), max: max.max(1) }
+        CheckpointStore { checkpoints: Arc::default(), max: max.max(1) }
     }
 
     /// Adds a checkpoint. It replaces an earlier one of the same operation; if the store is full,
     /// the oldest checkpoint is dropped.
     pub fn record(&self, checkpoint: ToolCheckpoint) {
-        let mut kept = self.inner.lock();
-        kept.checkpoints.retain(|_, other| other.operation != checkpoint.operation);
-        let at = kept.next;
-        kept.next += 1;
-        kept.checkpoints.insert(at, checkpoint);
-        while kept.checkpoints.len() > self.max {
-            kept.checkpoints.pop_first();
+        let mut kept = self.checkpoints.lock();
+        kept.retain(|other| other.operation != checkpoint.operation);
+        kept.push_back(checkpoint);
+        while kept.len() > self.max {
+            kept.pop_front();
         }
     }
 
     /// Returns all checkpoints in the order in which they were recorded.
     pub fn list(&self) -> Vec<ToolCheckpoint> {
-        self.inner.lock().checkpoints.values().cloned().collect()
+        self.checkpoints.lock().iter().cloned().collect()
     }
 
     /// Returns the checkpoint of an operation; `None` if the store has none.
     pub fn of_operation(&self, operation: impl Into<OperationId>) -> Option<ToolCheckpoint> {
         let operation = operation.into();
-        self.inner.lock().checkpoints.values().find(|kept| kept.operation == operation).cloned()
+        self.checkpoints.lock().iter().find(|kept| kept.operation == operation).cloned()
     }
 
     /// Returns the checkpoint of the call with this provider's id; `None` if the store has none.
@@ -102,9 +93,8 @@ impl CheckpointStore {
     /// [`Error::AmbiguousCall`] if several operations have this id; use
     /// [`of_operation`](CheckpointStore::of_operation) with the operation id instead.
     pub fn get(&self, call_id: &str) -> Result<Option<ToolCheckpoint>> {
-        let kept = self.inner.lock();
-        let mut named =
-            kept.checkpoints.values().filter(|kept| kept.tool_call_id.as_deref() == Some(call_id));
+        let kept = self.checkpoints.lock();
+        let mut named = kept.iter().filter(|kept| kept.tool_call_id.as_deref() == Some(call_id));
         let (first, second) = (named.next(), named.next());
         match (first, second) {
             (Some(first), Some(second)) => {
@@ -114,24 +104,5 @@ impl CheckpointStore {
             }
             (first, _) => Ok(first.cloned()),
         }
-    }
-
-    /// Returns the snapshot before a call; `None` if the store has no checkpoint for it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AmbiguousCall`] if several operations have this id.
-    pub fn get_pre(&self, call_id: &str) -> Result<Option<CompositeSnapshot>> {
-        Ok(self.get(call_id)?.map(|checkpoint| checkpoint.pre))
-    }
-
-    /// Returns the snapshot after a call; `None` if the call did not commit, or the store has no
-    /// checkpoint for it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AmbiguousCall`] if several operations have this id.
-    pub fn get_post(&self, call_id: &str) -> Result<Option<CompositeSnapshot>> {
-        Ok(self.get(call_id)?.and_then(|checkpoint| checkpoint.post))
     }
 }

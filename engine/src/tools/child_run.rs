@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::call::{ToolContext, ToolRegistry};
 use super::captures::CaptureSet;
-use super::execution::{Children, ExecutionState, ParentCall};
+use super::children::{Children, ParentCall};
+use super::execution::ExecutionState;
 use super::runner::ToolRunner;
 use crate::error::{Error, Result};
 use crate::operation::{CHILD_SESSION, ChildAnnounced, PutBack};
@@ -103,7 +104,7 @@ impl ToolContext {
             ParentCall { call: self.session.clone_uncounted(), child, children: Arc::clone(&children) };
         let state = ExecutionState::builder(session, self.resources().clone())
             .clock(Arc::clone(self.running.state.clock()))
-            .without_capture(self.running.state.goes_on_uncaptured())
+            .without_capture(self.running.state.inner.without_capture)
             .under(parent)
             .build();
         self.resume_child(&state, &children, ordinal, is_first)?;

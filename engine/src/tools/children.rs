@@ -1,15 +1,16 @@
 //! Reports the child sessions of an operation: where each one stopped, and the possible decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Idempotency, Parent};
 use foldlog_codec::{OperationId, SequenceNumber};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::conversation::Resume;
 use crate::error::{Error, Result};
-use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, UnsettledOperation};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, PutBack, UnsettledOperation};
 use crate::session::{Session, SessionCalls};
 use crate::store::Store;
 
@@ -122,6 +123,68 @@ impl AnnouncedChildren {
             ChildReport { operation, ordinal, session: child, stop }
         });
         report.collect()
+    }
+}
+
+/// Call for which a child session works, and the child's announcement.
+pub(super) struct ParentCall {
+    /// Handle of the call, which does not keep the parent session open.
+    pub(super) call: Session,
+    pub(super) child: ChildAnnounced,
+    pub(super) children: Arc<Mutex<Children>>,
+}
+
+impl ParentCall {
+    /// Announces a stint of this child in the parent's log, unless one is active. A re-run of the
+    /// call derives from these records which captures contain whose changes.
+    pub(super) fn announce_work(&self) -> Result<()> {
+        let mut children = self.children.lock();
+        let ordinal = self.child.ordinal;
+        if children.worked == Some(ordinal) {
+            return Ok(());
+        }
+        let stint = children.stints + 1;
+        let mut holds = children.holds.clone();
+        holds.insert(ordinal, stint);
+        self.call.calls().announce_child(&self.child.of_stint(&holds))?;
+        (children.stints, children.holds, children.worked) = (stint, holds, Some(ordinal));
+        Ok(())
+    }
+}
+
+/// Child sessions that a run of a call has opened.
+#[derive(Default)]
+pub(super) struct Children {
+    /// Numbers of the children that were created or opened.
+    pub(super) begun: BTreeSet<u32>,
+    /// Handles of the children that work on the call's resources, by number. They do not keep the
+    /// children open.
+    pub(super) working: BTreeMap<u32, Session>,
+    /// Number of the child that last worked on the resources in this run of the call.
+    pub(super) worked: Option<u32>,
+    /// For each child with a stint before this run: the stints that the resources contained after
+    /// its last one. `None` until it is read.
+    pub(super) before: Option<BTreeMap<u32, BTreeMap<u32, u64>>>,
+    /// Number of stints in all runs so far.
+    pub(super) stints: u64,
+    /// Last stint of each child that the resources contain.
+    pub(super) holds: BTreeMap<u32, u64>,
+    /// Outcomes of the restores for these children.
+    pub(super) put_back: PutBack,
+    /// Reason why the call cannot commit: the resources could not be restored to their state after
+    /// a child.
+    pub(super) broken: Option<String>,
+}
+
+impl Children {
+    /// Returns the reason why the call that opened these children cannot commit; `None` if it can.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let left_open = self.working.values().find_map(|child| {
+            let OpenOperation { operation, tool, .. } = child.calls().changing_operation()?;
+            let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
+            Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
+        });
+        self.broken.clone().or(left_open)
     }
 }
 

@@ -7,7 +7,7 @@
 //! run under the leases of the call that opened the child, as guests of the parent's schedule. They
 //! therefore wait for other work on these resources, and that call does not end before them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -19,17 +19,19 @@ use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
 use parking_lot::{Condvar, Mutex};
 
-use super::captures::{CaptureSet, CompositeSnapshot, SnapshotMetadata};
+use super::captures::CaptureSet;
 use super::checkpoints::CheckpointStore;
+use super::children::ParentCall;
+use super::composite::{CompositeSnapshot, SnapshotMetadata};
 use super::scratch::Scratch;
 use crate::clock::Clock;
 use crate::error::{Blocker, Error, Result};
 use crate::fold::conversation_reading;
 use crate::generator::Generator;
-use crate::operation::{ChildAnnounced, OpenOperation, PutBack};
+use crate::operation::PutBack;
 use crate::options::Durability;
 use crate::session::operations::Guest;
-use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
+use crate::session::{Asker, Patience, Session, SnapshotOptions, SyncCaptures};
 use crate::storage::whole_path;
 use crate::tools::resources::{CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
 
@@ -44,11 +46,11 @@ pub const INHERITED: [&str; 11] =
 #[derive(Clone)]
 pub struct ExecutionState {
     session: Session,
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<RunState>,
 }
 
 /// State that all clones of a run share.
-struct Inner {
+pub(super) struct RunState {
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
     checkpoints: Option<CheckpointStore>,
@@ -56,86 +58,24 @@ struct Inner {
     latest: Mutex<CaptureSet>,
     /// Captures from before calls of this run that could not be ended, by start record. The log
     /// lacks captures that do not outlive the process.
-    unended: Mutex<BTreeMap<SequenceNumber, CaptureSet>>,
+    pub(super) unended: Mutex<BTreeMap<SequenceNumber, CaptureSet>>,
     shared: Mutex<SharedLeases>,
     /// Notified when a call has taken the leases, or has failed to.
     taken: Condvar,
     /// Set once the resources were compared with their state after the session's last call.
-    compared: OnceLock<()>,
+    pub(super) compared: OnceLock<()>,
     /// Set once it is verified that no resource contains the session's own files.
     apart: OnceLock<()>,
     /// Path by which other processes find the session's directory.
     directory: OnceLock<PathBuf>,
     /// Call under whose leases the run works, if its session is a child.
-    parent: Option<ParentCall>,
+    pub(super) parent: Option<ParentCall>,
     /// Names of the environment variables that the programs of tools inherit.
-    inherited: Vec<OsString>,
+    pub(super) inherited: Vec<OsString>,
     /// Whether rollbacks continue without a capture.
-    without_capture: bool,
+    pub(super) without_capture: bool,
     /// Copies of the resources. Initialized on first use; `None` if the session does not replay.
-    scratch: OnceLock<Option<Scratch>>,
-}
-
-/// Call for which a child session works, and the child's announcement.
-pub(crate) struct ParentCall {
-    /// Handle of the call, which does not keep the parent session open.
-    pub(crate) call: Session,
-    pub(crate) child: ChildAnnounced,
-    pub(crate) children: Arc<Mutex<Children>>,
-}
-
-impl ParentCall {
-    /// Announces a stint of this child in the parent's log, unless one is active. A re-run of the
-    /// call derives from these records which captures contain whose changes.
-    fn announce_work(&self) -> Result<()> {
-        let mut children = self.children.lock();
-        let ordinal = self.child.ordinal;
-        if children.worked == Some(ordinal) {
-            return Ok(());
-        }
-        let stint = children.stints + 1;
-        let mut holds = children.holds.clone();
-        holds.insert(ordinal, stint);
-        self.call.calls().announce_child(&self.child.of_stint(&holds))?;
-        (children.stints, children.holds, children.worked) = (stint, holds, Some(ordinal));
-        Ok(())
-    }
-}
-
-/// Child sessions that a run of a call has opened.
-#[derive(Default)]
-pub(crate) struct Children {
-    /// Numbers of the children that were created or opened.
-    pub(crate) begun: BTreeSet<u32>,
-    /// Handles of the children that work on the call's resources, by number. They do not keep the
-    /// children open.
-    pub(crate) working: BTreeMap<u32, Session>,
-    /// Number of the child that last worked on the resources in this run of the call.
-    pub(crate) worked: Option<u32>,
-    /// For each child with a stint before this run: the stints that the resources contained after
-    /// its last one. `None` until it is read.
-    pub(crate) before: Option<BTreeMap<u32, BTreeMap<u32, u64>>>,
-    /// Number of stints in all runs so far.
-    pub(crate) stints: u64,
-    /// Last stint of each child that the resources contain.
-    pub(crate) holds: BTreeMap<u32, u64>,
-    /// Outcomes of the restores for these children.
-    pub(crate) put_back: PutBack,
-    /// Reason why the call cannot commit: the resources could not be restored to their state after
-    /// a child.
-    pub(crate) broken: Option<String>,
-}
-
-impl Children {
-    /// Returns the reason why the call that opened these children cannot commit; `None` if it can.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        let left_open = self.working.values().find_map(|child| {
-            let OpenOperation { operation, tool, .. } = child.calls().changing_operation()?;
-            let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
-            Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
-        });
-        self.broken.clone().or(left_open)
-    }
+    pub(super) scratch: OnceLock<Option<Scratch>>,
 }
 
 /// Leases that the running calls of a run share. They are released when the last call drops them.
@@ -183,7 +123,7 @@ struct SharedLeases {
 /// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, successful or
 /// not, and wakes the waiting calls.
 struct LeaseAttempt<'a> {
-    inner: &'a Inner,
+    inner: &'a RunState,
 }
 
 impl Drop for LeaseAttempt<'_> {
@@ -220,44 +160,45 @@ impl fmt::Debug for ExecutionState {
 
 /// Builds an [`ExecutionState`].
 #[must_use]
-#[derive(Debug)]
 pub struct ExecutionStateBuilder {
     session: Session,
-    resources: ResourceRegistry,
-    clock: Arc<dyn Clock>,
-    checkpoints: Option<CheckpointStore>,
-    inherited: Vec<OsString>,
-    without_capture: bool,
-    parent: Option<ParentCall>,
+    inner: RunState,
 }
 
-impl fmt::Debug for ParentCall {
+impl fmt::Debug for ExecutionStateBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ParentCall").field("child", &self.child).finish_non_exhaustive()
+        f.debug_struct("ExecutionStateBuilder")
+            .field("session", &self.session)
+            .field("resources", &self.inner.resources)
+            .finish_non_exhaustive()
     }
 }
 
 impl ExecutionStateBuilder {
     /// Makes the run a child session's, under the leases of a call of its parent.
-    pub(crate) fn under(self, parent: ParentCall) -> Self {
-        ExecutionStateBuilder { parent: Some(parent), ..self }
+    pub(super) fn under(mut self, parent: ParentCall) -> Self {
+        self.inner.parent = Some(parent);
+        self
     }
 
     /// Sets the clock for the tools of the run; the session's clock by default.
-    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        ExecutionStateBuilder { clock, ..self }
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.inner.clock = clock;
+        self
     }
 
     /// Sets the store for snapshots before and after each call; none by default.
-    pub fn checkpoints(self, checkpoints: CheckpointStore) -> Self {
-        ExecutionStateBuilder { checkpoints: Some(checkpoints), ..self }
+    pub fn checkpoints(mut self, checkpoints: CheckpointStore) -> Self {
+        self.inner.checkpoints = Some(checkpoints);
+        self
     }
 
     /// Sets the names of the environment variables of this process that the
     /// [programs](crate::tools::ToolCommand) of tools inherit; [`INHERITED`] by default. Variables
     /// that contain keys should not be listed.
-    pub fn inheriting(self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        ExecutionStateBuilder { inherited: names.into_iter().map(Into::into).collect(), ..self }
+    pub fn inheriting(mut self, names: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.inner.inherited = names.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Sets whether the rollback of a call, here or by a recovery, continues if the current content
@@ -265,44 +206,19 @@ impl ExecutionStateBuilder {
     /// for example on a disk that the call has filled. Content that the rollback then replaces or
     /// removes is lost; the report states that it was not captured. `false` by default: no content
     /// is touched, the call is left open, and [`Error::Uncaptured`] contains the causes.
-    pub fn without_capture(self, without_capture: bool) -> Self {
-        ExecutionStateBuilder { without_capture, ..self }
+    pub fn without_capture(mut self, without_capture: bool) -> Self {
+        self.inner.without_capture = without_capture;
+        self
     }
 
     /// Builds the run, makes earlier captures durable, and carries over spent budgets, like
     /// [`ExecutionState::new`].
     pub fn build(self) -> ExecutionState {
-        let ExecutionStateBuilder {
-            session,
-            resources,
-            clock,
-            checkpoints,
-            inherited,
-            without_capture,
-            parent,
-        } = self;
-        let (latest, unended) = (Mutex::default(), Mutex::default());
-        let (shared, taken) = (Mutex::default(), Condvar::new());
-        let (compared, apart, directory) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let inner = Inner {
-            resources,
-            clock,
-            checkpoints,
-            latest,
-            unended,
-            shared,
-            taken,
-            compared,
-            apart,
-            directory,
-            inherited,
-            without_capture,
-            parent,
-            scratch: OnceLock::new(),
-        };
-        let state = ExecutionState { session, inner: Arc::new(inner) };
+        let state = ExecutionState { session: self.session, inner: Arc::new(self.inner) };
         state.sync_earlier();
-        state.carry_over();
+        if state.inner.parent.is_none() && !state.session().replays() {
+            CaptureSet::carry_over(state.registered_resources(), state.session());
+        }
         state
     }
 }
@@ -319,38 +235,7 @@ impl ExecutionState {
     /// [budget](crate::tools::resources::BudgetTracker), are updated to the state that the
     /// session's last call recorded, wherever that call ran.
     ///
-    /// ```
-    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
-    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
-    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-    /// # struct Said(String);
-    /// # impl Event for Said {
-    /// #     const NAME: &'static str = "chat.said";
-    /// # }
-    /// # struct Chat;
-    /// # impl Slice for Chat {
-    /// #     const NAME: &'static str = "chat";
-    /// #     type Item = Said;
-    /// # }
-    /// # struct Say;
-    /// # impl Tool for Say {
-    /// #     const NAME: &'static str = "say";
-    /// #     type Parameters = Said;
-    /// #     type Output = ();
-    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-    /// #         context.session().dispatch(said.clone())?;
-    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
-    /// #     }
-    /// # }
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(directory.path())?.create(&types)?;
-    /// let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
-    /// let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`ToolRunner::execute`](crate::tools::ToolRunner::execute) has an example.
     pub fn new(session: Session, resources: ResourceRegistry) -> ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
@@ -359,16 +244,23 @@ impl ExecutionState {
     /// the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SessionClock(session.clone_uncounted()));
-        let inherited = INHERITED.map(OsString::from).to_vec();
-        ExecutionStateBuilder {
-            session,
+        let inner = RunState {
             resources,
             clock,
             checkpoints: None,
-            inherited,
-            without_capture: false,
+            latest: Mutex::default(),
+            unended: Mutex::default(),
+            shared: Mutex::default(),
+            taken: Condvar::new(),
+            compared: OnceLock::new(),
+            apart: OnceLock::new(),
+            directory: OnceLock::new(),
             parent: None,
-        }
+            inherited: INHERITED.map(OsString::from).to_vec(),
+            without_capture: false,
+            scratch: OnceLock::new(),
+        };
+        ExecutionStateBuilder { session, inner }
     }
 
     /// Makes the captures of a killed process durable, before the session's first append attests
@@ -400,10 +292,10 @@ impl ExecutionState {
         let Some(resources) = resources else {
             return ExecutionState { session, inner: Arc::clone(&self.inner) };
         };
-        let builder =
+        let mut builder =
             ExecutionState::builder(session, resources.clone()).clock(Arc::clone(&self.inner.clock));
-        let (checkpoints, inherited) = (self.inner.checkpoints.clone(), self.inner.inherited.clone());
-        ExecutionStateBuilder { checkpoints, inherited, ..builder }.build()
+        builder.inner.checkpoints.clone_from(&self.inner.checkpoints);
+        builder.inheriting(self.inner.inherited.iter()).build()
     }
 
     /// Returns this run with a session handle that belongs to no call.
@@ -438,14 +330,6 @@ impl ExecutionState {
         &self.inner.resources
     }
 
-    pub(super) fn compared_once(&self) -> &OnceLock<()> {
-        &self.inner.compared
-    }
-
-    pub(super) fn scratch_once(&self) -> &OnceLock<Option<Scratch>> {
-        &self.inner.scratch
-    }
-
     /// Returns the run's clock. Its readings are not recorded; use [`now`](ExecutionState::now) for
     /// a time on which records depend.
     pub fn clock(&self) -> &Arc<dyn Clock> {
@@ -453,10 +337,6 @@ impl ExecutionState {
     }
 
     /// Reads the run's clock and records the time. A replay returns the recorded time.
-    ///
-    /// # Errors
-    ///
-    /// See [`Session::observe`].
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let now_us = self.session.observe("run.now", || self.clock().now_us())?;
         Ok(conversation_reading::time(now_us))
@@ -464,10 +344,6 @@ impl ExecutionState {
 
     /// Calls `draw` with a generator, and returns its result. The generator's start is drawn with
     /// [`Session::draw`] and recorded, so a replay draws the same numbers.
-    ///
-    /// # Errors
-    ///
-    /// See [`Session::draw`].
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
         Ok(draw(&mut Generator::from_seed(self.session.draw()?)))
     }
@@ -484,9 +360,8 @@ impl ExecutionState {
     /// [`Durability::Every`].
     ///
     /// ```
-    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
     /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
-    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
     /// # struct Said(String);
     /// # impl Event for Said {
     /// #     const NAME: &'static str = "chat.said";
@@ -496,25 +371,13 @@ impl ExecutionState {
     /// #     const NAME: &'static str = "chat";
     /// #     type Item = Said;
     /// # }
-    /// # struct Say;
-    /// # impl Tool for Say {
-    /// #     const NAME: &'static str = "say";
-    /// #     type Parameters = Said;
-    /// #     type Output = ();
-    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-    /// #         context.session().dispatch(said.clone())?;
-    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
-    /// #     }
-    /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
     /// # let session = Store::open(directory.path())?.create(&types)?;
-    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
-    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
-    /// let state = runner.state();
+    /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// let snapshot = state.snapshot(Some("before"))?;
-    /// runner.execute(&ToolCall::new("say", r#""hello""#), &ExecuteOptions::default())?;
+    /// session.dispatch(Said("hello".to_owned()))?; // tools, with runners of `state`, may work here
     /// state.restore(&snapshot)?;
     /// assert!(session.view::<Chat>()?.is_empty());
     /// # Ok(())
@@ -537,10 +400,6 @@ impl ExecutionState {
 
     /// Captures the session and every resource like [`snapshot`](ExecutionState::snapshot), with
     /// metadata: a [`SnapshotPhase`](crate::tools::SnapshotPhase), and the related call, if any.
-    ///
-    /// # Errors
-    ///
-    /// See [`snapshot`](ExecutionState::snapshot).
     #[track_caller]
     pub fn snapshot_with(&self, metadata: SnapshotMetadata) -> Result<CompositeSnapshot> {
         let patience = self.session().patience(None, None);
@@ -555,38 +414,36 @@ impl ExecutionState {
         at: &'static Location<'static>,
     ) -> Result<CompositeSnapshot> {
         self.check_outside()?;
-        let tag = metadata.tag.clone();
-        let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
+        let options = SnapshotOptions { tag: metadata.tag.clone(), ..SnapshotOptions::default() };
         if self.session().replays() {
             let session = self.session().snapshot(options)?;
-            return Ok(self.composite(session, CaptureSet::default(), metadata));
+            return Ok(CompositeSnapshot::new(
+                session,
+                self.clock().now_us(),
+                CaptureSet::default(),
+                metadata,
+            ));
         }
         let asker = Asker::new("snapshot", at);
         let admission = self.session().admit(false, patience, asker.clone())?;
         let _leases = self.lease(true, patience, &asker)?;
-        let resources = self.capture(None, || tag)?;
+        let resources = self.capture(None)?;
         self.tell_of_changes(&resources);
         let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
-        Ok(self.composite(session, resources, metadata))
+        Ok(CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata))
     }
 
-    /// Captures every resource, until `until` at the latest. Calls `tag` only if a resource has to
-    /// be captured again. The captures are durable when this returns, unless the session's
-    /// durability is [`Durability::Process`]; then the next sync of the log makes them durable
-    /// first.
-    pub(crate) fn capture(
-        &self,
-        until: Option<Instant>,
-        tag: impl FnOnce() -> Option<String>,
-    ) -> Result<CaptureSet> {
+    /// Captures every resource, until `until` at the latest. The captures are durable when this
+    /// returns, unless the session's durability is [`Durability::Process`]; then the next sync of
+    /// the log makes them durable first.
+    pub(crate) fn capture(&self, until: Option<Instant>) -> Result<CaptureSet> {
         let latest = self.inner.latest.lock().clone();
         if latest.are_all(self.registered_resources()) {
             return Ok(latest);
         }
         self.check_apart()?;
-        let tag = tag();
         let durable = self.session().log().durability() != Durability::Process;
-        let options = CaptureOptions { tag: tag.as_deref(), durable, until };
+        let options = CaptureOptions { durable, until };
         let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before
@@ -599,11 +456,6 @@ impl ExecutionState {
         Ok(captures)
     }
 
-    /// Returns whether rollbacks continue without a capture.
-    pub(crate) fn goes_on_uncaptured(&self) -> bool {
-        self.inner.without_capture
-    }
-
     /// Lets the resources and the session remove data that can be recreated, to free space on the
     /// disk.
     pub(crate) fn free_caches(&self) {
@@ -612,24 +464,6 @@ impl ExecutionState {
             // A host's resource may panic; the recovery continues.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
-    }
-
-    /// Stores the captures from before a call of this run that is left open, for a recovery by this
-    /// run.
-    pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: CaptureSet) {
-        self.inner.unended.lock().insert(begin, before);
-    }
-
-    /// Returns the captures from before a call of this run that was left open; `None` for a call of
-    /// another process.
-    pub(crate) fn unended_captures(&self, begin: SequenceNumber) -> Option<CaptureSet> {
-        self.inner.unended.lock().get(&begin).cloned()
-    }
-
-    /// Drops the captures from before calls that were left open, once a recovery has ended all of
-    /// them.
-    pub(crate) fn all_ended(&self) {
-        self.inner.unended.lock().clear();
     }
 
     /// Restores resources to `captures`: all of them with `all`, otherwise only resources that are
@@ -657,25 +491,10 @@ impl ExecutionState {
         Ok(())
     }
 
-    /// Combines a snapshot of the session and captures of the resources.
-    pub(crate) fn composite(
-        &self,
-        session: Snapshot,
-        resources: CaptureSet,
-        metadata: SnapshotMetadata,
-    ) -> CompositeSnapshot {
-        CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
-    }
-
-    /// Returns the call under whose leases the run works, if its session is a child.
-    pub(crate) fn parent(&self) -> Option<&ParentCall> {
-        self.inner.parent.as_ref()
-    }
-
     /// If the session is a child, announces in the parent's log that a call of this run is about to
     /// change the resources. Requires the lease that excludes the other children.
     pub(crate) fn announce_work(&self) -> Result<()> {
-        match self.parent() {
+        match &self.inner.parent {
             Some(parent) if !self.registered_resources().captured_resources().is_empty() => {
                 parent.announce_work()
             }
@@ -683,25 +502,25 @@ impl ExecutionState {
         }
     }
 
-    pub(crate) fn inherited_variables(&self) -> &[OsString] {
-        &self.inner.inherited
-    }
-
-    #[cfg(feature = "async")]
-    pub(crate) fn is_childs(&self) -> bool {
-        self.parent().is_some()
-    }
-
     /// Returns whether all captures of the run are in memory, so that its calls write only records.
     #[cfg(feature = "async")]
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.parent().is_none() && self.registered_resources().is_in_memory()
+        self.inner.parent.is_none() && self.registered_resources().is_in_memory()
+    }
+
+    /// Lets the resources report changes since the session's last call, with the first captures of
+    /// this run.
+    pub(super) fn tell_of_changes(&self, now: &CaptureSet) {
+        // A child works on resources that its parent's call captured.
+        if !now.is_empty() && self.inner.parent.is_none() && self.inner.compared.set(()).is_ok() {
+            now.tell_of_changes(self.registered_resources(), self.session());
+        }
     }
 
     /// Returns the earlier one of `until` and the deadline of the call under whose leases the run
     /// works.
     pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
-        let parent = self.parent().and_then(|parent| parent.call.calls().call_scope()?.until());
+        let parent = self.inner.parent.as_ref().and_then(|parent| parent.call.calls().call_scope()?.until());
         until.into_iter().chain(parent).min()
     }
 
@@ -746,7 +565,16 @@ impl ExecutionState {
         } else {
             let directory = inner.directory.get_or_init(|| whole_path(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, directory);
-            inner.resources.lease(&holder, patience, &mut leases.of_each)?;
+            let shared = inner.resources.captured_resources().iter();
+            for (name, resource) in shared.filter(|(_, resource)| resource.is_shared()) {
+                let unnamed = || Blocker::Resource { resource: name.to_string(), holder: None };
+                let lease = resource.lease(&holder, patience.over_at()).map_err(|error| match error {
+                    Error::DeadlineExceeded { operation: None } => patience.waited_for(unnamed()),
+                    Error::WaitedTooLong { blocker, .. } => patience.waited_for(*blocker),
+                    error => error,
+                })?;
+                leases.of_each.extend(lease);
+            }
         }
         let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);

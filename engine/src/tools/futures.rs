@@ -29,15 +29,14 @@ use foldlog_codec::body::Cause;
 use serde::Serialize;
 
 use super::call::{
-    AnyTool, CallEnd, CallInfo, ExecuteOptions, Operation, ToolCall, ToolContext, ToolError, ToolFuture,
+    CallEnd, CallInfo, DynTool, ExecuteOptions, Operation, ToolCall, ToolContext, ToolError, ToolFuture,
     ToolReport, ToolResult,
 };
-use super::execute::{HAS_RESULT, info_of};
 use super::execution::ExecutionState;
-use super::parallel_calls::{Ran, TOGETHER_MAX, ends_at_once};
-use super::recorded_call::EarlierCall;
+use super::parallel_calls::TOGETHER_MAX;
 use super::recovery::RecoveredOperation;
-use super::runner::{ToolRunner, run_handler};
+use super::restore::RestoreWait;
+use super::runner::{EarlierCall, HAS_RESULT, Ran, ToolRunner};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::offload::{BoxedFuture, offload, offload_and_poll, wait_for_any};
@@ -45,23 +44,7 @@ use crate::options::Durability;
 use crate::session::Patience;
 
 /// Shortest and longest pause between two attempts to get a lease.
-pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
-
-/// Outcome of an attempt to start a call.
-enum BeginOutcome {
-    Operation(Operation),
-    /// The log determines the outcome of the call.
-    Known(EarlierCall),
-    /// The session replays: a thread makes the call.
-    OnThread,
-}
-
-/// Outcome of starting a call and its tool.
-enum StartOutcome {
-    Running(Operation, Arc<dyn AnyTool>),
-    /// The call runs no tool, or has run it.
-    Over(Result<ToolReport>),
-}
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
 /// Cancels a call when dropped. The call's thread then ends it.
 struct StopOnDrop(Option<ToolContext>);
@@ -94,14 +77,8 @@ struct CallRequest {
 impl ToolRunner {
     #[track_caller]
     fn build_request(&self, call: &ToolCall, options: &ExecuteOptions) -> CallRequest {
-        let until = options.deadline.map(clock::after);
-        CallRequest {
-            runner: self.clone(),
-            call: call.clone(),
-            options: *options,
-            until,
-            at: Location::caller(),
-        }
+        let (until, at) = (options.deadline.map(clock::after), Location::caller());
+        CallRequest { runner: self.clone(), call: call.clone(), options: *options, until, at }
     }
 
     /// Runs a tool as a transaction, like [`execute`](ToolRunner::execute), for async hosts. While
@@ -213,11 +190,12 @@ impl ToolRunner {
                 ControlFlow::Break(report) => return Ok(*report),
             };
             match asked.begin(info).await? {
-                BeginOutcome::Operation(operation) => {
+                ControlFlow::Continue(operation) => {
                     end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
-                // Another call of the same origin has ended or was left open during the wait.
-                BeginOutcome::Known(_) | BeginOutcome::OnThread => {
+                // The session replays, or another call of the same origin has ended or was left open
+                // during the wait.
+                ControlFlow::Break(_) => {
                     offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
                 }
             }
@@ -240,15 +218,11 @@ impl ToolRunner {
     ) -> impl Future<Output = Result<Operation>> + Send + use<> {
         let asked = self.build_request(call, options);
         async move {
-            let info = match asked.runner.tools.get(&asked.call.tool) {
-                Ok(tool) => info_of(&asked.call, tool.as_ref()),
-                Err(_) => CallInfo::new(&asked.call),
-            };
-            if let BeginOutcome::Operation(operation) = asked.begin(CallInfo { at: asked.at, ..info }).await?
-            {
+            let info = CallInfo { at: asked.at, ..asked.runner.describe(&asked.call) };
+            if let ControlFlow::Continue(operation) = asked.begin(info).await? {
                 return operation.confirmed_async().await;
             }
-            // A call that the log knows is refused, or continues, like a call of a thread.
+            // A call that the log knows is refused, continues or is replayed like a call of a thread.
             let (runner, call, options) =
                 (asked.runner.clone(), asked.call.clone(), asked.remaining_options());
             offload_and_poll(move || {
@@ -290,31 +264,26 @@ impl CallRequest {
     }
 
     async fn execute(self) -> Result<ToolReport> {
-        match self.start().await {
-            StartOutcome::Running(operation, tool) => run(tool, operation, self.call.arguments).await,
-            StartOutcome::Over(report) => report,
+        match self.start().await? {
+            ControlFlow::Continue((operation, tool)) => {
+                finish_call(run_tool(tool, operation, self.call.arguments, true).await).await
+            }
+            ControlFlow::Break(report) => Ok(report),
         }
     }
 
     /// Starts the call of a tool, unless the log determines its outcome.
-    async fn start(&self) -> StartOutcome {
-        let tool = match self.runner.tools.get(&self.call.tool) {
-            Ok(tool) => Arc::clone(tool),
-            Err(error) => return StartOutcome::Over(Err(error)),
-        };
-        let info = CallInfo { at: self.at, ..info_of(&self.call, tool.as_ref()) };
+    async fn start(&self) -> Result<ControlFlow<ToolReport, (Operation, Arc<DynTool>)>> {
+        let tool = Arc::clone(self.runner.tools.get(&self.call.tool)?);
+        let info = CallInfo { at: self.at, ..CallInfo::of_tool(&self.call, &tool) };
         match self.begin(info).await {
-            Ok(BeginOutcome::Operation(operation)) => StartOutcome::Running(operation, tool),
-            Ok(BeginOutcome::Known(EarlierCall::Recorded(report))) => StartOutcome::Over(Ok(*report)),
+            Ok(ControlFlow::Continue(operation)) => Ok(ControlFlow::Continue((operation, tool))),
+            Ok(ControlFlow::Break(Some(EarlierCall::Recorded(report)))) => Ok(ControlFlow::Break(*report)),
             // In the last case, another call of the same origin committed while this one waited.
-            Ok(
-                BeginOutcome::Known(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..))
-                | BeginOutcome::OnThread,
-            )
-            | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
-                StartOutcome::Over(self.execute_on_thread().await)
+            Ok(ControlFlow::Break(_)) | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
+                Ok(ControlFlow::Break(self.execute_on_thread().await?))
             }
-            Err(error) => StartOutcome::Over(Err(error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -323,63 +292,63 @@ impl CallRequest {
         offload_and_poll(move || runner.execute(&call, &options)).await
     }
 
-    /// Starts the call that `info` describes, once the schedule and the leases allow that.
-    async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
+    /// Starts the call that `info` describes, once the schedule and the leases allow that. Breaks
+    /// with an earlier call that the log knows; without one if the session replays, and a thread
+    /// has to make the call.
+    async fn begin(&self, info: CallInfo) -> Result<ControlFlow<Option<EarlierCall>, Operation>> {
         let session = &self.runner.session;
         if session.replays() {
-            return Ok(BeginOutcome::OnThread);
+            return Ok(ControlFlow::Break(None));
         }
         let around = session.calls().call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();
-        let mut pause = PAUSES.0;
         // A call that the log may know need not wait.
         if self.call.origin.is_none() && session.calls().call_scope().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
-        // Dropped with the future: an attempt on a thread then starts no call.
-        let wanted = Arc::new(());
-        loop {
-            let attempt = {
-                let (runner, call, info) = (self.runner.clone(), self.call.clone(), info.clone());
-                let (patience, wanted) = (patience.for_no_wait(), Arc::downgrade(&wanted));
-                move || runner.try_begin(&call, info, &patience, &wanted)
-            };
-            let begun = if touches_no_files(&self.runner.state) { attempt() } else { offload(attempt).await };
-            let Err(Error::WaitedTooLong { blocker, .. }) = begun else { return begun };
-            self.runner.state.until_freed(*blocker, info.reads_only, &patience, &mut pause).await?;
-        }
+        let (runner, call, reads_only) = (self.runner.clone(), self.call.clone(), info.reads_only);
+        let needs_thread = !touches_no_files(&self.runner.state);
+        let begin = move |waiting: &RestoreWait<'_>| runner.try_begin(&call, info, waiting);
+        self.runner.state.retry_until_free(reads_only, &patience, needs_thread, begin).await
     }
 }
 
 impl ExecutionState {
-    /// Returns once another attempt may succeed after a failure because of `blocker`.
-    ///
-    /// # Errors
-    ///
-    /// Those of a call that waits as long as `patience` allows.
-    pub(super) async fn until_freed(
+    /// Repeats attempts that do not wait until one is not blocked, as long as `patience` allows. A
+    /// thread of the pool makes them if `needs_thread` is set.
+    pub(super) async fn retry_until_free<T: Send + 'static>(
         &self,
-        blocker: Blocker,
         reads_only: bool,
         patience: &Patience,
-        pause: &mut Duration,
-    ) -> Result<()> {
-        // A child session also waits for its parent's schedule, which its own schedule does not
-        // know.
-        if matches!(blocker, Blocker::Operation { .. }) && !self.is_childs() {
-            return self.session().until_may_begin(reads_only, patience).await;
+        needs_thread: bool,
+        attempt: impl FnOnce(&RestoreWait<'_>) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        // Dropped with the future: an attempt on a thread then starts no call.
+        let (wanted, mut pause) = (Arc::new(()), PAUSES.0);
+        loop {
+            let (attempt, wanted, at_once) =
+                (attempt.clone(), Arc::downgrade(&wanted), patience.for_no_wait());
+            let attempt =
+                move || attempt(&RestoreWait { patience: at_once, is_wanted: &|| still_wanted(&wanted) });
+            let tried = if needs_thread { offload(attempt).await } else { attempt() };
+            let Err(Error::WaitedTooLong { blocker, .. }) = tried else { return tried };
+            // A child session also waits for its parent's schedule, which its own schedule does not
+            // know.
+            if matches!(*blocker, Blocker::Operation { .. }) && self.inner.parent.is_none() {
+                self.session().until_may_begin(reads_only, patience).await?;
+                continue;
+            }
+            patience.check(|| *blocker)?;
+            // Not woken by the schedule: failing attempts would wake each other.
+            wait_for_any([], Some(clock::after(pause).min(patience.over_at()))).await;
+            pause = pause.saturating_mul(2).min(PAUSES.1);
         }
-        patience.check(|| blocker)?;
-        // Not woken by the schedule: failing attempts would wake each other.
-        wait_for_any([], Some(clock::after(*pause).min(patience.over_at()))).await;
-        *pause = pause.saturating_mul(2).min(PAUSES.1);
-        Ok(())
     }
 }
 
 /// Fails if the future that made the attempt is dropped.
-pub(super) fn still_wanted(wanted: &Weak<()>) -> Result<()> {
+fn still_wanted(wanted: &Weak<()>) -> Result<()> {
     match wanted.strong_count() {
         0 => Err(Error::NoSuchOperation {
             operation: OperationId::default(),
@@ -395,61 +364,30 @@ impl ToolRunner {
         &self,
         call: &ToolCall,
         info: CallInfo,
-        patience: &Patience,
-        wanted: &Weak<()>,
-    ) -> Result<BeginOutcome> {
+        waiting: &RestoreWait<'_>,
+    ) -> Result<ControlFlow<Option<EarlierCall>, Operation>> {
         let is_new = self.still_due(call);
-        let still_due = || still_wanted(wanted).and_then(|()| is_new());
+        let still_due = || (waiting.is_wanted)().and_then(|()| is_new());
         if let Some(known) = self.find_earlier_call(call)? {
-            return Ok(BeginOutcome::Known(known));
+            return Ok(ControlFlow::Break(Some(known)));
         }
-        let operation = self.begin_within(info, &call.arguments, patience, &still_due)?;
-        Ok(BeginOutcome::Operation(operation.ending_soon()))
+        Ok(ControlFlow::Continue(self.start(info, &waiting.patience, &still_due)?.ending_soon()))
     }
 }
 
-/// Runs the tool of a started call, and ends the call.
-async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
-    finish_call(run_tool(tool, operation, arguments, true).await).await
-}
-
-/// Runs the tool of a started call in parallel with others. Ends the call, unless the end waits for
-/// the calls before it.
-async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Ran {
-    match ends_at_once(tool.as_ref()) {
-        true => Ran::Ended(run(tool, operation, arguments).await),
-        false => run_tool(tool, operation, arguments, false).await,
-    }
-}
-
-/// Runs the tool of a started call. With `ends_there`, a thread that runs it also ends the call.
-async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String, ends_there: bool) -> Ran {
+/// Runs the tool of a started call. With `ends_there`, ends the call too, and a thread that runs
+/// the tool does that.
+async fn run_tool(tool: Arc<DynTool>, operation: Operation, arguments: String, ends_there: bool) -> Ran {
     let context = operation.context().clone();
-    match start_tool(tool.as_ref(), &arguments, &context) {
-        Ok(Some(answering)) => {
-            let operation = match operation.confirmed_async().await {
-                Ok(operation) => operation,
-                Err(error) => return Ran::Ended(Err(error)),
-            };
-            let ending = drive(&context, answering).await;
-            Ran::Returned(operation, Box::new(ending))
-        }
-        Ok(None) => {
-            on_thread(context, move || {
-                let operation = match operation.confirm_claim() {
-                    Ok(operation) => operation,
-                    Err(error) => return Ran::Ended(Err(error)),
-                };
-                let ending = run_handler(operation.context(), |context| tool.call(&arguments, context));
-                match ends_there {
-                    true => Ran::Ended(operation.finish(ending)),
-                    false => Ran::Returned(operation, Box::new(ending)),
-                }
-            })
-            .await
-        }
+    let ran = match start_tool(&tool, &arguments, &context) {
+        Ok(Some(answering)) => match operation.confirmed_async().await {
+            Ok(operation) => Ran::Returned(operation, Box::new(drive(&context, answering).await)),
+            Err(error) => Ran::Ended(Err(error)),
+        },
+        Ok(None) => on_thread(context, move || operation.run(&tool, &arguments, ends_there)).await,
         Err(panicked) => Ran::Returned(operation, panicked),
-    }
+    };
+    if ends_there { Ran::Ended(finish_call(ran).await) } else { ran }
 }
 
 /// Ends a call whose tool has returned, unless it has ended.
@@ -465,10 +403,12 @@ async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
     let mut running: Vec<BoxedFuture<Ran>> = Vec::with_capacity(calls.len());
     for asked in calls {
         running.push(match asked.start().await {
-            StartOutcome::Running(operation, tool) => {
-                Box::pin(run_beside(tool, operation, asked.call.arguments))
+            Ok(ControlFlow::Continue((operation, tool))) => {
+                let ends_there = tool.ends_at_once();
+                Box::pin(run_tool(tool, operation, asked.call.arguments, ends_there))
             }
-            StartOutcome::Over(report) => Box::pin(ready(Ran::Ended(report))),
+            Ok(ControlFlow::Break(report)) => Box::pin(ready(Ran::Ended(Ok(report)))),
+            Err(error) => Box::pin(ready(Ran::Ended(Err(error)))),
         });
     }
     let mut reports = Vec::with_capacity(running.len());
@@ -496,11 +436,11 @@ async fn all<T>(mut futures: Vec<BoxedFuture<T>>) -> Vec<T> {
 /// Starts a tool that is a future; `None` for other tools. Returns the ending of the call if the
 /// tool panics.
 fn start_tool(
-    tool: &dyn AnyTool,
+    tool: &DynTool,
     arguments: &str,
     context: &ToolContext,
 ) -> std::result::Result<Option<ToolFuture>, Box<CallEnd>> {
-    let start = AssertUnwindSafe(|| tool.start(arguments, context));
+    let start = AssertUnwindSafe(|| tool.start.as_ref().map(|start| start(arguments, context)));
     catch_unwind(start).map_err(|panic| Box::new(CallEnd::from_panic(&*panic)))
 }
 

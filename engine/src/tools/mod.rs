@@ -5,27 +5,27 @@
 //! within the call, a recovery may run the tool again under the same operation id. A *run*
 //! ([`ExecutionState`]) is a session with the resources that its tools work on.
 //!
-//! Each module uses only those above it in this table.
+//! Each module uses only those above it in this table. `runner` also calls `recovery` and
+//! `suspension`, which run calls again through it.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`resources`] | resources of a run besides the session: registry, captures of one resource, budget, leases, marks |
-//! | `captures` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
+//! | `captures` | captures of all resources of a run, and their restore |
+//! | `composite` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
 //! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
+//! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and the possible decisions; the children of a running call |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
-//! | `previous_process` | budget use and resource captures of earlier processes |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
 //! | `replay` | calls in a session that replays: their effects and results come from the log |
 //! | `scratch` | copies that a run of such a session uses in place of its resources |
+//! | `rollback` | captures the present content before a call is rolled back |
+//! | `runner` | [`ToolRunner`]: finds an earlier call of the same origin, starts a call, runs its handler, ends it |
 //! | `restore` | rollback to a composite snapshot, as a separate operation |
 //! | `rewind` | [`ExecutionState::rewind`]: returns to any position and preserves changes by hand; undoing a rewind |
-//! | `runner` | [`ToolRunner`]: starts a call, runs its handler, ends it |
-//! | `recorded_call` | earlier calls with the same origin, as recorded in the log |
-//! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and the possible decisions |
 //! | `recovery` | ends calls that a process left open, and runs them again |
 //! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of its parent's call |
 //! | `suspension` | suspended calls: the outcome when one is requested again |
-//! | `execute` | [`ToolRunner::execute`]: the common path of every call |
 //! | `futures` | [`ToolRunner::execute_async`] and the other methods for async hosts (feature `async`) |
 //! | `state_futures` | [`ExecutionState::snapshot_async`], [`ExecutionState::rewind_async`] and similar methods (feature `async`) |
 //! | `parallel_calls` | answers with several calls: running some together, and closing some without running them |
@@ -100,18 +100,15 @@ mod captures;
 mod checkpoints;
 mod child_run;
 mod children;
-mod execute;
+mod composite;
 mod execution;
 #[cfg(feature = "async")]
 mod futures;
-mod previous_process;
-mod recorded_call;
+mod parallel_calls;
 mod recovery;
 mod replay;
 pub mod resources;
 mod restore;
-
-mod parallel_calls;
 mod rewind;
 mod rollback;
 mod runner;
@@ -127,9 +124,9 @@ pub use call::{
     ProgramOutput, ProgramStream, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
     ToolRegistry, ToolReport, ToolResult,
 };
-pub use captures::{CompositeSnapshot, SnapshotMetadata, SnapshotPhase};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
 pub use children::{ChildChoice, ChildReport, ChildStop};
+pub use composite::{CompositeSnapshot, SnapshotMetadata, SnapshotPhase};
 pub use execution::INHERITED;
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use parallel_calls::TOGETHER_MAX;

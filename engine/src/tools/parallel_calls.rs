@@ -8,14 +8,11 @@ use std::time::Instant;
 
 use foldlog_codec::body::{Cause, Idempotency};
 use foldlog_codec::{OperationId, SequenceNumber};
-
 use parking_lot::Mutex;
 
-use super::call::{AnyTool, CallEnd, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
-use super::execute::{HAS_RESULT, info_of};
-use super::recorded_call::EarlierCall;
+use super::call::{CallEnd, CallInfo, DynTool, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::replay;
-use super::runner::{ToolRunner, run_handler, unsettled_error};
+use super::runner::{EarlierCall, HAS_RESULT, Ran, ToolRunner, unsettled_error};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result};
 
@@ -25,49 +22,9 @@ const SHOWN_MAX: u64 = 16 << 10;
 /// Maximum number of concurrent calls.
 pub const TOGETHER_MAX: usize = 8;
 
-/// One of several concurrent calls.
-enum ParallelCall<'a> {
-    Running(Operation, &'a dyn AnyTool),
-    Over(Result<ToolReport>),
-}
-
-/// A concurrent call whose tool has returned.
-pub(super) enum Ran {
-    /// The call has ended.
-    Ended(Result<ToolReport>),
-    /// The call ends after the calls before it, so that equal runs write equal records. Its tool
-    /// had no effects outside that could be lost.
-    Returned(Operation, Box<CallEnd>),
-}
-
-/// Runs the tool of a call, and ends the call if the tool acts outside.
-fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
-    let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
-    let operation = match operation.confirm_claim() {
-        Ok(operation) => operation,
-        Err(error) => return Ran::Ended(Err(error)),
-    };
-    let ending = run_handler(operation.context(), |context| tool.call(arguments, context));
-    match ends_at_once(tool) {
-        true => Ran::Ended(operation.finish(ending)),
-        false => Ran::Returned(operation, Box::new(ending)),
-    }
-}
-
-/// Returns whether a concurrent call ends as soon as its tool has returned, without waiting for the
-/// calls before it.
-pub(super) fn ends_at_once(tool: &dyn AnyTool) -> bool {
-    tool.outside_only()
-}
-
+/// Reason for the failure of a call whose thread ended without a result.
 fn over() -> Error {
     Error::NoSuchOperation { operation: OperationId::default(), reason: "its thread has ended" }
-}
-
-/// A call that is replayed together with others.
-enum ReplayedParallelCall {
-    Begun(CallInfo, SequenceNumber),
-    Over(Result<ToolReport>),
 }
 
 impl ToolRunner {
@@ -95,21 +52,27 @@ impl ToolRunner {
         if self.session.replays() {
             return self.run_together_replayed(calls, options);
         }
-        let begun: Vec<ParallelCall<'_>> =
-            calls.iter().map(|call| self.begin_together(call, options)).collect();
+        let begun: Vec<_> = calls.iter().map(|call| self.begin_together(call, options)).collect();
         let ran: Vec<Ran> = thread::scope(|scope| {
             let mut running = Vec::with_capacity(calls.len());
             for (together, call) in begun.into_iter().zip(calls) {
                 let (operation, tool) = match together {
-                    ParallelCall::Running(operation, tool) => (operation, tool),
-                    ParallelCall::Over(report) => {
-                        running.push(Err(Ran::Ended(report)));
+                    Ok(ControlFlow::Continue(running)) => running,
+                    Ok(ControlFlow::Break(report)) => {
+                        running.push(Err(Ran::Ended(Ok(report))));
+                        continue;
+                    }
+                    Err(error) => {
+                        running.push(Err(Ran::Ended(Err(error))));
                         continue;
                     }
                 };
                 // Taken by the thread, or by this one if no thread can be started.
                 let operation = Arc::new(Mutex::new(Some(operation)));
-                let run = move || run_together(&operation, tool, &call.arguments);
+                let run = move || match operation.lock().take() {
+                    Some(operation) => operation.run(tool, &call.arguments, tool.ends_at_once()),
+                    None => Ran::Ended(Err(over())),
+                };
                 running.push(thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run()));
             }
             let died = |_| Ran::Ended(Err(over()));
@@ -132,22 +95,19 @@ impl ToolRunner {
 
     /// Returns the recorded results of calls that ran together.
     fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
-        let begin = |call: &ToolCall| match self.find_earlier_call(call) {
-            Ok(None) => {
-                let begun = self.check_own().and_then(|()| self.tools.get(&call.tool)).and_then(|tool| {
-                    let info = info_of(call, tool.as_ref());
-                    let begin = replay::begin(&self.session, &info, &call.arguments)?;
-                    Ok(ReplayedParallelCall::Begun(info, begin))
-                });
-                begun.unwrap_or_else(|error| ReplayedParallelCall::Over(Err(error)))
+        let begin = |call: &ToolCall| -> Result<ControlFlow<ToolReport, (CallInfo, SequenceNumber)>> {
+            if self.find_earlier_call(call)?.is_some() {
+                return Ok(ControlFlow::Break(self.execute(call, options)?));
             }
-            Ok(Some(_)) => ReplayedParallelCall::Over(self.execute(call, options)),
-            Err(error) => ReplayedParallelCall::Over(Err(error)),
+            self.check_own()?;
+            let info = CallInfo::of_tool(call, self.tools.get(&call.tool)?).within(&self.session);
+            let begin = replay::begin(&self.session, &info)?;
+            Ok(ControlFlow::Continue((info, begin)))
         };
-        let begun: Vec<ReplayedParallelCall> = calls.iter().map(begin).collect();
-        let end = |together| match together {
-            ReplayedParallelCall::Over(report) => report,
-            ReplayedParallelCall::Begun(info, begin) => replay::end(&self.session, &info, begin),
+        let begun: Vec<_> = calls.iter().map(begin).collect();
+        let end = |begun: Result<_>| match begun? {
+            ControlFlow::Break(report) => Ok(report),
+            ControlFlow::Continue((info, begin)) => replay::end(&self.session, &info, begin),
         };
         begun.into_iter().map(end).collect()
     }
@@ -155,33 +115,33 @@ impl ToolRunner {
     /// Returns whether the runner has a tool of that name whose calls may run in parallel with
     /// calls of other such tools: it only reads, or acts only outside.
     pub fn runs_together(&self, tool: &str) -> bool {
-        self.tools.get(tool).is_ok_and(|tool| tool.reads_only() || tool.outside_only())
+        self.tools.get(tool).is_ok_and(|tool| tool.reads_only || tool.outside_only)
     }
 
     /// Returns whether the runner has a tool of that name, and the tool only reads.
     pub fn reads_only(&self, tool: &str) -> bool {
-        self.tools.get(tool).is_ok_and(|tool| tool.reads_only() && !tool.outside_only())
+        self.tools.get(tool).is_ok_and(|tool| tool.reads_only && !tool.outside_only)
     }
 
-    fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> ParallelCall<'_> {
+    /// Starts the call of a tool, unless the log determines its outcome.
+    fn begin_together(
+        &self,
+        call: &ToolCall,
+        options: &ExecuteOptions,
+    ) -> Result<ControlFlow<ToolReport, (Operation, &DynTool)>> {
         let still_due = self.still_due(call);
-        match self.find_earlier_call(call) {
-            Ok(None) => {}
-            // A call that the log knows is reported or runs again without a thread.
-            Ok(Some(_)) => return ParallelCall::Over(self.execute(call, options)),
-            Err(error) => return ParallelCall::Over(Err(error)),
+        // A call that the log knows is reported or runs again without a thread.
+        if self.find_earlier_call(call)?.is_some() {
+            return Ok(ControlFlow::Break(self.execute(call, options)?));
         }
-        let begun = self.tools.get(&call.tool).and_then(|tool| {
-            let info = info_of(call, tool.as_ref());
-            Ok((self.begin_as(info, &call.arguments, options, &still_due)?, tool))
-        });
-        match begun {
-            Ok((operation, tool)) => ParallelCall::Running(operation, tool.as_ref()),
+        let tool = self.tools.get(&call.tool)?;
+        match self.start(CallInfo::of_tool(call, tool), &self.patience(options), &still_due) {
+            Ok(operation) => Ok(ControlFlow::Continue((operation, tool))),
             // Another thread's call of the same origin committed while this one waited.
             Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
-                ParallelCall::Over(self.execute(call, options))
+                Ok(ControlFlow::Break(self.execute(call, options)?))
             }
-            Err(error) => ParallelCall::Over(Err(error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -207,9 +167,9 @@ impl ToolRunner {
             ControlFlow::Break(report) => return Ok(*report),
         };
         if self.session.replays() {
-            return self.run_replayed(&info, &call.arguments);
+            return self.run_replayed(info);
         }
-        let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
+        let operation = self.start(info, &self.patience(&ExecuteOptions::default()), &still_due)?;
         operation.finish(CallEnd::with_cause(cause, shown).harmless())
     }
 

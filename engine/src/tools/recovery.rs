@@ -31,7 +31,7 @@ use smol_str::SmolStr;
 
 use self::left_in_children::InterruptedChildren;
 use super::call::{
-    AnyTool, CallInfo, ExecuteOptions, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+    CallInfo, CallVerification, DynTool, ExecuteOptions, InterruptedCall, ToolCall, ToolReport, ToolResult,
     recorded_groups,
 };
 use super::captures::CaptureSet;
@@ -64,6 +64,18 @@ pub struct RecoveredOperation {
     pub replaced: Vec<ReplacedContent>,
     /// Child sessions of the operation, in their state before the tool ran again.
     pub children: Vec<ChildReport>,
+}
+
+impl RecoveredOperation {
+    pub(super) fn new(
+        operation: OperationId,
+        tool: SmolStr,
+        call_id: Option<SmolStr>,
+        recovery: Recovery,
+    ) -> RecoveredOperation {
+        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
+        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
+    }
 }
 
 /// Describes the outcome of a recovery for one interrupted operation.
@@ -279,7 +291,8 @@ impl ToolRunner {
         let mut found = CaptureSet::default();
         let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
-            let before = match self.state.unended_captures(first.begin) {
+            let left = self.state.inner.unended.lock().get(&first.begin).cloned();
+            let before = match left {
                 Some(before) => before,
                 None => session
                     .calls()
@@ -299,8 +312,7 @@ impl ToolRunner {
                 }
             }
             let earlier = session.calls().captures_before_rollback(first.begin, SequenceNumber::MAX)?;
-            let tag = Some("recovery".to_owned());
-            let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, tag, until };
+            let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, until };
             let plan = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
             found = plan.found.unwrap_or_default();
             put_back.append(plan.told);
@@ -316,7 +328,7 @@ impl ToolRunner {
             let told = if is_first { put_back.clone() } else { PutBack::default() };
             end_one(session, open, &found, &told)?;
         }
-        self.state.all_ended();
+        self.state.inner.unended.lock().clear();
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
@@ -344,8 +356,7 @@ impl ToolRunner {
     ) -> RecoveredOperation {
         let recovery = self.run_tool_again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
-        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
+        RecoveredOperation::new(operation, tool, call_id, recovery)
     }
 
     /// Runs the tool of an unsettled operation again if it may run again. A
@@ -358,7 +369,7 @@ impl ToolRunner {
             Ok(handler) => handler,
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
-        let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies();
+        let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies;
         let manual = idempotency.needs_settling() && !run_again;
         if manual && !asks {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
@@ -374,37 +385,36 @@ impl ToolRunner {
         {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        let verdict = match asks {
-            true => self.verify(unsettled, &call, handler.as_ref(), options)?,
-            false => (RecordedVerification::Unknown, None),
+        let verified = match asks {
+            true => self.verify(unsettled, &call, handler, options)?,
+            false => None,
         };
-        match verdict {
-            (RecordedVerification::Done { .. }, Some(report)) => return Ok(Recovery::Verified(report)),
-            (RecordedVerification::Unknown, _) if manual => {
+        let finding = verified.as_ref().map_or(CallVerification::Unknown, CallVerification::from_report);
+        let had_effects = match (finding, verified) {
+            (CallVerification::Done(result), Some(asked)) => {
+                return self.settle_verified(unsettled, result, asked).map(Recovery::Verified);
+            }
+            (CallVerification::Unknown, _) if manual => {
                 return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
             }
-            _ => {}
-        }
-        let had_effects = !matches!(verdict, (RecordedVerification::NotDone, _));
+            (CallVerification::NotDone, _) => false,
+            _ => true,
+        };
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
             // Like the call that it undoes, it need not wait for others of its kind.
-            let undo = if handler.outside_only() { undo.of_tool(handler.as_ref()) } else { undo };
+            let undo = if handler.outside_only { undo.declared_by(handler) } else { undo };
             let undone = InterruptedCall::read(self.state.session(), operation, begin)?;
-            match self
-                .run(undo, &call.arguments, options, &|| Ok(()), |context| handler.undo(&undone, context))
-            {
-                Ok(report) if report.success => {}
-                Ok(report) => return Ok(Recovery::NotUndone(report)),
-                Err(error) => return Err(error),
+            let report = self.run(undo, options, &|| Ok(()), |context| (handler.undo)(&undone, context))?;
+            if !report.success {
+                return Ok(Recovery::NotUndone(report));
             }
         }
         let approval = self.approval_of(operation, begin)?;
         let again = Some(operation);
-        let info =
-            CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.of_tool(handler.as_ref());
-        self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
-            .map(Recovery::RanAgain)
+        let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) }.declared_by(handler);
+        let run = |context: &_| (handler.call)(&call.arguments, context);
+        self.run(info, options, &|| Ok(()), run).map(Recovery::RanAgain)
     }
 
     /// Returns whether the session was rolled back to before the call of an unsettled operation
@@ -417,51 +427,54 @@ impl ToolRunner {
         })
     }
 
-    /// Lets a tool verify an interrupted call, in a separate call that only reads. If the
-    /// interrupted call had completed its work, settles the operation and also returns its report.
+    /// Lets a tool verify an interrupted call, in a separate call that only reads. Returns the report
+    /// of that call; `None` if it has no finding.
     fn verify(
         &self,
         unsettled: &UnsettledOperation,
         call: &ToolCall,
-        handler: &dyn AnyTool,
+        handler: &DynTool,
         options: &ExecuteOptions,
-    ) -> Result<(RecordedVerification, Option<ToolReport>)> {
-        let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
-        let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
+    ) -> Result<Option<ToolReport>> {
+        let UnsettledOperation { operation, begin, idempotency, .. } = *unsettled;
+        let verifies = Some(operation);
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
-        let interrupted = InterruptedCall::read(session, *operation, *begin)?;
-        let asked = self
-            .run(info, &call.arguments, options, &|| Ok(()), |context| handler.verify(&interrupted, context));
-        let asked = match asked {
+        let interrupted = InterruptedCall::read(self.state.session(), operation, begin)?;
+        let verify = |context: &_| (handler.verify)(&interrupted, context);
+        match self.run(info, options, &|| Ok(()), verify) {
             // The verifying call has an end, and no finding.
-            Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
-            asked => asked?,
-        };
-        let verdict = RecordedVerification::from_report(&asked);
-        let RecordedVerification::Done { success, value } = &verdict else { return Ok((verdict, None)) };
+            Err(Error::VisibilityExpansion { .. }) => Ok(None),
+            asked => asked.map(Some),
+        }
+    }
+
+    /// Settles an interrupted operation with the result that its tool found. Returns its report;
+    /// `asked` is that of the verifying call.
+    fn settle_verified(
+        &self,
+        unsettled: &UnsettledOperation,
+        result: ToolResult<Value>,
+        asked: ToolReport,
+    ) -> Result<ToolReport> {
+        let UnsettledOperation { operation, begin, .. } = *unsettled;
+        let ToolResult { success, message, value, .. } = result;
         let settlement = match success {
             true => Settlement::committed(value.clone()),
             false => Settlement::failed(),
         };
-        let settlement = settlement.showing(asked.message.clone());
-        session.calls().settle(
-            *operation,
-            &settlement,
-            VERIFIER,
-            "its tool found out that it had done its work",
-        )?;
-        let report = ToolReport {
-            operation: *operation,
-            begin: *begin,
-            success: *success,
-            outcome: if *success { Outcome::Committed } else { Outcome::Failed },
+        let reason = "its tool found out that it had done its work";
+        self.state.session().calls().settle(operation, &settlement.showing(message), VERIFIER, reason)?;
+        Ok(ToolReport {
+            operation,
+            begin,
+            success,
+            outcome: if success { Outcome::Committed } else { Outcome::Failed },
             cause: (!success).then_some(Cause::Unsuccessful),
-            value: value.clone(),
+            value,
             outside: ExternalEffects::Unknown,
             recorded: true,
             ..asked
-        };
-        Ok((verdict, Some(report)))
+        })
     }
 
     /// Returns the request of the call with the start record `begin`.

@@ -12,22 +12,18 @@
 //! The resources are not touched: they are neither leased nor captured nor restored.
 //! [`scratch`](super::scratch) describes the copies that a run uses instead.
 
-use foldlog_codec::body::{Cause, Outcome};
+use foldlog_codec::body::Outcome;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{CallInfo, ToolReport};
-use crate::conversation::text_payload;
 use crate::error::{Error, Result};
 use crate::session::operation_records::EndRead;
 use crate::session::{RollbackReport, Session};
 
 /// Compares the start record of the call that `info` describes with the recorded one. Returns its
 /// sequence number.
-pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Result<SequenceNumber> {
-    let parent = session.calls().call_scope().map(|within| within.operation());
-    let info = CallInfo { parent, ..info.clone() };
-    let text = text_payload(arguments);
-    session.calls().begin_replayed(&info.to_begin(&text))
+pub(super) fn begin(session: &Session, info: &CallInfo) -> Result<SequenceNumber> {
+    session.calls().begin_replayed(&info.to_begin())
 }
 
 /// Waits until the call's end comes from the log, and returns the result of the live call.
@@ -36,39 +32,24 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
     let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, put_back } =
         session.calls().read_whole_end(end)?;
     let operation = info.again.unwrap_or(OperationId::from(begin));
-    if let Some(suspension) = suspension.filter(|_| outcome == Outcome::Suspended) {
-        let inner = suspension.inner;
-        return Err(Error::Suspended {
-            session: inner.and_then(|inner| inner.session).unwrap_or(session.id()),
-            operation: inner.map_or(operation, |inner| inner.operation),
-            form: suspension.form,
-            question: message,
-        });
-    }
-    match cause {
-        Some(Cause::Expansion) => Err(Error::VisibilityExpansion {
-            operation,
-            overrides: overrides.unwrap_or_default(),
-            reason: message,
-        }),
-        _ => Ok(ToolReport {
-            operation,
-            begin,
-            end,
-            tool: info.tool.clone(),
-            call_id: info.call_id.clone(),
-            outcome,
-            cause,
-            success: outcome == Outcome::Committed,
-            message,
-            value,
-            outside,
-            not_undone: put_back.not_undone,
-            replaced: put_back.replaced,
-            elapsed_us,
-            recorded: false,
-        }),
-    }
+    let report = ToolReport {
+        operation,
+        begin,
+        end,
+        tool: info.tool.clone(),
+        call_id: info.call_id.clone(),
+        outcome,
+        cause,
+        success: outcome == Outcome::Committed,
+        message,
+        value,
+        outside,
+        not_undone: put_back.not_undone,
+        replaced: put_back.replaced,
+        elapsed_us,
+        recorded: false,
+    };
+    report.into_result(session, suspension, overrides)
 }
 
 /// Returns the result of the recorded restore that `info` describes, and the report of its end
@@ -76,10 +57,9 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
 pub(super) fn go_back(
     session: &Session,
     info: &CallInfo,
-    arguments: &str,
     to: SequenceNumber,
 ) -> Result<(RollbackReport, ToolReport)> {
-    let begin = begin(session, info, arguments)?;
+    let begin = begin(session, info)?;
     // Of the rollback, which follows the start record.
     let (abandoned, outside) = session.abandoned_by(begin + 1, to)?;
     let report = end(session, info, begin)?;

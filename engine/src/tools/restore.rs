@@ -14,11 +14,13 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 use foldlog_filesystem as filesystem;
 
-use super::call::{CallEnd, CallInfo, Operation, RestoreScope, ToolCall, ToolReport};
-use super::captures::{CaptureSet, CompositeSnapshot};
+use super::call::{CallEnd, CallInfo, RestoreScope, ToolCall, ToolRegistry, ToolReport};
+use super::captures::CaptureSet;
 use super::checkpoints::ToolCheckpoint;
+use super::composite::CompositeSnapshot;
 use super::execution::ExecutionState;
 use super::replay;
+use super::runner::ToolRunner;
 use crate::error::{Error, Result, catch_panic};
 use crate::operation::RESTORE;
 use crate::options::SessionOptions;
@@ -182,12 +184,12 @@ impl WayBack<'_> {
         let idempotency = Idempotency::Natural;
         let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
         if state.session().replays() {
-            return replay::go_back(state.session(), &info, &call.arguments, position);
+            return replay::go_back(state.session(), &info, position);
         }
         let RestoreWait { patience, is_wanted } = self.waiting;
         let still_due = || is_wanted().and_then(|()| still_due());
-        let operation =
-            Operation::begin(state, state.session(), info, &call.arguments, patience, &still_due)?;
+        let runner = ToolRunner::new(state.clone(), ToolRegistry::new());
+        let operation = runner.start(info, patience, &still_due)?;
         let session = operation.context().session().clone();
         let restored = catch_panic("the snapshot", || {
             let mut present = operation.before();
@@ -196,7 +198,7 @@ impl WayBack<'_> {
                 let PreparedRestore { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
                 match state.put_back(&captures, scope == RestoreScope::All) {
                     Err(error) if looks < LOOKS_MAX && is_changed(&error) => {
-                        present = state.capture(None, || None)?;
+                        present = state.capture(None)?;
                         looks += 1;
                     }
                     put_back => break (put_back?, value),

@@ -44,8 +44,6 @@ pub(super) struct Rollback<'a> {
     pub(super) all: bool,
     /// Captures at the start of an earlier attempt; empty for the first attempt.
     pub(super) earlier: RecordedCaptures,
-    /// Name of the capture.
-    pub(super) tag: Option<String>,
     /// Time limit of the capture.
     pub(super) until: Option<Instant>,
 }
@@ -74,7 +72,7 @@ impl ExecutionState {
             Ok(found) => found,
             Err(error) => {
                 if let Err(aside) = before.set_aside(self.resources(), all)
-                    && !self.goes_on_uncaptured()
+                    && !self.inner.without_capture
                 {
                     return Err(Error::capture_failed(&error, aside));
                 }
@@ -99,11 +97,7 @@ impl ExecutionState {
     }
 
     fn capture_present(&self, rollback: &Rollback<'_>) -> Result<CaptureSet> {
-        let capture = || {
-            catch_panic("the resources before the rollback", || {
-                self.capture(rollback.until, || rollback.tag.clone())
-            })
-        };
+        let capture = || catch_panic("the resources before the rollback", || self.capture(rollback.until));
         match capture() {
             Err(error) if error.is_full() => {
                 self.free_caches();

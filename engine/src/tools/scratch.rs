@@ -112,7 +112,7 @@ impl ExecutionState {
             return None;
         }
         let made = || self.or_end_replay(Scratch::from_state(self)).ok().flatten();
-        self.scratch_once().get_or_init(made).as_ref()
+        self.inner.scratch.get_or_init(made).as_ref()
     }
 
     /// Ends the replay after a fatal error: every further write fails with the reason.

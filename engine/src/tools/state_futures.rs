@@ -10,18 +10,15 @@
 
 use std::future::Future;
 use std::panic::Location;
-use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 
 use super::call::RestoreScope;
-use super::captures::{CompositeSnapshot, SnapshotMetadata};
+use super::composite::{CompositeSnapshot, SnapshotMetadata};
 use super::execution::ExecutionState;
-use super::futures::{PAUSES, still_wanted};
 use super::restore::RestoreWait;
 use super::rewind::{RewindOptions, RewindPreview, RewindReport};
-use crate::error::{Error, Result};
-use crate::offload::offload;
+use crate::error::Result;
 use crate::session::RollbackReport;
 
 impl ExecutionState {
@@ -40,7 +37,7 @@ impl ExecutionState {
         let (tag, at) = (tag.map(str::to_owned), Location::caller());
         self.clone().when_free(move |state, waiting| {
             (waiting.is_wanted)()?;
-            let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
+            let metadata = SnapshotMetadata { tag, ..SnapshotMetadata::default() };
             state.snapshot_within(metadata, &waiting.patience, at)
         })
     }
@@ -107,7 +104,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindReport>> + Send + use<P> {
         let (to, options) = (to.into(), options.clone());
-        self.clone().when_free(move |state, waiting| state.rewind_waiting(to, &options, waiting))
+        self.clone().when_free(move |state, waiting| state.rewind_waiting(Some(to), &options, waiting))
     }
 
     /// Undoes the last rewind like [`undo_rewind`](ExecutionState::undo_rewind), for async hosts.
@@ -121,7 +118,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindReport>> + Send + use<> {
         let options = options.clone();
-        self.clone().when_free(move |state, waiting| state.undo_waiting(&options, waiting))
+        self.clone().when_free(move |state, waiting| state.rewind_waiting(None, &options, waiting))
     }
 
     /// Describes the effect of a rewind like [`preview_rewind`](ExecutionState::preview_rewind),
@@ -137,7 +134,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindPreview>> + Send + use<P> {
         let (to, options, at) = (to.into(), options.clone(), Location::caller());
-        self.clone().when_free(move |state, waiting| state.preview_to(to, &options, &waiting.patience, at))
+        self.clone().when_free(move |state, waiting| state.preview(Some(to), &options, &waiting.patience, at))
     }
 
     /// Describes the effect of an undo like [`preview_undo`](ExecutionState::preview_undo), for
@@ -152,25 +149,17 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindPreview>> + Send + use<> {
         let (options, at) = (options.clone(), Location::caller());
-        self.clone().when_free(move |state, waiting| state.preview_last(&options, &waiting.patience, at))
+        self.clone().when_free(move |state, waiting| state.preview(None, &options, &waiting.patience, at))
     }
 
     /// Repeats attempts that do not wait, each on a thread of the pool, until one is not blocked.
     async fn when_free<T: Send + 'static>(
         self,
-        attempt: impl Fn(&ExecutionState, &RestoreWait<'_>) -> Result<T> + Send + Sync + 'static,
+        attempt: impl FnOnce(&ExecutionState, &RestoreWait<'_>) -> Result<T> + Clone + Send + 'static,
     ) -> Result<T> {
         let patience = self.session().patience(self.until(None), None).holding_no_thread();
-        let (attempt, wanted, mut pause) = (Arc::new(attempt), Arc::new(()), PAUSES.0);
-        loop {
-            let (state, attempt, wanted) = (self.clone(), Arc::clone(&attempt), Arc::downgrade(&wanted));
-            let tried = offload(move || {
-                let is_wanted = || still_wanted(&wanted);
-                attempt(&state, &RestoreWait { patience: patience.for_no_wait(), is_wanted: &is_wanted })
-            });
-            let tried = tried.await;
-            let Err(Error::WaitedTooLong { blocker, .. }) = tried else { return tried };
-            self.until_freed(*blocker, false, &patience, &mut pause).await?;
-        }
+        let state = self.clone();
+        let attempt = move |waiting: &RestoreWait<'_>| attempt(&state, waiting);
+        self.retry_until_free(false, &patience, true, attempt).await
     }
 }

@@ -16,9 +16,8 @@ use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{Approval, CallInfo, ExecuteOptions, ToolCall, ToolReport};
-use super::recorded_call::EarlierCall;
 use super::recovery::{RecoveredOperation, Recovery};
-use super::runner::ToolRunner;
+use super::runner::{EarlierCall, ToolRunner};
 use crate::error::{Error, Result};
 use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::SuspendedOperation;
@@ -59,7 +58,7 @@ impl ToolRunner {
         // While this waited for the schedule, the question may have been withdrawn, or the approval
         // may have expired.
         let still_due = || self.still_approved(suspended.operation);
-        self.run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context))
+        self.run(info, options, &still_due, |context| (tool.call)(&call.arguments, context))
     }
 
     fn still_approved(&self, operation: OperationId) -> Result<()> {
@@ -97,7 +96,7 @@ impl ToolRunner {
         let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
         let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) };
         let info = match self.tools.get(&call.tool) {
-            Ok(tool) => info.of_tool(tool.as_ref()),
+            Ok(tool) => info.declared_by(tool),
             Err(_) => info,
         };
         Ok((info, call))
@@ -157,16 +156,8 @@ impl ToolRunner {
             let recovery = self.continue_suspended(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
-            let (not_undone, replaced) = (Vec::new(), Vec::new());
-            recovered.push(RecoveredOperation {
-                operation,
-                tool,
-                call_id,
-                recovery,
-                not_undone,
-                replaced,
-                children,
-            });
+            let operation = RecoveredOperation::new(operation, tool, call_id, recovery);
+            recovered.push(RecoveredOperation { children, ..operation });
         }
         Ok(recovered)
     }

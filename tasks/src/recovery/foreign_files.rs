@@ -12,7 +12,7 @@ impl Snapshotable for LeftAlone {
     const NAME: &'static str = "left_alone";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 

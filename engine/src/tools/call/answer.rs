@@ -67,14 +67,7 @@ impl<T> ToolResult<T> {
     /// fails instead, because the outer call would be rolled back.
     pub fn awaits(question: Question) -> ToolResult<T> {
         let message = question.text.clone();
-        ToolResult {
-            success: true,
-            message,
-            value: None,
-            outside: None,
-            awaits: Some(question),
-            exit_code: None,
-        }
+        ToolResult { success: true, awaits: Some(question), ..ToolResult::unsuccessful(message) }
     }
 
     /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are
@@ -187,30 +180,14 @@ impl From<foldlog_filesystem::Error> for ToolError {
     }
 }
 
-/// Answer of a tool, with its value encoded for the end record.
-#[derive(Clone, Debug)]
-pub(in crate::tools) struct EncodedToolResult {
-    pub(in crate::tools) success: bool,
-    pub(in crate::tools) message: String,
-    /// One MessagePack value.
-    pub(in crate::tools) value: Option<Vec<u8>>,
-    pub(in crate::tools) outside: Option<ExternalEffects>,
-    pub(in crate::tools) awaits: Option<Question>,
-    pub(in crate::tools) exit_code: Option<i32>,
-}
+/// A tool's result, with its value encoded as MessagePack.
+pub(in crate::tools) type EncodedToolResult = ToolResult<Vec<u8>>;
 
-impl EncodedToolResult {
-    /// Encodes the answer of the tool named `tool`.
-    ///
-    /// # Errors
-    ///
-    /// [`ToolError::Engine`] with [`Error::Encode`] if the value cannot be encoded.
-    pub(in crate::tools) fn encode<T: Serialize>(
-        tool: &str,
-        result: ToolResult<T>,
-    ) -> Result<EncodedToolResult, ToolError> {
-        let ToolResult { success, message, value, outside, awaits, exit_code } = result;
+impl<T: Serialize> ToolResult<T> {
+    /// Encodes the result of the tool named `tool`.
+    pub(in crate::tools) fn encode(self, tool: &str) -> Result<EncodedToolResult, ToolError> {
+        let ToolResult { success, message, value, outside, awaits, exit_code } = self;
         let value = value.map(|value| encode(tool, &value)).transpose()?;
-        Ok(EncodedToolResult { success, message, value, outside, awaits, exit_code })
+        Ok(ToolResult { success, message, value, outside, awaits, exit_code })
     }
 }

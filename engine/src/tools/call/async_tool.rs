@@ -14,11 +14,13 @@ use foldlog_codec::body::Idempotency;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smol_str::SmolStr;
 
 use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::context::ToolContext;
+use super::dynamic_tool::DynTool;
 use super::interruption::InterruptedCall;
-use super::tool::{AnyTool, parameters, schema_of};
+use super::tool::{parameters, schema_of};
 use super::verify::CallVerification;
 use crate::error::Error;
 use crate::offload::{Alarm, BoxedFuture, wait_for};
@@ -145,87 +147,37 @@ pub trait AsyncTool: Send + Sync + 'static {
     }
 }
 
-enum ToolMethod {
-    Call,
-    Undo(InterruptedCall),
-    Verify(InterruptedCall),
-}
-
-/// Adapts an [`AsyncTool`] to [`AnyTool`].
-pub(in crate::tools) struct AsyncToolAdapter<T>(Arc<T>);
-
-impl<T: AsyncTool> AsyncToolAdapter<T> {
-    pub(in crate::tools) fn new(tool: T) -> AsyncToolAdapter<T> {
-        AsyncToolAdapter(Arc::new(tool))
-    }
-
-    fn build_future(&self, arguments: &str, task: ToolMethod, context: &ToolContext) -> ToolFuture {
-        let (tool, within) = (Arc::clone(&self.0), context.clone());
-        let parameters = parameters::<T::Parameters>(arguments);
-        let answer = async move {
-            let parameters = parameters?;
-            match &task {
-                ToolMethod::Call => EncodedToolResult::encode(T::NAME, tool.call(parameters, &within).await?),
-                ToolMethod::Undo(undone) => {
-                    EncodedToolResult::encode(T::NAME, tool.undo(parameters, undone, &within).await?)
-                }
-                ToolMethod::Verify(interrupted) => EncodedToolResult::of_verified(
-                    T::NAME,
-                    tool.verify(parameters, interrupted, &within).await?,
-                ),
-            }
+impl DynTool {
+    /// Erases the types of an [`AsyncTool`] for the registry.
+    pub(super) fn of_async<T: AsyncTool>(tool: T) -> DynTool {
+        let tool = Arc::new(tool);
+        let (started, undoing, verifying) = (Arc::clone(&tool), Arc::clone(&tool), Arc::clone(&tool));
+        let start = move |arguments: &str, context: &ToolContext| {
+            let (tool, parameters, within) = (Arc::clone(&started), parameters(arguments), context.clone());
+            inside(context, async move { tool.call(parameters?, &within).await?.encode(T::NAME) })
         };
-        inside(context, answer)
-    }
-}
-
-impl<T: AsyncTool> AnyTool for AsyncToolAdapter<T> {
-    fn description(&self) -> &str {
-        T::DESCRIPTION
-    }
-
-    fn schema(&self) -> serde_json::Value {
-        schema_of::<T::Parameters>()
-    }
-
-    fn idempotency(&self) -> Idempotency {
-        self.0.idempotency()
-    }
-
-    fn reads_only(&self) -> bool {
-        self.0.reads_only()
-    }
-
-    fn outside_only(&self) -> bool {
-        self.0.outside_only()
-    }
-
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        wait_for_answer(self.build_future(arguments, ToolMethod::Call, context))
-    }
-
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        wait_for_answer(self.build_future(&undone.arguments, ToolMethod::Undo(undone.clone()), context))
-    }
-
-    fn verifies(&self) -> bool {
-        self.0.verifies()
-    }
-
-    fn verify(
-        &self,
-        interrupted: &InterruptedCall,
-        context: &ToolContext,
-    ) -> Result<EncodedToolResult, ToolError> {
-        wait_for_answer(self.build_future(
-            &interrupted.arguments,
-            ToolMethod::Verify(interrupted.clone()),
-            context,
-        ))
-    }
-
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
-        Some(self.build_future(arguments, ToolMethod::Call, context))
+        DynTool {
+            description: T::DESCRIPTION.to_owned(),
+            idempotency: tool.idempotency(),
+            reads_only: tool.reads_only(),
+            outside_only: tool.outside_only(),
+            verifies: tool.verifies(),
+            undo: Arc::new(move |undone, context| {
+                let (tool, undone, within) = (Arc::clone(&undoing), undone.clone(), context.clone());
+                let parameters = parameters(&undone.arguments);
+                wait_for_answer(inside(context, async move {
+                    tool.undo(parameters?, &undone, &within).await?.encode(T::NAME)
+                }))
+            }),
+            verify: Arc::new(move |interrupted, context| {
+                let (tool, call, within) = (Arc::clone(&verifying), interrupted.clone(), context.clone());
+                let parameters = parameters(&call.arguments);
+                wait_for_answer(inside(context, async move {
+                    tool.verify(parameters?, &call, &within).await?.encode(T::NAME)
+                }))
+            }),
+            ..DynTool::with_start(SmolStr::new_static(T::NAME), schema_of::<T::Parameters>(), Arc::new(start))
+        }
     }
 }
 

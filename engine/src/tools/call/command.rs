@@ -1,6 +1,6 @@
 //! Programs that a tool runs, and their output.
 //!
-//! [`programs`](crate::process::programs) finds and terminates the programs of a call.
+//! [`programs`](super::programs) finds and terminates the programs of a call.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::answer::ToolError;
-use super::run::RunningCall;
+use super::operation::RunningCall;
 use crate::clock;
 use crate::error::Error;
 
@@ -109,7 +109,7 @@ impl ToolCommand {
     pub(in crate::tools) fn new(program: &OsStr, call: Arc<RunningCall>) -> ToolCommand {
         let mut command = Command::new(program);
         command.env_clear();
-        let inherited = call.state.inherited_variables().iter();
+        let inherited = call.state.inner.inherited.iter();
         command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         #[cfg(feature = "host-filesystem")]
         if let Some(workspace) = call.resources().get::<foldlog_filesystem::HostFilesystem>() {
@@ -207,7 +207,7 @@ impl ToolCommand {
                 }
             }
         };
-        let status = self.call.wait_for_program(&mut child, || {
+        let status = self.call.programs.wait(&self.call.begun, &mut child, || {
             if !wait(LOOK) {
                 thread::sleep(LOOK);
             }
@@ -234,7 +234,7 @@ impl ToolCommand {
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = self.spawn()?;
-        self.call.wait_for_program(&mut child, || thread::sleep(LOOK))
+        self.call.programs.wait(&self.call.begun, &mut child, || thread::sleep(LOOK))
     }
 
     /// Starts the program and returns at once. The program runs in parallel with the tool until the
@@ -249,7 +249,7 @@ impl ToolCommand {
     pub fn start(mut self) -> Result<(), ToolError> {
         self.check()?;
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.call.start_background_program(&mut self.command)
+        self.call.programs.start_in_background(&self.call.begun, &mut self.command)
     }
 
     /// Fails for a tool that acts only outside, because the changes of a program cannot be
@@ -267,7 +267,7 @@ impl ToolCommand {
         self.check()?;
         let input = std::mem::take(&mut self.stdin);
         self.command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child = self.call.spawn_program(&mut self.command)?;
+        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A program that ends without reading its input is not an error. If no thread can be
             // started, the input is empty.

@@ -15,8 +15,8 @@ use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
 use super::command::ToolCommand;
-use super::info::Approval;
-use super::run::RunningCall;
+use super::operation::RunningCall;
+use super::request::Approval;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};

@@ -1,4 +1,5 @@
-//! Tools that are created at run time, from a schema and closures.
+//! Tools that are created at run time, from a schema and closures. The registry keeps every tool in
+//! this form.
 
 use std::fmt;
 #[cfg(feature = "async")]
@@ -14,7 +15,7 @@ use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::async_tool::{ToolFuture, inside, wait_for_answer};
 use super::context::ToolContext;
 use super::interruption::InterruptedCall;
-use super::tool::{AnyTool, arguments_text};
+use super::tool::arguments_text;
 use super::verify::CallVerification;
 
 /// Defines a tool at run time, for example one that another process describes: a name, a JSON
@@ -42,26 +43,30 @@ use super::verify::CallVerification;
 /// ```
 #[derive(Clone)]
 pub struct DynTool {
-    name: SmolStr,
-    description: String,
-    schema: serde_json::Value,
-    idempotency: Idempotency,
-    reads_only: bool,
-    outside_only: bool,
-    call: Arc<CallFn>,
-    /// Starts a call of an async tool.
+    pub(super) name: SmolStr,
+    pub(super) description: String,
+    pub(super) schema: Arc<serde_json::Value>,
+    pub(in crate::tools) idempotency: Idempotency,
+    pub(in crate::tools) reads_only: bool,
+    pub(in crate::tools) outside_only: bool,
+    /// Whether `verify` can verify calls.
+    pub(in crate::tools) verifies: bool,
+    pub(in crate::tools) call: Arc<CallFn>,
+    /// Starts a call of an async tool; `None` for other tools.
     #[cfg(feature = "async")]
-    start: Option<Arc<StartFn>>,
-    undo: Option<Arc<UndoFn>>,
-    verify: Option<Arc<UndoFn>>,
+    pub(in crate::tools) start: Option<Arc<StartFn>>,
+    pub(in crate::tools) undo: Arc<FollowUpFn>,
+    pub(in crate::tools) verify: Arc<FollowUpFn>,
 }
 
-type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<EncodedToolResult, ToolError> + Send + Sync;
+/// Runs a call with its arguments, which are JSON text.
+pub(in crate::tools) type CallFn =
+    dyn Fn(&str, &ToolContext) -> Result<EncodedToolResult, ToolError> + Send + Sync;
 #[cfg(feature = "async")]
-type StartFn = dyn Fn(Result<serde_json::Value, ToolError>, &ToolContext) -> ToolFuture + Send + Sync;
-type UndoFn = dyn Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<EncodedToolResult, ToolError>
-    + Send
-    + Sync;
+pub(in crate::tools) type StartFn = dyn Fn(&str, &ToolContext) -> ToolFuture + Send + Sync;
+/// Undoes or verifies an interrupted call.
+pub(in crate::tools) type FollowUpFn =
+    dyn Fn(&InterruptedCall, &ToolContext) -> Result<EncodedToolResult, ToolError> + Send + Sync;
 
 impl fmt::Debug for DynTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,29 +84,49 @@ impl DynTool {
         schema: serde_json::Value,
         call: impl Fn(serde_json::Value, &ToolContext) -> Result<ToolResult<T>, ToolError> + Send + Sync + 'static,
     ) -> DynTool {
-        let name = name.into();
-        let of = name.clone();
-        DynTool::with_call(
-            name,
-            schema,
-            Arc::new(move |arguments, context| EncodedToolResult::encode(&of, call(arguments, context)?)),
-        )
+        let (name, schema) = (name.into(), Arc::new(schema));
+        let (of, expected) = (name.clone(), Arc::clone(&schema));
+        let call = move |arguments: &str, context: &_| {
+            call(checked_arguments(&expected, arguments)?, context)?.encode(&of)
+        };
+        DynTool::with_call(name, schema, Arc::new(call))
     }
 
-    fn with_call(name: SmolStr, schema: serde_json::Value, call: Arc<CallFn>) -> DynTool {
+    /// Creates a tool that can neither undo nor verify its calls.
+    pub(super) fn with_call(
+        name: SmolStr,
+        schema: impl Into<Arc<serde_json::Value>>,
+        call: Arc<CallFn>,
+    ) -> DynTool {
+        let (undone, verified) = (name.clone(), name.clone());
         DynTool {
             name,
             description: String::new(),
-            schema,
+            schema: schema.into(),
             idempotency: Idempotency::Manual,
             reads_only: false,
             outside_only: false,
+            verifies: false,
             call,
             #[cfg(feature = "async")]
             start: None,
-            undo: None,
-            verify: None,
+            undo: Arc::new(move |_, _| {
+                Err(ToolError::failed(format!("`{undone}` has no way to undo what it did")))
+            }),
+            verify: Arc::new(move |_, _| CallVerification::<()>::Unknown.encode(&verified)),
         }
+    }
+
+    /// Creates a tool whose calls are futures. A blocking call waits for its future.
+    #[cfg(feature = "async")]
+    pub(super) fn with_start(
+        name: SmolStr,
+        schema: impl Into<Arc<serde_json::Value>>,
+        start: Arc<StartFn>,
+    ) -> DynTool {
+        let waited_for = Arc::clone(&start);
+        let call = move |arguments: &str, context: &_| wait_for_answer(waited_for(arguments, context));
+        DynTool { start: Some(start), ..DynTool::with_call(name, schema, Arc::new(call)) }
     }
 
     /// Creates a tool like [`new`](DynTool::new), from an async function, for async hosts. It runs
@@ -126,16 +151,14 @@ impl DynTool {
     where
         F: Future<Output = Result<ToolResult<T>, ToolError>> + Send + 'static,
     {
-        let name = name.into();
-        let (of, call) = (name.clone(), Arc::new(call));
-        let start: Arc<StartFn> = Arc::new(move |arguments, context| {
+        let (name, schema) = (name.into(), Arc::new(schema));
+        let (of, expected, call) = (name.clone(), Arc::clone(&schema), Arc::new(call));
+        let start = move |arguments: &str, context: &ToolContext| {
             let (of, call, within) = (of.clone(), Arc::clone(&call), context.clone());
-            inside(context, async move { EncodedToolResult::encode(&of, call(arguments?, within).await?) })
-        });
-        let waited_for = Arc::clone(&start);
-        let call =
-            Arc::new(move |arguments, context: &_| wait_for_answer(waited_for(Ok(arguments), context)));
-        DynTool { start: Some(start), ..DynTool::with_call(name, schema, call) }
+            let arguments = checked_arguments(&expected, arguments);
+            inside(context, async move { call(arguments?, within).await?.encode(&of) })
+        };
+        DynTool::with_start(name, schema, Arc::new(start))
     }
 
     /// Sets the description of the tool for the model.
@@ -175,11 +198,11 @@ impl DynTool {
         + Sync
         + 'static,
     ) -> DynTool {
-        let of = self.name.clone();
-        let undo: Arc<UndoFn> = Arc::new(move |arguments, undone, context| {
-            EncodedToolResult::encode(&of, undo(arguments, undone, context)?)
-        });
-        DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
+        let (of, expected) = (self.name.clone(), Arc::clone(&self.schema));
+        let undo = move |undone: &InterruptedCall, context: &_| {
+            undo(checked_arguments(&expected, &undone.arguments)?, undone, context)?.encode(&of)
+        };
+        DynTool { idempotency: Idempotency::Compensate, undo: Arc::new(undo), ..self }
     }
 
     /// Sets the function that verifies the effects of an interrupted call; see
@@ -197,29 +220,30 @@ impl DynTool {
         + Sync
         + 'static,
     ) -> DynTool {
-        let of = self.name.clone();
-        let verify: Arc<UndoFn> = Arc::new(move |arguments, interrupted, context| {
-            EncodedToolResult::of_verified(&of, verify(arguments, interrupted, context)?)
-        });
+        let (of, expected) = (self.name.clone(), Arc::clone(&self.schema));
+        let verify = move |interrupted: &InterruptedCall, context: &_| {
+            verify(checked_arguments(&expected, &interrupted.arguments)?, interrupted, context)?.encode(&of)
+        };
         let idempotency = match self.idempotency {
             Idempotency::Manual => Idempotency::Verify,
             own => own,
         };
-        DynTool { idempotency, verify: Some(verify), ..self }
+        DynTool { idempotency, verifies: true, verify: Arc::new(verify), ..self }
     }
 
     /// Returns the name by which the model calls the tool.
     pub fn name(&self) -> &str {
         &self.name
     }
+}
 
-    fn arguments(&self, arguments: &str) -> Result<serde_json::Value, ToolError> {
-        let arguments = serde_json::from_str(arguments_text(arguments))
-            .map_err(|error| ToolError::InvalidArguments(error.to_string()))?;
-        match misfit(&self.schema, &arguments) {
-            None => Ok(arguments),
-            Some(misfit) => Err(ToolError::InvalidArguments(misfit)),
-        }
+/// Decodes the arguments of a call, and checks the outermost level of their schema.
+fn checked_arguments(schema: &serde_json::Value, arguments: &str) -> Result<serde_json::Value, ToolError> {
+    let arguments = serde_json::from_str(arguments_text(arguments))
+        .map_err(|error| ToolError::InvalidArguments(error.to_string()))?;
+    match misfit(schema, &arguments) {
+        None => Ok(arguments),
+        Some(misfit) => Err(ToolError::InvalidArguments(misfit)),
     }
 }
 
@@ -246,59 +270,6 @@ fn misfit(schema: &serde_json::Value, arguments: &serde_json::Value) -> Option<S
         .filter(|name| !known.is_some_and(|known| known.contains_key(*name)))
         .collect();
     (!unknown.is_empty()).then(|| format!("unknown parameters: {}", unknown.join(", ")))
-}
-
-impl AnyTool for DynTool {
-    fn description(&self) -> &str {
-        &self.description
-    }
-
-    fn schema(&self) -> serde_json::Value {
-        self.schema.clone()
-    }
-
-    fn idempotency(&self) -> Idempotency {
-        self.idempotency
-    }
-
-    fn reads_only(&self) -> bool {
-        self.reads_only
-    }
-
-    fn outside_only(&self) -> bool {
-        self.outside_only
-    }
-
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        (self.call)(self.arguments(arguments)?, context)
-    }
-
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        match &self.undo {
-            Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
-            None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
-        }
-    }
-
-    #[cfg(feature = "async")]
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
-        Some(self.start.as_ref()?(self.arguments(arguments), context))
-    }
-
-    fn verifies(&self) -> bool {
-        self.verify.is_some()
-    }
-
-    fn verify(
-        &self,
-        interrupted: &InterruptedCall,
-        context: &ToolContext,
-    ) -> Result<EncodedToolResult, ToolError> {
-        match &self.verify {
-            Some(verify) => verify(self.arguments(&interrupted.arguments)?, interrupted, context),
-            None => EncodedToolResult::of_verified::<()>(&self.name, CallVerification::Unknown),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,20 +6,19 @@
 //!
 //! | module | contents | uses |
 //! |---|---|---|
-//! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that both start and end record contain | |
+//! | `request` | [`ToolCall`], [`ExecuteOptions`] | |
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
-//! | `outcome` | outcome of a call, before the end is recorded | `answer` |
-//! | `program_owner` | a call as the owner of its programs, and their errors | `answer`, `process` |
-//! | `run` | the state of a running call, shared by its operation and its tool | `info`, `program_owner` |
-//! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
-//! | `context` | [`ToolContext`]: the interface of a tool to its call; [`FencingToken`] | `command`, `run` |
 //! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or verifies | |
 //! | `verify` | [`CallVerification`]: a tool's finding about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interruption`, `verify` |
-//! | `dynamic_tool` | [`DynTool`]: a tool that is created at run time | `tool` |
-//! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
-//! | `operation` | [`Operation`]: one call from its start to its end | all but the tools |
+//! | `dynamic_tool` | [`DynTool`]: a tool that is created at run time, and the form of every tool in a registry | `tool` |
+//! | `async_tool` | tools that are futures (feature `async`) | `dynamic_tool`, `tool` |
+//! | `programs` | the programs of a call | `answer`, `process` |
+//! | `operation` | the description of a call that both of its records contain, the state of a running call, and its [`Operation`] | `finish`, `programs`, `request` |
+//! | `command` | [`ToolCommand`]: a program that a tool starts | `operation` |
+//! | `context` | [`ToolContext`]: the interface of a tool to its call; [`FencingToken`] | `command`, `operation` |
+//! | `finish` | the end of a call: its outcome, restores, the end record, the report | all but the tools |
 //!
 //! # Invariants
 //!
@@ -36,13 +35,12 @@ mod async_tool;
 mod command;
 mod context;
 mod dynamic_tool;
-mod info;
+mod finish;
 mod interruption;
 mod operation;
-mod outcome;
-mod program_owner;
+mod programs;
 mod report;
-mod run;
+mod request;
 mod tool;
 mod verify;
 
@@ -52,18 +50,17 @@ pub use async_tool::AsyncTool;
 pub use command::{ProgramOutput, ProgramStream, ToolCommand};
 pub use context::{FencingToken, ToolContext};
 pub use dynamic_tool::DynTool;
-pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use interruption::InterruptedCall;
 pub use operation::Operation;
 pub use report::ToolReport;
+pub use request::{Approval, ExecuteOptions, ToolCall};
 pub use tool::{Tool, ToolRegistry};
 pub use verify::CallVerification;
 
 pub(super) use answer::EncodedToolResult;
 #[cfg(feature = "async")]
 pub(super) use async_tool::ToolFuture;
-pub(super) use info::{CallInfo, RestoreScope};
-pub(super) use outcome::CallEnd;
-pub(super) use program_owner::recorded_groups;
-pub(super) use tool::AnyTool;
-pub(super) use verify::RecordedVerification;
+pub(super) use finish::CallEnd;
+pub(super) use operation::{CallEndState, CallInfo, CallSource};
+pub(super) use programs::{ProgramGroup, recorded_groups};
+pub(super) use request::RestoreScope;

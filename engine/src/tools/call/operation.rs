@@ -1,57 +1,260 @@
-//! One call from its start to its end: admission, captures and start record; then ending, restoring
-//! and the report.
-//!
-//! # Terms
+//! A started call: its description, its state, and the [`Operation`] that ends it.
 //!
 //! An operation is *abandoned* if its [`Operation`] is dropped without an end: the next caller that
-//! waits for it ends it as [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or
-//! its resources cannot be restored: a recovery ends it.
-//!
-//! # Invariants
-//!
-//! 1. A call that may make changes captures its resources before it writes its start record.
-//! 2. The nested calls of a call end, and its programs are terminated, before its resources are
-//!    captured or restored.
-//! 3. The resources of a failed call are restored before its end is recorded. The end record itself
-//!    rolls STATE back.
-//! 4. Before that restore the current resources are captured, or [set
-//!    aside](crate::tools::rollback). If the restore replaces or removes anything, the end record
-//!    names that capture.
-//! 5. Once the call's captures and leases are taken for its end, the operation either ends or is
-//!    left open.
+//! waits for it ends it as [`Cause::Dropped`].
 
-use foldlog_codec::{OperationId, SequenceNumber};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use foldlog_codec::body::{
-    Cause, ExternalEffects, InnerCall, Outcome, Payload, Suspension, ToolBegin, ToolEnd,
+    CallOrigin, Cause, ClosedCall, ExternalEffects, Idempotency, Outcome, Payload, ToolBegin, ToolEnd,
 };
-use foldlog_codec::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::Mutex;
 use serde::Serialize;
+use smol_str::SmolStr;
 
-use super::answer::{EncodedToolResult, ToolError, ToolResult};
+use super::answer::{ToolError, ToolResult};
 use super::context::ToolContext;
-use super::info::{CallInfo, RestoreScope};
-use super::outcome::{CallEnd, Wait};
+use super::dynamic_tool::DynTool;
+use super::finish::CallEnd;
+use super::programs::Programs;
 use super::report::ToolReport;
-use super::run::{CallEndState, CallSource, RunningCall};
+use super::request::{Approval, RestoreScope, ToolCall};
 use crate::conversation::text_payload;
-use crate::error::{Error, Result, catch_panic};
-use crate::operation::{NotUndone, PutBack, ReplacedContent};
-use crate::process::programs::Programs;
-use crate::session::operation_records::RecordedCaptures;
-use crate::session::operations::{ActiveCall, OperationEnd};
-use crate::session::{Patience, Session, Snapshot};
-use crate::tools::captures::{CaptureSet, SnapshotMetadata, SnapshotPhase};
-use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::operation::OpenOperation;
+use crate::session::operations::ActiveCall;
+use crate::session::{Asker, Session};
+use crate::tools::captures::CaptureSet;
+use crate::tools::children::Children;
 use crate::tools::execution::{ExecutionState, Leases};
-use crate::tools::replay;
-use crate::tools::rollback::{Rollback, RollbackPlan};
-use crate::types::encode;
+use crate::tools::resources::ResourceRegistry;
+
+/// Describes a call, from before its start to its end.
+#[derive(Clone, Debug)]
+pub(in crate::tools) struct CallInfo {
+    pub(in crate::tools) tool: SmolStr,
+    pub(in crate::tools) call_id: Option<SmolStr>,
+    /// Arguments, as one MessagePack string.
+    pub(in crate::tools) arguments: Vec<u8>,
+    pub(in crate::tools) origin: Option<CallOrigin>,
+    /// Operation within which the call runs. `None` before the start, and for a call that is not
+    /// nested.
+    pub(in crate::tools) parent: Option<OperationId>,
+    pub(in crate::tools) idempotency: Idempotency,
+    /// Whether the call changes neither STATE nor resources.
+    pub(in crate::tools) reads_only: bool,
+    /// Whether such a call acts outside, and so may not run again like a reading one.
+    pub(in crate::tools) outside_only: bool,
+    /// Operation that this call repeats.
+    pub(in crate::tools) again: Option<OperationId>,
+    /// Approval of this call, if it asked for one.
+    pub(in crate::tools) approval: Option<Approval>,
+    /// Interrupted operation whose outside effects this call undoes.
+    pub(in crate::tools) undoes: Option<OperationId>,
+    /// Interrupted operation whose outside effects this call verifies.
+    pub(in crate::tools) verifies: Option<OperationId>,
+    /// Resources to restore, if the call is a restore; `None` for a tool's call.
+    pub(in crate::tools) restores: Option<RestoreScope>,
+    /// Cause with which the call is closed without running, and the text for the model, as one
+    /// MessagePack string.
+    pub(in crate::tools) closed: Option<(Cause, Vec<u8>)>,
+    /// Location in the host's code of the request.
+    pub(in crate::tools) at: &'static Location<'static>,
+    /// Whether the thread that starts the call ends it too, unless it hands it over.
+    pub(in crate::tools) is_held: bool,
+}
+
+impl CallInfo {
+    /// Describes a first run of a call of an unknown tool: it is [`Manual`](Idempotency::Manual)
+    /// and may make changes.
+    #[track_caller]
+    pub(in crate::tools) fn new(call: &ToolCall) -> CallInfo {
+        CallInfo {
+            tool: call.tool.clone(),
+            call_id: call.call_id.clone(),
+            arguments: text_payload(&call.arguments),
+            origin: call.origin,
+            parent: None,
+            idempotency: Idempotency::Manual,
+            reads_only: false,
+            outside_only: false,
+            again: None,
+            approval: None,
+            undoes: None,
+            verifies: None,
+            restores: None,
+            closed: None,
+            at: Location::caller(),
+            is_held: false,
+        }
+    }
+
+    /// Describes a call that a process left open. The caller reads `origin` from the start record,
+    /// because `open` does not contain it.
+    pub(in crate::tools) fn of_open(open: &OpenOperation, origin: Option<CallOrigin>) -> CallInfo {
+        let (tool, call_id) = (open.tool.clone(), open.call_id.clone());
+        CallInfo {
+            parent: open.parent,
+            idempotency: open.idempotency,
+            reads_only: open.reads_only,
+            outside_only: open.outside_only,
+            again: (open.operation.sequence() != open.begin).then_some(open.operation),
+            undoes: open.undoes,
+            verifies: open.verifies,
+            ..CallInfo::new(&ToolCall { tool, call_id, arguments: String::new(), origin })
+        }
+    }
+
+    /// Describes a first run of a call of `tool`, with the tool's declarations.
+    #[track_caller]
+    pub(in crate::tools) fn of_tool(call: &ToolCall, tool: &DynTool) -> CallInfo {
+        CallInfo { idempotency: tool.idempotency, ..CallInfo::new(call) }.declared_by(tool)
+    }
+
+    /// Returns the same description, nested in the call to which this handle belongs, if any.
+    pub(in crate::tools) fn within(self, session: &Session) -> CallInfo {
+        let parent = session.calls().call_scope().map(|within| within.operation());
+        CallInfo { parent, ..self }
+    }
+
+    pub(in crate::tools) fn to_asker(&self) -> Asker {
+        let asker = Asker::new(self.tool.clone(), self.at);
+        if self.is_held { asker.held_here() } else { asker }
+    }
+
+    /// Returns whether the call follows an interrupted one: it runs that operation again, undoes
+    /// it, or verifies it.
+    pub(in crate::tools) fn is_resume(&self) -> bool {
+        self.again.is_some() || self.undoes.is_some() || self.verifies.is_some()
+    }
+
+    /// Returns whether the call makes no changes at all.
+    pub(in crate::tools) fn only_reads(&self) -> bool {
+        self.reads_only && !self.outside_only
+    }
+
+    /// Returns the same description with the effects that `tool` declares.
+    pub(in crate::tools) fn declared_by(self, tool: &DynTool) -> CallInfo {
+        let DynTool { reads_only, outside_only, .. } = *tool;
+        CallInfo { reads_only: reads_only || outside_only, outside_only, ..self }
+    }
+
+    /// Returns the default effects outside, for a tool that states none: none for a tool that only
+    /// reads or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
+    pub(in crate::tools) fn outside(&self) -> ExternalEffects {
+        let natural = self.idempotency == Idempotency::Natural && !self.outside_only;
+        let none = self.only_reads() || natural;
+        if none { ExternalEffects::None } else { ExternalEffects::Unknown }
+    }
+
+    /// Returns the body of the start record, without the captures of its resources. `arguments` is
+    /// one MessagePack value.
+    pub(in crate::tools) fn to_begin(&self) -> ToolBegin<'_> {
+        ToolBegin {
+            call_id: self.call_id.as_deref().map(Cow::Borrowed),
+            origin: self.origin,
+            parent: self.parent,
+            idempotency: self.idempotency,
+            reads_only: self.reads_only,
+            outside_only: self.outside_only,
+            again: self.again,
+            undoes: self.undoes,
+            verifies: self.verifies,
+            closed: self
+                .closed
+                .as_ref()
+                .map(|(cause, shown)| ClosedCall { cause: *cause, shown: Payload::new(shown) }),
+            ..ToolBegin::new(self.tool.as_str(), Payload::new(&self.arguments))
+        }
+    }
+
+    /// Returns the body of the end record with the facts of the start record, without an answer.
+    /// The session sets the duration and the slice of invocations when it writes the record.
+    pub(in crate::tools) fn to_end(
+        &self,
+        begin: SequenceNumber,
+        outcome: Outcome,
+        cause: Option<Cause>,
+    ) -> ToolEnd<'_> {
+        ToolEnd {
+            again: self.again,
+            call_id: self.call_id.as_deref().map(Cow::Borrowed),
+            origin: self.origin,
+            parent: self.parent,
+            undoes: self.undoes,
+            verifies: self.verifies,
+            cause,
+            rolls_back: outcome != Outcome::Committed && !self.reads_only,
+            outside: self.outside(),
+            ..ToolEnd::new(begin, self.tool.as_str(), outcome)
+        }
+    }
+}
+
+/// Source of a call's effects and of its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::tools) enum CallSource {
+    /// Its tool, in a live session.
+    Live,
+    /// Its tool, which runs again in a replay, on copies of the resources.
+    RunAgain,
+    /// The log of a replay.
+    Log,
+}
+
+/// State of a call from its start on. It outlives the call as long as the tool keeps its context.
+pub(in crate::tools) struct RunningCall {
+    pub(in crate::tools) state: ExecutionState,
+    pub(in crate::tools) begun: ActiveCall,
+    pub(in crate::tools) info: CallInfo,
+    pub(in crate::tools) programs: Programs,
+    /// State for the call's end; `None` once the call is over.
+    pub(in crate::tools) held: Mutex<Option<CallEndState>>,
+    pub(in crate::tools) source: CallSource,
+    /// Child sessions that the call has opened; uninitialized until the first.
+    pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
+    /// Resources that are not captured; uninitialized until a call that acts only outside requests
+    /// them.
+    pub(in crate::tools) uncaptured: OnceLock<ResourceRegistry>,
+}
+
+/// State that a call needs for its end: the captures to restore and the leases to release.
+#[derive(Default)]
+pub(in crate::tools) struct CallEndState {
+    /// Captures of the resources, from before the start record.
+    pub(in crate::tools) before: CaptureSet,
+    /// Leases of the resources; `None` for a nested call, whose enclosing call holds them.
+    pub(in crate::tools) leases: Option<Arc<Leases>>,
+}
+
+impl fmt::Debug for RunningCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningCall")
+            .field("begin", &self.begun.begin)
+            .field("tool", &self.info.tool)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RunningCall {
+    pub(in crate::tools) fn resources(&self) -> &ResourceRegistry {
+        self.state.resources()
+    }
+
+    pub(in crate::tools) fn uncaptured_resources(&self) -> &ResourceRegistry {
+        self.uncaptured.get_or_init(|| self.resources().without_captured())
+    }
+
+    pub(in crate::tools) fn children(&self) -> &Arc<Mutex<Children>> {
+        self.children.get_or_init(Arc::default)
+    }
+}
 
 /// Contains a started call, for a tool that runs elsewhere. [`end`](Operation::end),
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
@@ -61,6 +264,7 @@ use crate::types::encode;
 /// async host ends as soon as a thread is free. The engine then ends the call with
 /// [`Cause::Dropped`] and rolls its changes back.
 #[must_use]
+#[derive(Debug)]
 pub struct Operation {
     context: ToolContext,
     /// Whether the end is known to be recorded.
@@ -68,15 +272,6 @@ pub struct Operation {
     /// Whether dropping this ends the call soon, even if no other call waits for it.
     #[cfg(feature = "async")]
     ends_soon: bool,
-}
-
-impl fmt::Debug for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation")
-            .field("begin", &self.running_call().begun.begin)
-            .field("tool", &self.running_call().info.tool)
-            .finish()
-    }
 }
 
 impl Drop for Operation {
@@ -201,14 +396,10 @@ impl Operation {
     /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another process, has
     /// ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
-        let ToolResult { success, message, value, outside, awaits, exit_code } = result;
-        let value = match value.map(|value| encode(&self.running_call().info.tool, &value)).transpose() {
-            Ok(value) => value,
-            // A result that cannot be recorded fails the call, like that of a tool that runs here.
-            Err(error) => return self.fail(ToolError::failed(error.to_string())),
-        };
-        let answered = EncodedToolResult { success, message, value, outside, awaits, exit_code };
-        let ending = CallEnd::from_answer(Ok(answered), &self.running_call().begun.within);
+        // A result that cannot be recorded fails the call, like that of a tool that runs here.
+        let answer = result.encode(&self.running_call().info.tool);
+        let answer = answer.map_err(|error| ToolError::failed(error.to_string()));
+        let ending = CallEnd::from_answer(answer, &self.running_call().begun.within);
         self.finish(ending)
     }
 
@@ -246,20 +437,20 @@ impl Operation {
     ///
     /// See [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
     pub(in crate::tools) fn confirm_claim(self) -> Result<Operation> {
-        if self.running_call().info.only_reads() {
-            return Ok(self);
-        }
-        let confirmed = self.context.session.confirm_claim();
+        let confirmed = match self.running_call().info.only_reads() {
+            true => Ok(()),
+            false => self.context.session.confirm_claim(),
+        };
         self.if_confirmed(confirmed)
     }
 
     /// Async variant of [`confirm_claim`](Operation::confirm_claim).
     #[cfg(feature = "async")]
     pub(in crate::tools) async fn confirmed_async(self) -> Result<Operation> {
-        if self.running_call().info.only_reads() {
-            return Ok(self);
-        }
-        let confirmed = self.context.session.confirm_claim_async().await;
+        let confirmed = match self.running_call().info.only_reads() {
+            true => Ok(()),
+            false => self.context.session.confirm_claim_async().await,
+        };
         self.if_confirmed(confirmed)
     }
 
@@ -285,92 +476,13 @@ impl Operation {
     ///
     /// See [`end`](Operation::end) and [`fail`](Operation::fail).
     pub(in crate::tools) fn finish(mut self, ending: CallEnd) -> Result<ToolReport> {
-        let report = self.running_call().finish_and_raise(ending);
+        let report = self.running_call().finish(ending);
         self.ended = report.is_ok();
         report
     }
 
-    /// Waits, as long as `patience` allows, until the schedule admits the call. Then takes the
-    /// leases of the resources, captures them and writes the start record.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`;
-    /// [`Error::DeadlineExceeded`] if the deadline passes before the start; the errors of an
-    /// admission, of a lease, and of a capture. No record is written with these. Otherwise, the
-    /// errors of [`Session::dispatch`] that do not concern events.
-    pub(in crate::tools) fn begin(
-        state: &ExecutionState,
-        session: &Session,
-        info: CallInfo,
-        arguments: &str,
-        patience: &Patience,
-        still_due: &dyn Fn() -> Result<()>,
-    ) -> Result<Operation> {
-        if !session.is_same(state.session()) {
-            let (found, own) = (session.id(), state.session().id());
-            return Err(Error::SnapshotMismatch(format!(
-                "the call runs within a call of session {found}, but this run belongs to session {own}"
-            )));
-        }
-        if session.replays() {
-            return Operation::begin_again(state, session, info, arguments);
-        }
-        let until = patience.until();
-        let reads_only = info.reads_only;
-        let asker = info.to_asker();
-        let mut admission = session.admit(reads_only, patience, asker.clone())?;
-        // A call that ran during the wait may have made this one unnecessary.
-        still_due()?;
-        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
-        // A nested call works under the leases of the enclosing call, and a closed call needs none.
-        let works = info.parent.is_none() && info.closed.is_none();
-        let leases = if works { state.lease(reads_only, patience, &asker)? } else { None };
-        if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
-            admission.run_as(guest);
-            if !reads_only {
-                state.announce_work()?;
-            }
-        }
-        if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
-            catch_panic("the mark of a workspace", || leases.open())?;
-        }
-        let tag = || capture_tag("pre", info.call_id.as_deref());
-        let captured = || catch_panic("the resources before the call", || state.capture(until, tag));
-        let before = if reads_only { CaptureSet::default() } else { captured()? };
-        // A restore is about to replace the current contents, and reports its findings itself.
-        if info.restores.is_none() && info.parent.is_none() {
-            state.tell_of_changes(&before);
-        }
-        let text = text_payload(arguments);
-        let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
-        let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::running_as(
-            state,
-            session,
-            begun,
-            info,
-            CallEndState { before, leases, text },
-            CallSource::Live,
-        ))
-    }
-
-    /// Starts a call of a replay whose end comes from the log: compares its start record with the
-    /// recorded one. The resources are not touched.
-    pub(in crate::tools) fn begin_from_log(
-        state: &ExecutionState,
-        session: &Session,
-        info: CallInfo,
-        arguments: &str,
-    ) -> Result<Operation> {
-        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
-        let text = text_payload(arguments);
-        let begun = session.calls().begin_run_again(&info.to_begin(&text))?;
-        let held = CallEndState { text, ..CallEndState::default() };
-        Ok(Operation::running_as(state, session, begun, info, held, CallSource::Log))
-    }
-
-    fn running_as(
+    /// Creates the operation of a call whose start record is `begun`.
+    pub(in crate::tools) fn new(
         state: &ExecutionState,
         session: &Session,
         begun: ActiveCall,
@@ -397,442 +509,5 @@ impl Operation {
             #[cfg(feature = "async")]
             ends_soon: false,
         }
-    }
-
-    /// Starts a call of a replay whose tool runs again: compares its start record with the recorded
-    /// one. Takes no lease and no captures; the tool works on copies.
-    fn begin_again(
-        state: &ExecutionState,
-        session: &Session,
-        info: CallInfo,
-        arguments: &str,
-    ) -> Result<Operation> {
-        if !session.calls().runs_tools_again() {
-            let reason = "it replays recorded records, and in this replay no tool runs";
-            return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
-        }
-        let info = CallInfo { parent: session.calls().call_scope().map(|within| within.operation()), ..info };
-        let text = text_payload(arguments);
-        let begun = session.calls().begin_run_again(&info.to_begin(&text))?;
-        let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
-        let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
-        let held = CallEndState { before, leases: None, text };
-        Ok(Operation::running_as(state, session, begun, info, held, CallSource::RunAgain))
-    }
-}
-
-/// Returns the tag of a capture: `side` and the provider's id of the call, if present.
-fn capture_tag(side: &str, call_id: Option<&str>) -> Option<String> {
-    call_id.map(|call_id| [side, ":", call_id].concat())
-}
-
-/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open
-/// for a recovery unless its end was recorded.
-struct CallEndGuard<'a> {
-    running: &'a RunningCall,
-    ended: bool,
-    /// Captures of the resources from before the call. A recovery by the same run restores them.
-    before: CaptureSet,
-    _leases: Option<Arc<Leases>>,
-}
-
-impl Drop for CallEndGuard<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.running.state.leave_unended(self.running.begun.begin, self.before.clone());
-            self.running.begun.give_up();
-        }
-    }
-}
-
-/// Maximum length in bytes of a message that is recorded on a full disk.
-const SHORT_BYTES: usize = 256;
-
-/// Truncates a message to at most [`SHORT_BYTES`], between two characters.
-fn short(message: &str) -> String {
-    let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
-    message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
-}
-
-impl RunningCall {
-    /// Ends the call. A suspension, and a request for more sections of the prompt, become errors,
-    /// because the call has no result then.
-    fn finish_and_raise(&self, ending: CallEnd) -> Result<ToolReport> {
-        let overrides = ending.overrides.clone();
-        let (wait, form) = (ending.wait, ending.form());
-        let report = self.finish(ending)?;
-        let operation = report.operation;
-        if let Some(form) = form.filter(|_| report.outcome == Outcome::Suspended) {
-            // If the call waits for a call within it, the error names the inner one, which has to
-            // be settled.
-            let (session, operation) = match wait {
-                Some(Wait::Within(session, operation)) => (session, operation),
-                _ => (self.state.session().id(), operation),
-            };
-            return Err(Error::Suspended { session, operation, form, question: report.message });
-        }
-        match (report.cause, overrides) {
-            (Some(Cause::Expansion), overrides) => Err(Error::VisibilityExpansion {
-                operation,
-                overrides: overrides.map(|(overrides, _)| overrides).unwrap_or_default(),
-                reason: report.message,
-            }),
-            _ => Ok(report),
-        }
-    }
-
-    /// Leaves the call open before its tool has started: no restore is needed.
-    fn leave_open(&self) {
-        let held = self.held.lock().take();
-        if let Some(CallEndState { before, leases, .. }) = held {
-            drop(CallEndGuard { running: self, ended: false, before, _leases: leases });
-        }
-    }
-
-    /// Ends the call with any cause, and returns its report.
-    fn finish(&self, mut ending: CallEnd) -> Result<ToolReport> {
-        let mut held = self.held.lock();
-        let operation = self.begun.within.operation();
-        if held.is_none() {
-            return Err(Error::NoSuchOperation { operation, reason: "it has ended" });
-        }
-        if self.source != CallSource::Live {
-            let CallEndState { before, text, .. } = held.take().unwrap_or_default();
-            if self.source == CallSource::RunAgain {
-                return self.finish_again(ending, &before, text);
-            }
-            self.state.session().calls().let_go_replayed(self.begun.begin, true);
-            return replay::end(self.state.session(), &self.info, self.begun.begin);
-        }
-        // The session refused writes of a call that should stop, so its work may be incomplete even
-        // if it reports success.
-        let stopped = match &self.begun.within {
-            within if within.is_late() => Some((Cause::Deadline, "its deadline passed")),
-            within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
-            _ => None,
-        };
-        if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
-            ending = CallEnd { outside: ending.outside, ..CallEnd::with_cause(cause, reason) };
-        }
-        let is_about_another = self.info.undoes.is_some() || self.info.verifies.is_some();
-        if ending.wait.is_some() && (is_about_another || self.info.restores.is_some()) {
-            ending = CallEnd::with_cause(
-                Cause::Error,
-                "what undoes or verifies another call cannot ask, nor leave its result to somebody",
-            );
-        }
-        if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
-            ending = CallEnd::with_cause(
-                Cause::Error,
-                "a call within another one cannot leave its result to somebody",
-            );
-        }
-        // If a nested call does not end, this call still has its captures and leases, and can be
-        // ended later.
-        self.begun.end_inner()?;
-        let Some(CallEndState { before, leases, mut text }) = held.take() else {
-            return Err(Error::NoSuchOperation { operation, reason: "it has ended" });
-        };
-        // From here on the operation either ends, or is left open for a recovery.
-        let mut unended =
-            CallEndGuard { running: self, ended: false, before: before.clone(), _leases: leases };
-        if !self.programs.end() && ending.cause.is_none() {
-            ending = CallEnd::with_cause(Cause::Error, "a program that the tool started does not end");
-        }
-        if let Some(children) = self.children.get() {
-            let mut children = children.lock();
-            if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
-                ending = CallEnd::with_cause(Cause::Error, reason);
-            }
-            ending.tell(std::mem::take(&mut children.put_back));
-        }
-        let mut after = None;
-        if ending.keeps() && !self.info.reads_only {
-            let tag = || capture_tag("post", self.info.call_id.as_deref());
-            let until = self.begun.within.until();
-            match catch_panic("the resources after the call", || self.state.capture(until, tag)) {
-                // Parts of a capture that cannot be stopped, such as a sync, may have passed the
-                // deadline.
-                _ if self.begun.within.is_late() => {
-                    ending = CallEnd::with_cause(Cause::Deadline, "its deadline passed");
-                }
-                Ok(captures) => after = Some(captures),
-                Err(error) => {
-                    ending = CallEnd::with_cause(
-                        Cause::Error,
-                        format!("the resources cannot be captured after the call: {error}"),
-                    );
-                }
-            }
-        }
-        let mut found = None;
-        // If this fails, the call has no end and is left open, and a recovery restores the
-        // resources again.
-        if !ending.keeps() {
-            found = self.roll_back(&before, &mut ending)?;
-        }
-        ending.suspension = self.suspension(&ending, &text);
-        // Resources that are never rolled back, such as budgets, keep the use of a failed call.
-        let spends = !ending.keeps() && !self.info.reads_only && found.is_none();
-        let kept = if spends { self.state.capture_kept() } else { None };
-        let named = after.as_ref().or(found.as_ref()).or(kept.as_ref());
-        let mut recorded = self.record(&ending, named, &mut text);
-        let unrecorded = match &recorded {
-            Err(Error::Full { .. }) => Some("there is no space to record what the tool answered".to_owned()),
-            Err(error @ Error::TooLarge { .. }) => {
-                Some(format!("what the tool answered cannot be recorded: {error}"))
-            }
-            _ => None,
-        };
-        if let Some(reason) = unrecorded {
-            // The log reserves room for an end record of at most this length.
-            if ending.cause.is_none() {
-                ending = CallEnd::with_cause(Cause::Error, &reason);
-                found = self.roll_back(&before, &mut ending)?;
-            }
-            (ending.message, ending.value, ending.overrides, after) =
-                (short(&ending.message), None, None, None);
-            let not_undone = std::mem::take(&mut ending.not_undone);
-            let counted = ending.replaced.iter().map(ReplacedContent::without_paths).collect();
-            let replaced = std::mem::replace(&mut ending.replaced, counted);
-            recorded = self.record(&ending, found.as_ref(), &mut text);
-            (ending.not_undone, ending.replaced) = (not_undone, replaced);
-        }
-        let ended = recorded?;
-        unended.ended = true;
-        drop(unended);
-        let report = self.report(ending, &ended)?;
-        self.checkpoint(&report, before, after);
-        Ok(report)
-    }
-
-    /// Ends a call of a replay whose tool ran again on copies of the resources. Compares the copies
-    /// and the end record with the log.
-    fn finish_again(
-        &self,
-        mut ending: CallEnd,
-        before: &CaptureSet,
-        mut text: Vec<u8>,
-    ) -> Result<ToolReport> {
-        ending.suspension = self.suspension(&ending, &text);
-        let session = self.state.session();
-        let left = match ending.keeps() {
-            true => {
-                let recorded = if before.is_empty() {
-                    Ok(BTreeMap::new())
-                } else {
-                    session.calls().captures_at_end(self.begun.begin)
-                };
-                recorded.and_then(|recorded| self.state.differ_from(recorded))
-            }
-            false => {
-                self.restore(&before.with_undone(self.begun.within.operation())).map(|_| BTreeMap::new())
-            }
-        };
-        self.state.end_on_copies();
-        let ended = session
-            .calls()
-            .end_run_again(&self.end(&ending, None, &mut text), self.state.or_end_replay(left)?)?;
-        self.report(ending, &ended)
-    }
-
-    /// Captures the resources, and restores their state before the call. Returns the capture if the
-    /// restore replaced anything.
-    fn roll_back(&self, before: &CaptureSet, ending: &mut CallEnd) -> Result<Option<CaptureSet>> {
-        if self.info.reads_only {
-            return Ok(None);
-        }
-        let before = before.with_undone(self.begun.within.operation());
-        let rollback = Rollback {
-            begin: self.begun.begin,
-            before: &before,
-            all: self.info.restores == Some(RestoreScope::All),
-            earlier: RecordedCaptures::new(),
-            tag: capture_tag("rollback", self.info.call_id.as_deref()),
-            until: None,
-        };
-        let RollbackPlan { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
-        put_back.append(self.restore(&target)?);
-        let is_replaced = !put_back.replaced.is_empty();
-        ending.tell(put_back);
-        Ok(found.filter(|_| is_replaced))
-    }
-
-    /// Restores the resources to their state before the call. Returns the changes that could not be
-    /// undone, and the replaced contents.
-    fn restore(&self, before: &CaptureSet) -> Result<PutBack> {
-        if self.info.reads_only {
-            return Ok(PutBack::default());
-        }
-        let all = self.info.restores == Some(RestoreScope::All);
-        self.state.put_back(before, all)
-    }
-
-    /// Returns the effects outside: those that the tool reports, otherwise those that its
-    /// declaration implies.
-    fn outside(&self, ending: &CallEnd) -> ExternalEffects {
-        ending.outside.unwrap_or(self.info.outside())
-    }
-
-    /// Returns the suspension for the end record. `text` contains the encoded arguments.
-    fn suspension(&self, ending: &CallEnd, text: &[u8]) -> Option<Suspension> {
-        let (wait, form) = (ending.wait?, ending.form()?);
-        let arguments = MsgpackReader::new(text).str().unwrap_or_default();
-        let expiring = |after: Option<Duration>| {
-            let after = i64::try_from(after?.as_micros()).unwrap_or(i64::MAX);
-            Some(self.state.session().now_us().saturating_add(after))
-        };
-        let own = self.state.session().id();
-        let (expires_us, inner) = match wait {
-            Wait::Asks(after) | Wait::Awaits(after) => (expiring(after), None),
-            Wait::Within(session, operation) => {
-                (None, Some(InnerCall { session: (session != own).then_some(session), operation }))
-            }
-        };
-        let arguments = *blake3::hash(arguments.as_bytes()).as_bytes();
-        Some(Suspension { expires_us, inner, ..Suspension::new(form, arguments) })
-    }
-
-    /// Returns the body of the end record. `text` stores the encoded message and reuses its memory.
-    fn end<'a>(
-        &'a self,
-        ending: &'a CallEnd,
-        after: Option<&'a CaptureSet>,
-        text: &'a mut Vec<u8>,
-    ) -> ToolEnd<'a> {
-        let begin = self.begun.begin;
-        let mut shown = MsgpackWriter::reuse_buffer(std::mem::take(text));
-        shown.str(&ending.message);
-        *text = shown.finish();
-        ToolEnd {
-            exit_code: ending.exit_code,
-            outside: self.outside(ending),
-            result: ending.value.as_deref().map(Payload::new),
-            shown: Some(Payload::new(text)),
-            overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
-            resources: after.map(CaptureSet::to_record).unwrap_or_default(),
-            not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
-            replaced: ending.replaced.iter().map(ReplacedContent::to_record).collect(),
-            suspension: ending.suspension,
-            rolls_back: !ending.keeps() && !self.info.reads_only,
-            ..self.info.to_end(begin, ending.outcome(), ending.cause)
-        }
-    }
-
-    /// Writes the end record. Reuses the memory of `text` for the encoded message.
-    fn record(
-        &self,
-        ending: &CallEnd,
-        after: Option<&CaptureSet>,
-        text: &mut Vec<u8>,
-    ) -> Result<OperationEnd> {
-        let end = self.end(ending, after, text);
-        self.begun.end(end, self.checkpoints().is_some())
-    }
-
-    fn report(&self, ending: CallEnd, ended: &OperationEnd) -> Result<ToolReport> {
-        let value = ending.value.as_deref().map(Value::decode).transpose();
-        let unread = |error| Error::Encode { name: self.info.tool.to_string(), reason: format!("{error}") };
-        Ok(ToolReport {
-            operation: self.begun.within.operation(),
-            begin: self.begun.begin,
-            end: ended.end,
-            tool: self.info.tool.clone(),
-            call_id: self.info.call_id.clone(),
-            outcome: ending.outcome(),
-            cause: ending.cause,
-            success: ending.outcome() == Outcome::Committed,
-            outside: self.outside(&ending),
-            not_undone: ending.not_undone,
-            replaced: ending.replaced,
-            message: ending.message,
-            value: value.map_err(unread)?,
-            elapsed_us: ended.elapsed_us,
-            recorded: false,
-        })
-    }
-
-    /// Returns the store of checkpoints. `None` if the run keeps none, and for a restore, which is
-    /// not a tool's call.
-    fn checkpoints(&self) -> Option<&CheckpointStore> {
-        self.state.checkpoints().filter(|_| self.info.restores.is_none())
-    }
-
-    /// Stores the positions before and after the call, if the run keeps checkpoints.
-    fn checkpoint(&self, report: &ToolReport, before: CaptureSet, after: Option<CaptureSet>) {
-        let Some(checkpoints) = self.checkpoints() else { return };
-        let session = self.state.session();
-        let at = |position: SequenceNumber, resources: CaptureSet, phase: SnapshotPhase| {
-            let policies = [crate::Policy::State].into_iter().collect();
-            let (time_us, tag) = (self.begun.began_us, None);
-            let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
-            let side = if phase == SnapshotPhase::PreTool { "pre" } else { "post" };
-            let metadata = SnapshotMetadata {
-                tag: capture_tag(side, self.info.call_id.as_deref()),
-                tool_call_id: self.info.call_id.clone(),
-                tool_name: Some(self.info.tool.clone()),
-                phase,
-            };
-            self.state.composite(snapshot, resources, metadata)
-        };
-        // The first record opens the session, so a record precedes every start record.
-        let begin = report.begin.saturating_sub(1);
-        checkpoints.record(ToolCheckpoint {
-            operation: report.operation,
-            tool_call_id: self.info.call_id.clone(),
-            tool_name: self.info.tool.clone(),
-            pre: at(begin, before, SnapshotPhase::PreTool),
-            post: report.success.then(|| at(report.end, after.unwrap_or_default(), SnapshotPhase::PostTool)),
-            result_summary: Some(report.message.clone()),
-            success: report.success,
-            elapsed_us: report.elapsed_us,
-            recorded_at_us: self.state.clock().now_us(),
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
-    use super::*;
-    use crate::ResourceRegistry;
-    use crate::storage::MemoryStorage;
-    use crate::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-    use crate::{SessionTypes, Store, StoreOptions};
-
-    /// Guards against an abandoned call that never ends. Another thread could start a nested call
-    /// after a first thread had started to end the abandoned one, and before its handle was
-    /// revoked. The nested call prevented the end, no thread tried again, and the call blocked all
-    /// all later calls until the session was recovered.
-    #[test]
-    fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
-        let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
-        let options = StoreOptions { storage, grace, ..StoreOptions::default() };
-        let store = Store::open_with("/store", options).unwrap();
-        let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
-        let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
-        let runner = ToolRunner::new(state, ToolRegistry::new());
-        // The deadline prevents a failure of this test from waiting forever.
-        let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)), ..ExecuteOptions::default() };
-        let call = ToolCall::new("elsewhere", "{}");
-        let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
-        let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running_call()));
-        drop(outer);
-        // Replaces the closure that dropping the operation registered: another thread's call comes
-        // first, at that very moment.
-        let (tells, told) = mpsc::channel();
-        let (inner, again) = (call.clone(), Arc::clone(&core));
-        let dropped = move || {
-            tells.send(within.begin(&inner, &options)).unwrap();
-            again.finish(CallEnd::with_cause(Cause::Dropped, "dropped without an end")).map(drop)
-        };
-        core.begun.abandon(Arc::new(dropped));
-        let next = runner.begin(&call, &options);
-        let inner = told.recv().unwrap();
-        assert!(matches!(inner, Err(Error::Revoked { .. })), "{inner:?}; and the next one: {next:?}");
-        next.unwrap().abort("it is over").unwrap();
-        assert!(session.calls().open_operations().is_empty() && !session.calls().is_interrupted());
     }
 }

@@ -1,12 +1,14 @@
 //! The report of a call, with the contents of its end record.
 
-use foldlog_codec::body::{Cause, ExternalEffects, Outcome};
+use foldlog_codec::body::{Cause, ExternalEffects, Outcome, Suspension};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use crate::error::{Error, Result};
 use crate::operation::{NotUndone, ReplacedContent};
+use crate::session::Session;
 
 /// Contains the outcome and the answer of a call, as its end record states them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,4 +50,33 @@ pub struct ToolReport {
     /// Whether the report repeats the recorded outcome of an earlier run of the same
     /// [origin](crate::tools::ToolCall::origin), or a settlement of that run. The tool did not run.
     pub recorded: bool,
+}
+
+impl ToolReport {
+    /// Returns the report as the result of the call. A suspension, and a request for more sections
+    /// of the prompt, become errors, because the call has no result then.
+    pub(in crate::tools) fn into_result(
+        self,
+        session: &Session,
+        suspension: Option<Suspension>,
+        overrides: Option<serde_json::Value>,
+    ) -> Result<ToolReport> {
+        if let Some(Suspension { form, inner, .. }) =
+            suspension.filter(|_| self.outcome == Outcome::Suspended)
+        {
+            // If the call waits for a call within it, the error names the inner one, which has to
+            // be settled.
+            let session = inner.and_then(|inner| inner.session).unwrap_or(session.id());
+            let operation = inner.map_or(self.operation, |inner| inner.operation);
+            return Err(Error::Suspended { session, operation, form, question: self.message });
+        }
+        match self.cause {
+            Some(Cause::Expansion) => Err(Error::VisibilityExpansion {
+                operation: self.operation,
+                overrides: overrides.unwrap_or_default(),
+                reason: self.message,
+            }),
+            _ => Ok(self),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Tools that run in this process, and the registry that finds them by name.
 //!
-//! A [`Tool`] has types for its parameters and its output. The registry contains tools of any type,
-//! and passes arguments as JSON and results as MessagePack.
+//! A [`Tool`] has types for its parameters and its output. The registry contains tools of any type
+//! as a [`DynTool`], and passes arguments as JSON and results as MessagePack.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smol_str::SmolStr;
 
-use super::answer::{EncodedToolResult, ToolError, ToolResult};
+use super::answer::{ToolError, ToolResult};
 #[cfg(feature = "async")]
-use super::async_tool::{AsyncTool, AsyncToolAdapter, ToolFuture};
+use super::async_tool::AsyncTool;
 use super::context::ToolContext;
-use super::dynamic_tool::DynTool;
+use super::dynamic_tool::{CallFn, DynTool};
 use super::interruption::InterruptedCall;
 use super::verify::CallVerification;
 use crate::error::{Error, Result};
@@ -126,7 +126,7 @@ pub trait Tool: Send + Sync + 'static {
     /// default `true` for [`Idempotency::Verify`]; a [`Keyed`](Idempotency::Keyed) or
     /// [`Compensate`](Idempotency::Compensate) tool may return `true` too.
     fn verifies(&self) -> bool {
-        Tool::idempotency(self) == Idempotency::Verify
+        self.idempotency() == Idempotency::Verify
     }
 
     /// Determines the effects of an interrupted call outside of STATE and resources, by a query
@@ -155,71 +155,29 @@ pub trait Tool: Send + Sync + 'static {
     }
 }
 
-/// Erases the types of a [`Tool`] for the registry: arguments are JSON text, and answers are
-/// encoded.
-pub(in crate::tools) trait AnyTool: Send + Sync {
-    fn description(&self) -> &str;
-    fn schema(&self) -> serde_json::Value;
-    fn idempotency(&self) -> Idempotency;
-    fn reads_only(&self) -> bool;
-    fn outside_only(&self) -> bool;
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError>;
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError>;
-    fn verifies(&self) -> bool;
-    fn verify(
-        &self,
-        interrupted: &InterruptedCall,
-        context: &ToolContext,
-    ) -> Result<EncodedToolResult, ToolError>;
-
-    /// Starts a tool that is a future; `None` for other tools.
-    #[cfg(feature = "async")]
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
-        let _ = (arguments, context);
-        None
-    }
-}
-
-impl<T: Tool> AnyTool for T {
-    fn description(&self) -> &str {
-        T::DESCRIPTION
-    }
-
-    fn schema(&self) -> serde_json::Value {
-        schema_of::<T::Parameters>()
-    }
-
-    fn idempotency(&self) -> Idempotency {
-        Tool::idempotency(self)
-    }
-
-    fn reads_only(&self) -> bool {
-        Tool::reads_only(self)
-    }
-
-    fn outside_only(&self) -> bool {
-        Tool::outside_only(self)
-    }
-
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        EncodedToolResult::encode(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
-    }
-
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        EncodedToolResult::encode(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
-    }
-
-    fn verifies(&self) -> bool {
-        Tool::verifies(self)
-    }
-
-    fn verify(
-        &self,
-        interrupted: &InterruptedCall,
-        context: &ToolContext,
-    ) -> Result<EncodedToolResult, ToolError> {
-        let verified = Tool::verify(self, parameters(&interrupted.arguments)?, interrupted, context)?;
-        EncodedToolResult::of_verified(T::NAME, verified)
+impl DynTool {
+    /// Erases the types of a [`Tool`] for the registry: arguments are JSON text, and answers are
+    /// encoded.
+    fn of_tool<T: Tool>(tool: T) -> DynTool {
+        let tool = Arc::new(tool);
+        let (called, undoing, verifying) = (Arc::clone(&tool), Arc::clone(&tool), Arc::clone(&tool));
+        let call: Arc<CallFn> =
+            Arc::new(move |arguments, context| called.call(parameters(arguments)?, context)?.encode(T::NAME));
+        DynTool {
+            description: T::DESCRIPTION.to_owned(),
+            idempotency: tool.idempotency(),
+            reads_only: tool.reads_only(),
+            outside_only: tool.outside_only(),
+            verifies: tool.verifies(),
+            undo: Arc::new(move |undone, context| {
+                undoing.undo(parameters(&undone.arguments)?, undone, context)?.encode(T::NAME)
+            }),
+            verify: Arc::new(move |interrupted, context| {
+                let parameters = parameters(&interrupted.arguments)?;
+                verifying.verify(parameters, interrupted, context)?.encode(T::NAME)
+            }),
+            ..DynTool::with_call(SmolStr::new_static(T::NAME), schema_of::<T::Parameters>(), call)
+        }
     }
 }
 
@@ -261,7 +219,7 @@ pub(super) fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, Tool
 /// Contains tools by name. Clones share the tools and are cheap.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
-    tools: Arc<BTreeMap<SmolStr, Arc<dyn AnyTool>>>,
+    tools: Arc<BTreeMap<SmolStr, Arc<DynTool>>>,
 }
 
 impl fmt::Debug for ToolRegistry {
@@ -276,26 +234,25 @@ impl ToolRegistry {
         ToolRegistry::default()
     }
 
-    /// Adds a tool to the registry. It replaces an earlier tool of the same name.
+    /// Adds a tool to the registry. It replaces an earlier tool of the same name. The registry asks
+    /// the tool for its declarations, such as [`Tool::reads_only`], only here.
     #[must_use]
-    pub fn with<T: Tool>(mut self, tool: T) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(SmolStr::new_static(T::NAME), Arc::new(tool));
-        self
+    pub fn with<T: Tool>(self, tool: T) -> ToolRegistry {
+        self.with_dynamic(DynTool::of_tool(tool))
     }
 
     /// Adds a tool that was created at run time. It replaces an earlier tool of the same name.
     #[must_use]
     pub fn with_dynamic(mut self, tool: DynTool) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(tool.name().into(), Arc::new(tool));
+        Arc::make_mut(&mut self.tools).insert(tool.name.clone(), Arc::new(tool));
         self
     }
 
     /// Adds a tool that is a future. It replaces an earlier tool of the same name.
     #[cfg(feature = "async")]
     #[must_use]
-    pub fn with_async<T: AsyncTool>(mut self, tool: T) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(T::NAME.into(), Arc::new(AsyncToolAdapter::new(tool)));
-        self
+    pub fn with_async<T: AsyncTool>(self, tool: T) -> ToolRegistry {
+        self.with_dynamic(DynTool::of_async(tool))
     }
 
     /// Returns the names of the tools, in ascending order.
@@ -312,10 +269,10 @@ impl ToolRegistry {
     /// [`Error::NoSuchTool`] if the registry has no tool of that name.
     pub fn describe(&self, name: &str) -> Result<(&str, serde_json::Value)> {
         let tool = self.get(name)?;
-        Ok((tool.description(), tool.schema()))
+        Ok((&tool.description, serde_json::Value::clone(&tool.schema)))
     }
 
-    pub(in crate::tools) fn get(&self, name: &str) -> Result<&Arc<dyn AnyTool>> {
+    pub(in crate::tools) fn get(&self, name: &str) -> Result<&Arc<DynTool>> {
         self.tools.get(name).ok_or_else(|| Error::NoSuchTool(name.to_owned()))
     }
 }

@@ -5,7 +5,6 @@
 //! `success` states whether the work succeeded, and `value` is its result, if any. The text of the
 //! end record is that of the result.
 
-use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::msgpack::Value;
 use serde::Serialize;
 
@@ -24,25 +23,15 @@ pub enum CallVerification<T> {
     Unknown,
 }
 
-/// Finding in the form of the end record.
-pub(in crate::tools) enum RecordedVerification {
-    Done { success: bool, value: Option<Value> },
-    NotDone,
-    Unknown,
-}
-
-impl EncodedToolResult {
+impl<T: Serialize> CallVerification<T> {
     /// Encodes the finding of the tool named `tool`.
     ///
     /// # Errors
     ///
     /// [`ToolError::Failed`] if the result awaits an answer, [`ToolError::Engine`] if it cannot be
     /// encoded.
-    pub(super) fn of_verified<T: Serialize>(
-        tool: &str,
-        verified: CallVerification<T>,
-    ) -> Result<EncodedToolResult, ToolError> {
-        let (verdict, message, result) = match verified {
+    pub(super) fn encode(self, tool: &str) -> Result<EncodedToolResult, ToolError> {
+        let (verdict, message, result) = match self {
             CallVerification::Done(ToolResult { awaits: Some(_), .. }) => {
                 return Err(ToolError::failed("what verifies a call cannot leave the result to somebody"));
             }
@@ -63,24 +52,23 @@ impl EncodedToolResult {
             recorded.set("success", Value::Bool(success));
             value.into_iter().for_each(|value| recorded.set("value", value));
         }
-        let (value, outside) = (Some(recorded.encode()), Some(ExternalEffects::None));
-        Ok(EncodedToolResult { success: true, message, value, outside, awaits: None, exit_code: None })
+        Ok(ToolResult::ok(message, recorded.encode()).without_outside_effects())
     }
 }
 
-impl RecordedVerification {
-    /// Returns the finding in the report of a verifying call. A failed call counts as unknown.
-    pub(in crate::tools) fn from_report(report: &ToolReport) -> RecordedVerification {
-        let Some(value) = report.value.as_ref().filter(|_| report.success) else {
-            return RecordedVerification::Unknown;
-        };
-        match value.get("verdict").and_then(Value::as_str) {
+impl CallVerification<Value> {
+    /// Reads the finding of a verifying call. A call that failed found nothing.
+    pub(in crate::tools) fn from_report(report: &ToolReport) -> CallVerification<Value> {
+        let recorded = report.value.as_ref().filter(|_| report.success);
+        let of = |name: &str| recorded.and_then(|recorded| recorded.get(name));
+        match of("verdict").and_then(Value::as_str) {
             Some("done") => {
-                let success = value.get("success") == Some(&Value::Bool(true));
-                RecordedVerification::Done { success, value: value.get("value").cloned() }
+                let (success, value) = (of("success") == Some(&Value::Bool(true)), of("value").cloned());
+                let result = ToolResult::unsuccessful(report.message.clone());
+                CallVerification::Done(ToolResult { success, value, ..result })
             }
-            Some("not_done") => RecordedVerification::NotDone,
-            _ => RecordedVerification::Unknown,
+            Some("not_done") => CallVerification::NotDone,
+            _ => CallVerification::Unknown,
         }
     }
 }

@@ -1,11 +1,10 @@
 use std::collections::BTreeMap;
 
-use foldlog_codec::msgpack;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{CaptureOptions, Snapshotable};
-use crate::error::{Error, Result};
+use super::{CaptureOptions, Snapshotable, decode_capture, encode_capture};
+use crate::error::Result;
 
 /// Contains amounts of spent tokens and money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,21 +18,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the sums of both, each at most [`u64::MAX`].
-    fn plus(self, other: Usage) -> Usage {
+    /// Combines each amount with that of `other`.
+    fn combine(self, other: Usage, with: fn(u64, u64) -> u64) -> Usage {
         Usage {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cost_micros: self.cost_micros.saturating_add(other.cost_micros),
-        }
-    }
-
-    /// Returns the maximum of each.
-    fn or_more(self, other: Usage) -> Usage {
-        Usage {
-            input_tokens: self.input_tokens.max(other.input_tokens),
-            output_tokens: self.output_tokens.max(other.output_tokens),
-            cost_micros: self.cost_micros.max(other.cost_micros),
+            input_tokens: with(self.input_tokens, other.input_tokens),
+            output_tokens: with(self.output_tokens, other.output_tokens),
+            cost_micros: with(self.cost_micros, other.cost_micros),
         }
     }
 }
@@ -62,7 +52,7 @@ impl BudgetTracker {
     pub fn record(&self, evaluation: &str, usage: Usage) {
         let mut spent = self.spent.lock();
         let before = spent.entry(evaluation.to_owned()).or_default();
-        *before = before.plus(usage);
+        *before = before.combine(usage, u64::saturating_add);
     }
 
     /// Returns the usage of the evaluation of this name; zero if it has none.
@@ -72,18 +62,18 @@ impl BudgetTracker {
 
     /// Returns the total usage of all evaluations. A sum saturates at [`u64::MAX`].
     pub fn total(&self) -> Usage {
-        self.spent.lock().values().fold(Usage::default(), |total, usage| total.plus(*usage))
+        self.spent
+            .lock()
+            .values()
+            .fold(Usage::default(), |total, usage| total.combine(*usage, u64::saturating_add))
     }
 }
-
-/// Approximate number of bytes that one evaluation takes in a recorded capture.
-const RECORDED_BYTES: usize = 64;
 
 impl Snapshotable for BudgetTracker {
     const NAME: &'static str = "budget";
     type Snapshot = BudgetSnapshot;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<BudgetSnapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<BudgetSnapshot> {
         Ok(BudgetSnapshot { spent: self.spent.lock().clone() })
     }
 
@@ -95,13 +85,11 @@ impl Snapshotable for BudgetTracker {
     }
 
     fn record(snapshot: &BudgetSnapshot) -> Result<Option<Vec<u8>>> {
-        let mut recorded = Vec::with_capacity(RECORDED_BYTES * (1 + snapshot.spent.len()));
-        msgpack::append(snapshot, &mut recorded).map_err(|error| resource_error(error.to_string()))?;
-        Ok(Some(recorded))
+        encode_capture::<Self>(snapshot).map(Some)
     }
 
     fn recall(recorded: &[u8]) -> Result<BudgetSnapshot> {
-        msgpack::from_slice(recorded).map_err(|error| resource_error(error.to_string()))
+        decode_capture::<Self>(recorded)
     }
 
     fn is_unchanged(&self, since: &BudgetSnapshot) -> bool {
@@ -124,11 +112,7 @@ impl Snapshotable for BudgetTracker {
         let mut spent = self.spent.lock();
         for (evaluation, recorded) in &recorded.spent {
             let known = spent.entry(evaluation.clone()).or_default();
-            *known = known.or_more(*recorded);
+            *known = known.combine(*recorded, u64::max);
         }
     }
-}
-
-fn resource_error(reason: String) -> Error {
-    Error::Resource { resource: BudgetTracker::NAME.to_owned(), reason }
 }

@@ -79,7 +79,7 @@ impl ResourceLease {
 /// an earlier mark, it can check whether that one left the resource half changed.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseHolder<'a> {
-    session: &'a Session,
+    pub(super) session: &'a Session,
     directory: &'a Path,
 }
 
@@ -119,12 +119,6 @@ impl<'a> LeaseHolder<'a> {
         Generator::for_directory(self.session.own_seed(), position).uuid()
     }
 
-    /// Reads the capture of a resource in the start record of the session's open call.
-    #[cfg(feature = "host-filesystem")]
-    pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.session.calls().open_captures()?.remove(resource).flatten())
-    }
-
     /// Reads the last known capture of a resource from the session's log: that of the end record of
     /// the last committed call, or that of the start record of a later call that did not commit.
     /// Returns `None` if the latest 64 calls recorded no capture of the resource.
@@ -135,20 +129,6 @@ impl<'a> LeaseHolder<'a> {
     /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         self.session.calls().last_captured(resource, false)
-    }
-
-    /// Returns the capture of a resource after the session's last committed call, while
-    /// [`last_captured`](LeaseHolder::last_captured) considers all calls.
-    #[cfg(feature = "host-filesystem")]
-    pub(crate) fn last_left(&self, resource: &str) -> crate::Result<Option<Vec<u8>>> {
-        self.session.calls().last_captured(resource, true)
-    }
-
-    /// Returns the captures directory that the store's replicator replicates; `None` if it
-    /// replicates none.
-    #[cfg(feature = "host-filesystem")]
-    pub(crate) fn held_captures_dir(&self) -> Option<std::path::PathBuf> {
-        self.session.held_captures_dir()
     }
 
     /// Returns the first operation of another session that is open and may make changes; `None` if

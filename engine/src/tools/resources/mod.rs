@@ -9,10 +9,10 @@
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
 //! | `lease` | [`ResourceLease`]: a leased resource; [`LeaseHolder`]: the session of a lease; [`LeaseMark`]: a lease that leaves a mark |
-//! | `mark` | the mark on the root directory of a workspace |
 //! | `rewind` | [`RewindRequest`]: the input of a resource's rewind; [`Rewound`]: its result |
 //! | `budget` | [`BudgetTracker`]: spent tokens and money, which no failed tool rolls back |
-//! | `filesystem` | capture, restore, lease and registration of filesystems in memory and on disk |
+//! | `workspace` | a directory of the host: capture, restore, lease, and the mark on its root |
+//! | `filesystem` | registration of filesystems; files in memory |
 //!
 //! # Invariants
 //!
@@ -30,7 +30,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog_codec::OperationId;
+use foldlog_codec::msgpack;
 use foldlog_filesystem::UnrestoredPath;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, catch_panic};
 use crate::session::SyncCaptures;
@@ -38,10 +41,10 @@ use crate::session::SyncCaptures;
 mod budget;
 mod filesystem;
 mod lease;
-#[cfg(feature = "host-filesystem")]
-mod mark;
 mod registry;
 mod rewind;
+#[cfg(feature = "host-filesystem")]
+mod workspace;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{LeaseHolder, LeaseMark, ResourceLease};
@@ -51,9 +54,7 @@ pub use rewind::{RewindRequest, Rewound};
 
 /// Contains the options of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CaptureOptions<'a> {
-    /// Name of the capture, for people.
-    pub tag: Option<&'a str>,
+pub struct CaptureOptions {
     /// Whether the capture must be durable when [`Snapshotable::snapshot`] returns, because a
     /// record that names it is about to become durable.
     pub durable: bool,
@@ -97,7 +98,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return an error if the resource cannot be captured whole, and leave it unchanged; the tool
     /// then does not run.
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot>;
+    fn snapshot(&self, options: &CaptureOptions) -> Result<Self::Snapshot>;
 
     /// Restores the resource to a capture. The engine may call this again after a failure.
     ///
@@ -392,7 +393,7 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 /// if it undoes an operation. For a capture of another type, the methods return
 /// [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
+    fn snapshot(&self, options: &CaptureOptions) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport>;
     fn set_aside(&self, snapshot: &AnySnapshot, operation: OperationId) -> Result<()>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
@@ -419,6 +420,21 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>>;
 }
 
+/// Encodes a capture as one MessagePack value.
+fn encode_capture<R: Snapshotable<Snapshot: Serialize>>(snapshot: &R::Snapshot) -> Result<Vec<u8>> {
+    let mut recorded = Vec::new();
+    msgpack::append(snapshot, &mut recorded).map_err(|error| capture_error::<R>(&error))?;
+    Ok(recorded)
+}
+
+fn decode_capture<R: Snapshotable<Snapshot: DeserializeOwned>>(recorded: &[u8]) -> Result<R::Snapshot> {
+    msgpack::from_slice(recorded).map_err(|error| capture_error::<R>(&error))
+}
+
+fn capture_error<R: Snapshotable>(error: &dyn std::fmt::Display) -> Error {
+    Error::Resource { resource: R::NAME.to_owned(), reason: error.to_string() }
+}
+
 /// Returns a capture as the type of the resource `R`.
 fn downcast_snapshot<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
     snapshot
@@ -438,7 +454,7 @@ impl<R: Snapshotable> SyncCaptures for R {
 }
 
 impl<R: Snapshotable> AnyResource for R {
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<AnySnapshot> {
         Ok(Arc::new(Snapshotable::snapshot(self, options)?))
     }
 

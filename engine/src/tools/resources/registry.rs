@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::{AnyResource, AnySnapshot, LeaseHolder, ResourceLease, Snapshotable, downcast_snapshot};
-use crate::error::{Blocker, Error, Result};
-use crate::session::Patience;
+use super::{AnyResource, AnySnapshot, Snapshotable, downcast_snapshot};
+use crate::error::{Error, Result};
 use crate::session::operation_records::RecordedCaptures;
 
 /// Creates a [copy](Snapshotable::scratch) of a resource, registered like the resource itself;
@@ -65,11 +64,6 @@ impl ResourceRegistry {
     /// Returns the resource that was registered as a `T`; `None` if there is none.
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.inner.by_type.get(&TypeId::of::<T>())?.resource.downcast_ref::<Arc<T>>().cloned()
-    }
-
-    /// Returns the resource that was registered as a `T`, or `default` if there is none.
-    pub fn get_or<T: ?Sized + Send + Sync + 'static>(&self, default: Arc<T>) -> Arc<T> {
-        self.get().unwrap_or(default)
     }
 
     /// Returns whether both are clones of one registry.
@@ -139,26 +133,6 @@ impl ResourceRegistry {
         ResourceRegistry {
             inner: Arc::new(RegisteredResources { by_type, ..RegisteredResources::default() }),
         }
-    }
-
-    /// Takes the lease of each shared resource, in ascending order of the names, and adds it to
-    /// `leases`. If a lease cannot be taken, `leases` contains those that were taken before.
-    pub(crate) fn lease(
-        &self,
-        holder: &LeaseHolder<'_>,
-        patience: &Patience,
-        leases: &mut Vec<ResourceLease>,
-    ) -> Result<()> {
-        for (name, resource) in self.inner.captured.iter().filter(|(_, resource)| resource.is_shared()) {
-            let unnamed = || Blocker::Resource { resource: name.to_string(), holder: None };
-            let lease = resource.lease(holder, patience.over_at()).map_err(|error| match error {
-                Error::DeadlineExceeded { operation: None } => patience.waited_for(unnamed()),
-                Error::WaitedTooLong { blocker, .. } => patience.waited_for(*blocker),
-                error => error,
-            })?;
-            leases.extend(lease);
-        }
-        Ok(())
     }
 }
 

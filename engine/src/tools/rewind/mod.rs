@@ -65,8 +65,9 @@ pub use report::{
 };
 
 use super::call::RestoreScope;
-use super::captures::{CaptureSet, RecordedRewind, RewindPolicy, RewoundCaptures};
+use super::captures::CaptureSet;
 use super::execution::ExecutionState;
+use super::resources::{RewindRequest, Rewound};
 use super::restore::{PreparedRestore, RestoreWait, WayBack};
 use crate::error::{Error, Result, catch_panic};
 use crate::fold::conversation_reading::TextBudget;
@@ -106,6 +107,15 @@ struct Goal {
     fills: bool,
 }
 
+/// Treatment of changes by hand in a rewind.
+#[derive(Clone, Copy)]
+struct RewindPolicy {
+    /// Whether the rewind overwrites them.
+    overwrite: bool,
+    /// Whether the restore is refused if the resource has changed since its present capture.
+    unless_changed: bool,
+}
+
 /// Captures to restore, and the resulting changes.
 struct RewindPlan {
     captures: CaptureSet,
@@ -134,19 +144,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
-        self.preview_to(to.into(), options, &patience, Location::caller())
-    }
-
-    /// Describes the effect of a rewind to a position. Waits for other work as long as `patience`
-    /// allows.
-    pub(super) fn preview_to(
-        &self,
-        to: SequenceNumber,
-        options: &RewindOptions,
-        patience: &Patience,
-        at: &'static Location<'static>,
-    ) -> Result<RewindPreview> {
-        self.preview(&|| Ok(Goal { to, undoes: None, files: None, fills: false }), options, patience, at)
+        self.preview(Some(to.into()), options, &patience, Location::caller())
     }
 
     /// Describes the effect of an [`undo`](ExecutionState::undo_rewind), like
@@ -159,17 +157,7 @@ impl ExecutionState {
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
-        self.preview_last(options, &patience, Location::caller())
-    }
-
-    /// Describes the effect of an undo. Waits for other work as long as `patience` allows.
-    pub(super) fn preview_last(
-        &self,
-        options: &RewindOptions,
-        patience: &Patience,
-        at: &'static Location<'static>,
-    ) -> Result<RewindPreview> {
-        self.preview(&|| self.to_undo(options.of), options, patience, at)
+        self.preview(None, options, &patience, Location::caller())
     }
 
     /// Rewinds session and resources to a position: STATE, conversations, and the files of
@@ -231,17 +219,17 @@ impl ExecutionState {
     /// written then. [`Error::Filesystem`] if a capture is of another directory, or the store lacks
     /// a needed object. Otherwise, the errors of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
-        self.rewind_waiting(to.into(), options, &RestoreWait::from_state(self))
+        self.rewind_waiting(Some(to.into()), options, &RestoreWait::from_state(self))
     }
 
-    /// Rewinds to a position. Waits for other work as `waiting` allows.
+    /// Rewinds to a position, or undoes the last rewind. Waits for other work as `waiting` allows.
     pub(super) fn rewind_waiting(
         &self,
-        to: SequenceNumber,
+        to: Option<SequenceNumber>,
         options: &RewindOptions,
         waiting: &RestoreWait<'_>,
     ) -> Result<RewindReport> {
-        self.rewind_to(Goal { to, undoes: None, files: None, fills: false }, options, waiting)
+        self.rewind_to(self.goal(to, options)?, options, waiting)
     }
 
     /// Undoes the last rewind on the live path: returns session and resources to their state at its
@@ -264,16 +252,15 @@ impl ExecutionState {
     /// [`Error::NoSuchOperation`] if a rewind returned to before the operation; otherwise, the
     /// errors of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
-        self.undo_waiting(options, &RestoreWait::from_state(self))
+        self.rewind_waiting(None, options, &RestoreWait::from_state(self))
     }
 
-    /// Undoes the last rewind. Waits for other work as `waiting` allows.
-    pub(super) fn undo_waiting(
-        &self,
-        options: &RewindOptions,
-        waiting: &RestoreWait<'_>,
-    ) -> Result<RewindReport> {
-        self.rewind_to(self.to_undo(options.of)?, options, waiting)
+    /// Returns the goal of a rewind to a position; without a position, of an undo.
+    fn goal(&self, to: Option<SequenceNumber>, options: &RewindOptions) -> Result<Goal> {
+        match to {
+            Some(to) => Ok(Goal { to, undoes: None, files: None, fills: false }),
+            None => self.to_undo(options.of),
+        }
     }
 
     /// Finds the rollback of an operation to undo; without an operation, the last rewind or the
@@ -377,10 +364,11 @@ impl ExecutionState {
             .collect())
     }
 
-    /// Captures the present state, and describes the effect of a rewind.
-    fn preview(
+    /// Captures the present state, and describes the effect of a rewind to a position, or of an
+    /// undo. Waits for other work as long as `patience` allows.
+    pub(super) fn preview(
         &self,
-        goal: &dyn Fn() -> Result<Goal>,
+        to: Option<SequenceNumber>,
         options: &RewindOptions,
         patience: &Patience,
         at: &'static Location<'static>,
@@ -402,11 +390,11 @@ impl ExecutionState {
             false => None,
         };
         let _leases = self.lease(true, patience, &asker)?;
-        let goal = goal()?;
+        let goal = self.goal(to, options)?;
         let present = match is_recovered {
             true => {
                 session.calls().check_target(goal.to)?;
-                self.capture(None, || None)?
+                self.capture(None)?
             }
             false => {
                 session.calls().check_target_recovered(goal.to)?;
@@ -511,14 +499,13 @@ impl ExecutionState {
         }
         for (name, begin) in names.iter().filter_map(|name| Some((name, open?))) {
             let Some(recorded) = present.recorded_of(name) else { continue };
-            let found = LoggedCapture { record: begin, is_end: false, recorded: Some(recorded) };
+            let found = LoggedCapture { record: begin, is_end: false, recorded: Some(recorded.to_vec()) };
             if goal.undoes.is_none() && begin > goal.to {
                 targets.entry(name.clone()).or_insert_with(|| found.clone());
             }
             last.insert(name.clone(), found);
         }
-        let mut captures = RewoundCaptures::default();
-        let (mut resources, mut left) = (Vec::new(), Vec::new());
+        let (mut captures, mut resources, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (name, resource) in registered.captured_resources() {
             let mut stays = |reason: &str| {
                 left.push(SkippedResource { name: name.clone().into_owned(), reason: reason.to_owned() });
@@ -539,22 +526,31 @@ impl ExecutionState {
             };
             // If no call has captured it, differences from the target are changes by hand.
             let last = last.get(&**name).unwrap_or(target);
-            let Some((to, last)) = target.recorded.clone().zip(last.recorded.clone()) else {
+            let Some((to, last)) = target.recorded.as_deref().zip(last.recorded.as_deref()) else {
                 stays("its captures end with the process that took them");
                 continue;
             };
-            let last_is_here = here.contains(&**name);
-            let rewind = RecordedRewind { target: &to, last: &last, last_is_here, policy };
-            let rewound = catch_panic(name, || captures.add(name, resource.as_ref(), present, &rewind))?;
-            let Some((files, kept, unknown, left_out)) = rewound else {
+            let Some(present) = present.snapshot_of(name) else {
                 stays("it is not captured now");
                 continue;
             };
-            let capture = goal.describe_capture(target);
-            let name = name.clone().into_owned();
+            let rewound = catch_panic(name, || {
+                resource.rewind(&RewindRequest {
+                    target: &resource.recall(to)?,
+                    last: &resource.recall(last)?,
+                    last_is_here: here.contains(&**name),
+                    present,
+                    overwrite: policy.overwrite,
+                    unless_changed: policy.unless_changed,
+                    after_restore: false,
+                })
+            });
+            let Rewound { to, files, kept, unknown, left_out } = rewound?;
+            captures.push((name.clone(), to));
+            let (name, capture) = (name.clone().into_owned(), goal.describe_capture(target));
             resources.push(ResourcePreview { name, capture, files, kept, unknown, left_out });
         }
-        Ok(RewindPlan { captures: captures.into_captures(), resources, left })
+        Ok(RewindPlan { captures: captures.into_iter().collect(), resources, left })
     }
 }
 

@@ -25,7 +25,7 @@ fn state_and_resources_go_back_to_before_and_after_a_call() {
     let state = run.runner.state();
     state.rollback_to_tool("call_b").unwrap();
     assert_eq!(run.state(), (vec!["a".to_owned()], [("paper".into(), "a".into())].into()));
-    let post = state.checkpoints().unwrap().get_post("call_b").unwrap().unwrap();
+    let post = state.checkpoints().unwrap().get("call_b").unwrap().unwrap().post.unwrap();
     state.restore(&post).unwrap();
     assert_eq!(run.state(), (vec!["a".to_owned(), "b".to_owned()], [("paper".into(), "b".into())].into()));
     let missing = state.rollback_to_tool("call_x").unwrap_err();
@@ -274,7 +274,7 @@ impl Snapshotable for Fragile {
     const NAME: &'static str = "fragile desk";
     type Snapshot = BTreeMap<String, String>;
 
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<Self::Snapshot> {
         self.desk.snapshot(options)
     }
 

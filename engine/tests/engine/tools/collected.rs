@@ -348,7 +348,7 @@ impl Snapshotable for Number {
     const NAME: &'static str = "number";
     type Snapshot = u64;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<u64> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<u64> {
         Ok(self.0.load(std::sync::atomic::Ordering::Relaxed))
     }
 

@@ -23,7 +23,7 @@ impl Snapshotable for Kept {
     const NAME: &'static str = "kept";
     type Snapshot = u64;
 
-    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<u64> {
+    fn snapshot(&self, options: &CaptureOptions) -> Result<u64> {
         let mut taken = self.taken.lock().unwrap();
         taken.push(options.durable);
         Ok(taken.len() as u64)

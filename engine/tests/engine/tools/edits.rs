@@ -167,7 +167,7 @@ impl Snapshotable for Gate {
     const NAME: &'static str = "gate";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 

@@ -288,7 +288,7 @@ impl Snapshotable for Spy {
     const NAME: &'static str = "spy";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 

@@ -81,7 +81,7 @@ impl Snapshotable for Precipice {
     const NAME: &'static str = "yonder precipice";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 

@@ -108,7 +108,7 @@ impl Snapshotable for Desk {
     const NAME: &'static str = "desk";
     type Snapshot = BTreeMap<String, String>;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<Self::Snapshot> {
         self.fails(Broken::Snapshot)?;
         Ok(self.papers().clone())
     }

@@ -179,7 +179,7 @@ impl Snapshotable for Shelf {
     const NAME: &'static str = "shelf";
     type Snapshot = u32;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<u32> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<u32> {
         Ok(*self.books.lock().unwrap())
     }
 

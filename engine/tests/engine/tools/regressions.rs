@@ -196,7 +196,7 @@ impl Snapshotable for Panics {
     const NAME: &'static str = "panics";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 

@@ -134,7 +134,7 @@ impl Snapshotable for Room {
     const NAME: &'static str = "room";
     type Snapshot = ();
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<()> {
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Snapshotable for Drawer {
     const NAME: &'static str = "drawer";
     type Snapshot = Arc<Vec<String>>;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<Self::Snapshot> {
         self.captured.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::clone(&self.papers.lock().unwrap()))
     }
@@ -316,7 +316,7 @@ impl Snapshotable for Odd {
     const NAME: &'static str = "odd";
     type Snapshot = &'static [u8];
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<&'static [u8]> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<&'static [u8]> {
         Ok(self.0)
     }
 

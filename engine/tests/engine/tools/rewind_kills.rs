@@ -28,7 +28,7 @@ impl Snapshotable for Mortal {
     const NAME: &'static str = "workspace";
     type Snapshot = FilesystemSnapshot;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<FilesystemSnapshot> {
         Ok(self.files.snapshot(None, false)?)
     }
 

@@ -38,7 +38,7 @@ impl Snapshotable for Purse {
     const NAME: &'static str = "purse";
     type Snapshot = i64;
 
-    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<i64> {
+    fn snapshot(&self, _: &CaptureOptions) -> Result<i64> {
         self.is_alive()?;
         Ok(*self.coins.lock().unwrap())
     }

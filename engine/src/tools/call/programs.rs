@@ -30,66 +30,33 @@
 //! seconds, because it waits for a device, the call fails, and a recovery reports the operation as
 //! [stuck](crate::Error::Stuck).
 
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
+use foldlog_codec::SequenceNumber;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::Cgroup;
-use super::mark::{ProgramMark, VARIABLE, end_marked};
-use super::{
-    GONE_WITHIN, boot_and_namespace, end_child, has_ended, is_any_left, poll, start_leader, start_time,
-};
+use super::answer::ToolError;
 use crate::clock;
 use crate::error::{Error, Result as EngineResult};
-
-/// The call that programs belong to.
-pub(crate) trait ProgramOwner {
-    /// Returns the session's id and the sequence number of the call's start record, separated by a
-    /// colon.
-    fn label(&self) -> String;
-
-    /// Returns whether the call is cancelled or past its deadline: it starts no further program.
-    fn is_cancelled(&self) -> bool;
-
-    /// Records the group in the log, before the first program starts.
-    ///
-    /// # Errors
-    ///
-    /// The record cannot be written.
-    fn record(&self, group: &ProgramGroup) -> EngineResult<()>;
-}
-
-/// The reasons why a program of a call does not start or run to its end.
-pub(crate) enum ProgramError {
-    /// The call is cancelled, late or over.
-    Stopped,
-    /// A program that was killed does not end.
-    Remains,
-    /// The process id of the programs' group does not fit in 31 bits.
-    GroupId,
-    /// The program or the leader cannot be started or waited for.
-    Io(io::Error),
-    /// The group cannot be recorded.
-    Record(Error),
-}
-
-impl From<io::Error> for ProgramError {
-    fn from(error: io::Error) -> ProgramError {
-        ProgramError::Io(error)
-    }
-}
+use crate::operation::PROGRAMS;
+use crate::process::cgroup::Cgroup;
+use crate::process::mark::{ProgramMark, VARIABLE, end_marked};
+use crate::process::{
+    GONE_WITHIN, boot_and_namespace, end_child, has_ended, is_any_left, poll, start_leader, start_time,
+};
+use crate::session::Session;
+use crate::session::operations::ActiveCall;
 
 /// Describes the programs of a call, as the log records them before the first one starts. From this
 /// record, a process that recovers the session learns what to terminate and wait for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProgramGroup {
+pub(in crate::tools) struct ProgramGroup {
     /// Process group: the leader's process id.
     group: i32,
     /// Start time of the leader, in clock ticks since the machine started.
@@ -121,7 +88,7 @@ impl ProgramGroup {
 
     /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process
     /// that only has the same number is left alone. Returns `false` if a program does not end.
-    pub(crate) fn end(&self) -> bool {
+    pub(in crate::tools) fn end(&self) -> bool {
         let (boot, namespace) = boot_and_namespace();
         if self.boot.is_none() || self.boot != boot {
             // The machine has started again since, so none of the programs runs.
@@ -169,7 +136,7 @@ impl ProgramTracker {
 
 /// The programs of one call. Terminates them when the call ends or this is dropped.
 #[derive(Default)]
-pub(crate) struct Programs {
+pub(in crate::tools) struct Programs {
     state: Mutex<State>,
 }
 
@@ -212,12 +179,14 @@ impl State {
     }
 
     /// Starts the leader, and records how the call's programs are found.
-    fn lead(&mut self, owner: &impl ProgramOwner) -> Result<(), ProgramError> {
-        let tracker = self.tracker.insert(ProgramTracker::new(&owner.label()));
+    fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
+        let session = call.handle();
+        let label = format!("{}:{}", session.id(), call.begin);
+        let tracker = self.tracker.insert(ProgramTracker::new(&label));
         let kill_file = tracker.cgroup.as_ref().map(Cgroup::kill_file);
         let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
         if let Some(group) = ProgramGroup::from_leader(leader, tracker) {
-            owner.record(&group).map_err(ProgramError::Record)?;
+            session.calls().record_fact(PROGRAMS, &group)?;
         }
         Ok(())
     }
@@ -226,7 +195,7 @@ impl State {
 impl Programs {
     /// Returns whether the call has started a program.
     #[cfg(feature = "async")]
-    pub(crate) fn were_started(&self) -> bool {
+    pub(in crate::tools) fn were_started(&self) -> bool {
         self.state.lock().tracker.is_some()
     }
 
@@ -235,29 +204,27 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// - [`ProgramError::Stopped`] if the call is cancelled, late or over.
-    /// - [`ProgramError::Io`] if the program or the leader cannot be started.
-    /// - [`ProgramError::Remains`] if a program of a leader that has died does not end.
-    /// - [`ProgramError::Record`] if the programs cannot be recorded.
-    pub(crate) fn spawn(
-        &self,
-        owner: &impl ProgramOwner,
-        command: &mut Command,
-    ) -> Result<Child, ProgramError> {
+    /// - [`ToolError::Cancelled`] if the call is cancelled or over.
+    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline has passed; with
+    ///   the log's error if the programs cannot be recorded.
+    /// - [`ToolError::Failed`] if the program or its leader cannot be started, or if a program of a
+    ///   leader that has died does not end.
+    pub(super) fn spawn(&self, call: &ActiveCall, command: &mut Command) -> Result<Child, ToolError> {
         let mut state = self.state.lock();
-        if state.over || owner.is_cancelled() {
-            return Err(ProgramError::Stopped);
+        if state.over || call.within.is_cancelled() {
+            return Err(stopped(call));
         }
         // Without its leader, the group would outlive this process. The old group ends before there
         // is a new one.
         if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
-            return Err(ProgramError::Remains);
+            return Err(ToolError::failed("a program that the tool started does not end"));
         }
         if state.leader.is_none() {
-            state.lead(owner)?;
+            state.lead(call)?;
         }
         let group = state.leader.as_ref().map_or(0, Child::id);
-        let group = i32::try_from(group).map_err(|_| ProgramError::GroupId)?;
+        let group = i32::try_from(group)
+            .map_err(|_| ToolError::failed("the process id of the programs' group is over 31 bits"))?;
         if let Some(ProgramTracker { mark, .. }) = &state.tracker {
             command.env(VARIABLE, mark.for_environment());
         }
@@ -273,12 +240,12 @@ impl Programs {
     /// # Errors
     ///
     /// Those of [`spawn`](Programs::spawn).
-    pub(crate) fn start_in_background(
+    pub(super) fn start_in_background(
         &self,
-        owner: &impl ProgramOwner,
+        call: &ActiveCall,
         command: &mut Command,
-    ) -> Result<(), ProgramError> {
-        let child = self.spawn(owner, command)?;
+    ) -> Result<(), ToolError> {
+        let child = self.spawn(call, command)?;
         self.state.lock().background.push(child);
         Ok(())
     }
@@ -288,19 +255,20 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// - [`ProgramError::Stopped`] if the call is cancelled, late or over.
-    /// - [`ProgramError::Io`] if the system does not report the status.
-    pub(crate) fn wait(
+    /// - [`ToolError::Cancelled`] if the call is cancelled or over.
+    /// - [`ToolError::Engine`] with [`Error::DeadlineExceeded`] if its deadline passes.
+    /// - [`ToolError::Failed`] if the system does not report the status.
+    pub(super) fn wait(
         &self,
-        owner: &impl ProgramOwner,
+        call: &ActiveCall,
         child: &mut Child,
         mut pause: impl FnMut(),
-    ) -> Result<ExitStatus, ProgramError> {
+    ) -> Result<ExitStatus, ToolError> {
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            if owner.is_cancelled() {
+            if call.within.is_cancelled() {
                 break;
             }
             pause();
@@ -309,16 +277,32 @@ impl Programs {
         if !end_child(child, clock::after(GONE_WITHIN)) {
             self.state.lock().remains = true;
         }
-        Err(ProgramError::Stopped)
+        Err(stopped(call))
     }
 
     /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they have
     /// ended. Returns `false` if one has not.
-    pub(crate) fn end(&self) -> bool {
+    pub(in crate::tools) fn end(&self) -> bool {
         let mut state = self.state.lock();
         state.over = true;
         state.end()
     }
+}
+
+/// Returns the reason why a call that should stop starts no program and waits for none.
+fn stopped(call: &ActiveCall) -> ToolError {
+    match call.within.is_late() {
+        true => ToolError::Engine(Error::DeadlineExceeded { operation: Some(call.within.operation()) }),
+        false => ToolError::Cancelled,
+    }
+}
+
+/// Returns the program groups that the session's log records from the sequence number `from` on.
+pub(in crate::tools) fn recorded_groups(
+    session: &Session,
+    from: SequenceNumber,
+) -> EngineResult<Vec<ProgramGroup>> {
+    session.calls().observed_from(PROGRAMS, from)
 }
 
 impl Drop for Programs {

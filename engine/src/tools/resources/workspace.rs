@@ -1,5 +1,8 @@
-//! Mark of the working session on the root directory of a workspace. The [mark](WorkspaceMark) is
-//! an extended attribute, and outlives the process.
+//! A directory of the host as a resource: capture, restore, lease, and the mark of the working
+//! session. The [mark](WorkspaceMark) is an extended attribute of the root directory, and outlives
+//! the process.
+//!
+//! # Marks
 //!
 //! A process that is killed within a call leaves the workspace half changed, and its lease ends. If
 //! another session then changed the workspace, the recovery of the first session would roll these
@@ -60,19 +63,252 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use foldlog_filesystem::{self as filesystem, WorkspaceLease, WorkspaceMark};
+use foldlog_codec::OperationId;
+use foldlog_filesystem::{
+    self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, RewindMerge,
+    RewindMergeInputs, UnrestoredPath, WorkspaceLease, WorkspaceMark, WorkspaceRestoreReport,
+};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::{LeaseHolder, LeaseMark};
-use crate::error::{Error, Result};
+use super::{
+    CaptureOptions, LeaseHolder, LeaseMark, ResourceLease, RestoreReport, RewindRequest, Rewound,
+    Snapshotable, decode_capture, encode_capture,
+};
+use crate::clock;
+use crate::error::{Blocker, Error, Result};
+use crate::log::layout;
+use crate::session::Session;
 use crate::storage::{FileStorage, Storage};
+
+impl Session {
+    /// Opens the directory `root` as the session's workspace. Its captures are stored in
+    /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's
+    /// sessions are stored once. Performs no writes.
+    ///
+    /// ```
+    /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
+    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+    /// # use std::sync::Arc;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::fs::create_dir(directory.path().join("work"))?;
+    /// # let store = Store::open(directory.path().join("store"))?;
+    /// let session = store.create(&SessionTypes::builder().build()?)?;
+    /// let files = Arc::new(session.open_workspace(directory.path().join("work"), HostFilesystemOptions::default())?);
+    /// let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
+    /// let state = ExecutionState::new(session, resources);
+    /// let before = state.snapshot(Some("before"))?;
+    /// files.write("page", b"one")?;
+    /// state.restore(&before)?;
+    /// assert!(!files.exists("page")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`HostFilesystem::open`].
+    pub fn open_workspace(
+        &self,
+        root: impl AsRef<Path>,
+        options: HostFilesystemOptions,
+    ) -> Result<HostFilesystem> {
+        let pool = options.pool.clone().unwrap_or_else(|| layout::captures_pool(self.store().path()));
+        Ok(HostFilesystem::open(root, self.log().captures_dir(), options.pool(pool))?)
+    }
+}
+
+impl Snapshotable for HostFilesystem {
+    const NAME: &'static str = "workspace";
+    type Snapshot = FilesystemSnapshot;
+
+    /// Captures the workspace without the tag of `options`, so that equal content has equal
+    /// snapshots, and a snapshot of an unchanged workspace writes nothing.
+    fn snapshot(&self, options: &CaptureOptions) -> Result<FilesystemSnapshot> {
+        self.keep_unsynced();
+        Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
+    }
+
+    fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
+        Ok(HostFilesystem::sync_captures(self, earlier)?)
+    }
+
+    fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        Ok(HostFilesystem::restore(self, snapshot).map(drop)?)
+    }
+
+    fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<RestoreReport> {
+        Ok(report_of(HostFilesystem::restore(self, snapshot)?))
+    }
+
+    fn roll_back(&self, snapshot: &FilesystemSnapshot, operation: OperationId) -> Result<RestoreReport> {
+        Ok(report_of(HostFilesystem::roll_back(self, snapshot, &operation.to_string())?))
+    }
+
+    fn set_aside(&self, snapshot: &FilesystemSnapshot, operation: OperationId) -> Result<()> {
+        Ok(HostFilesystem::set_aside(self, snapshot, &operation.to_string())?)
+    }
+
+    fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        self.check_kept(snapshot)?;
+        Ok(self.check_directory(snapshot)?)
+    }
+
+    fn sync_restored(&self) -> Result<()> {
+        Ok(HostFilesystem::sync_restored(self)?)
+    }
+
+    /// Compares the files, but neither the directories of the snapshots nor the repositories in
+    /// them, whose indexes contain times.
+    fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
+        let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
+            repositories: None,
+            directory: None,
+            path: None,
+            ..snapshot.clone()
+        };
+        own(one) == own(other)
+    }
+
+    fn record(snapshot: &FilesystemSnapshot) -> Result<Option<Vec<u8>>> {
+        encode_capture::<Self>(snapshot).map(Some)
+    }
+
+    fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
+        decode_capture::<Self>(recorded)
+    }
+
+    fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<Option<HostFilesystem>> {
+        Ok(Some(HostFilesystem::scratch(self, snapshot)?))
+    }
+
+    fn rewind(&self, asked: &RewindRequest<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
+        let RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
+            *asked;
+        self.check_directory(target)?;
+        let here = last_is_here.then(|| FilesystemSnapshot { directory: present.directory, ..last.clone() });
+        let last = here.as_ref().unwrap_or(last);
+        let RewindMerge { snapshot, kept, unknown, left_out } =
+            self.merge_for_rewind(&RewindMergeInputs { target, last, present, overwrite, after_restore })?;
+        let files = self.rewound(present, &snapshot)?;
+        let to = FilesystemSnapshot { unless_changed, ..snapshot };
+        Ok(Rewound { to, files, kept, unknown, left_out })
+    }
+
+    fn is_of_other_place(&self, snapshot: &FilesystemSnapshot) -> bool {
+        matches!(self.check_directory(snapshot), Err(filesystem::Error::Replaced { .. }))
+    }
+
+    fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
+        HostFilesystem::is_from_elsewhere(self, snapshot)
+    }
+
+    fn rebind(&self, overwrite: bool) -> Result<()> {
+        let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
+        Ok(HostFilesystem::rebind(self, rebind)?)
+    }
+
+    fn is_of_place_of(snapshot: &FilesystemSnapshot, present: &FilesystemSnapshot) -> bool {
+        snapshot.is_of_directory_of(present)
+    }
+
+    fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+        Ok(HostFilesystem::differences(self, snapshot)?)
+    }
+
+    fn tell_of_changes(
+        &self,
+        left: &FilesystemSnapshot,
+        found: Option<&FilesystemSnapshot>,
+        now: &FilesystemSnapshot,
+    ) {
+        HostFilesystem::tell_of_changes(self, left, found, now);
+    }
+
+    fn check_apart(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        Ok(HostFilesystem::check_apart(self, snapshot)?)
+    }
+
+    fn free_caches(&self) {
+        HostFilesystem::free_caches(self);
+    }
+
+    fn holds(&self, directory: &Path) -> bool {
+        HostFilesystem::holds(self, directory)
+    }
+
+    /// Takes the lease of the workspace, whose root directory is marked while a call may change
+    /// its contents. Refuses a `holder` that finds the mark of another session which left the
+    /// workspace half changed.
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
+        let began = clock::now();
+        let mut may_open_up = holder.is_interrupted();
+        loop {
+            let leased = match self.lease_for(until, || holder.draw_token()) {
+                // The interrupted call may have revoked all permissions to open the directory.
+                Err(filesystem::Error::Io { source, .. })
+                    if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
+                {
+                    may_open_up = false;
+                    if let Some(Some(recorded)) = holder.session.calls().open_captures()?.remove(Self::NAME) {
+                        self.make_openable(&Self::recall(&recorded)?)?;
+                    }
+                    continue;
+                }
+                leased => leased?,
+            };
+            match leased {
+                Some(lease) => {
+                    if let Some(held) = holder.session.held_captures_dir() {
+                        self.tell_unless_held(&held);
+                    }
+                    let marked = MarkedLease::new(lease, self.root(), holder)?;
+                    self.adopt(|| {
+                        let last = match holder.is_interrupted() {
+                            true => {
+                                let captures = holder.session.calls().open_captures();
+                                captures.map(|mut captures| captures.remove(Self::NAME).flatten())
+                            }
+                            // A refused call's capture is not work of the session.
+                            false => holder.session.calls().last_captured(Self::NAME, true),
+                        };
+                        Self::recall(&last.ok()??).ok()
+                    })?;
+                    // An interrupted session is about to restore the workspace anyway.
+                    if marked.was_before_boot && !holder.is_interrupted() {
+                        self.tell_of_boot(|| {
+                            let recorded = holder.last_captured(Self::NAME)?;
+                            recorded.map(|recorded| Self::recall(&recorded)).transpose()
+                        });
+                    }
+                    return Ok(Some(ResourceLease::with_mark(marked)));
+                }
+                None => {
+                    let (resource, holder) =
+                        (Self::NAME.to_owned(), self.mark_now().ok().and_then(marked_by));
+                    let blocker = Box::new(Blocker::Resource { resource, holder });
+                    return Err(Error::WaitedTooLong { waited: began.elapsed(), blocker });
+                }
+            }
+        }
+    }
+}
+
+fn report_of(restored: WorkspaceRestoreReport) -> RestoreReport {
+    let WorkspaceRestoreReport { inexact, mounts, changed_paths, removed_paths, .. } = restored;
+    let reason = "something is mounted there, and was left alone with all that is in it";
+    let mounts = mounts.into_iter().map(|path| UnrestoredPath::new(path, reason));
+    let inexact = inexact.into_iter().chain(mounts).collect();
+    RestoreReport { inexact, changed: changed_paths, removed: removed_paths }
+}
 
 const VERSION: &str = "1";
 
@@ -178,7 +414,7 @@ impl HolderMark {
 
 /// Returns the session that has an open call on the workspace, according to its mark; `None` if the
 /// mark shows none.
-pub(crate) fn marked_by(mark: WorkspaceMark) -> Option<String> {
+fn marked_by(mark: WorkspaceMark) -> Option<String> {
     let WorkspaceMark::Bytes(bytes) = mark else { return None };
     let HolderMark { session, directory, open, .. } = HolderMark::decode(&bytes)?;
     open.then(|| format!("session {session} in {}", directory.display()))
@@ -204,7 +440,7 @@ fn unreadable(path: &Path) -> Error {
 }
 
 /// Lease of a workspace, and the mark of its holder.
-pub(crate) struct MarkedLease {
+struct MarkedLease {
     /// Whether the holder was the last to work there, and the machine was rebooted since.
     was_before_boot: bool,
     /// `None` if the directory supports no mark.
@@ -226,7 +462,7 @@ struct Own {
 impl MarkedLease {
     /// Reads the mark of the workspace at `path` and stores the lease for `holder`. Fails if
     /// another session left the workspace half changed, or if that is unknown.
-    pub(crate) fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
+    fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
         let (boot, place) =
             (FileStorage::new().boot_id().unwrap_or_default(), DirectoryId::from_lease(&lease));
@@ -262,12 +498,6 @@ impl MarkedLease {
             marked.open()?;
         }
         Ok(marked)
-    }
-
-    /// Returns whether the holder was the last to work on the workspace, and the machine was
-    /// rebooted since.
-    pub(crate) fn was_before_boot(&self) -> bool {
-        self.was_before_boot
     }
 }
 
