@@ -1,11 +1,11 @@
 //! Computes CRC-32 checksums of concatenated and of partial byte ranges.
 //!
 //! A CRC-32 is a remainder of polynomials, so the checksum of two consecutive ranges follows from
-//! the checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication
-//! gives the checksum of the bytes between them, for any number of bytes. A search for frames in a
+//! the checksum of each. From the checksums of a file's bytes up to two offsets, a few multiplications
+//! give the checksum of the bytes between them, for any number of bytes. A search for frames in a
 //! damaged segment uses this.
 
-use std::sync::OnceLock;
+use crc32fast::Hasher;
 
 /// The polynomial of CRC-32 (IEEE), with its bits reversed as in the checksum.
 pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -13,12 +13,6 @@ pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The most significant bit of a checksum, which is set if the polynomial was added last. Read as a
 /// polynomial, it is 1.
 pub(crate) const TOP: u32 = 1 << 31;
-
-/// Number of lengths, in bytes from 0 on, whose power of x is in the table of low powers.
-const LOW_LENS: usize = 1 << 12;
-
-/// x to the power of 8: shifts a checksum by one byte.
-const BYTE: u32 = TOP >> 8;
 
 /// Extends a checksum by bytes: returns the checksum of the range with the checksum `before`,
 /// followed by `bytes`.
@@ -31,13 +25,13 @@ const BYTE: u32 = TOP >> 8;
 /// ```
 #[must_use]
 pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    let mut hasher = Hasher::new_with_initial(before);
     hasher.update(bytes);
     hasher.finalize()
 }
 
 /// Extends a checksum by zero bytes: returns the checksum of the range with the checksum `before`,
-/// followed by `zeros` bytes of 0. The running time does not grow with `zeros`.
+/// followed by `zeros` bytes of 0. The running time grows only with the number of digits of `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
     !shift_checksum(!before, zeros)
@@ -49,65 +43,10 @@ pub fn with_zeros(before: u32, zeros: u64) -> u32 {
 /// the second, exclusive-or the checksum of the second.
 #[must_use]
 pub fn shift_checksum(checksum: u32, len: u64) -> u32 {
-    let Powers { low, high } = powers();
-    // Most lengths are those of a frame. Longer ones are holes, which are rare.
-    let (of_low, rest) = (len % LOW_LENS as u64, len / LOW_LENS as u64);
-    let checksum = index(low, of_low).map_or(checksum, |power| product(power, checksum));
-    match index(high, rest) {
-        Some(power) => product(power, checksum),
-        None => product(power_of(index(high, 1).unwrap_or(TOP), rest), checksum),
-    }
-}
-
-/// Contains precomputed powers of x, from which [`shift_checksum`] computes the factor for a
-/// length.
-struct Powers {
-    /// x to eight times the index.
-    low: Vec<u32>,
-    /// x to eight times the index times [`LOW_LENS`].
-    high: Vec<u32>,
-}
-
-fn powers() -> &'static Powers {
-    static POWERS: OnceLock<Powers> = OnceLock::new();
-    POWERS.get_or_init(|| {
-        let row = |factor: u32, len: usize| {
-            let row = std::iter::successors(Some(TOP), |power| Some(product(*power, factor)));
-            row.take(len).collect::<Vec<u32>>()
-        };
-        let low = row(BYTE, LOW_LENS);
-        let step = product(low.last().copied().unwrap_or(TOP), BYTE);
-        Powers { high: row(step, LOW_LENS + 2), low }
-    })
-}
-
-fn index(row: &[u32], at: u64) -> Option<u32> {
-    row.get(usize::try_from(at).ok()?).copied()
-}
-
-/// Raises the polynomial `base` to a power, modulo the polynomial of CRC-32.
-fn power_of(mut base: u32, mut exponent: u64) -> u32 {
-    let mut power = TOP;
-    while exponent > 0 {
-        if exponent & 1 == 1 {
-            power = product(power, base);
-        }
-        base = product(base, base);
-        exponent >>= 1;
-    }
-    power
-}
-
-/// Multiplies two polynomials, modulo the polynomial of CRC-32.
-fn product(left: u32, mut right: u32) -> u32 {
-    let mut product = 0;
-    for bit in (0..32).rev() {
-        if left >> bit & 1 == 1 {
-            product ^= right;
-        }
-        right = if right & 1 == 1 { right >> 1 ^ POLYNOMIAL } else { right >> 1 };
-    }
-    product
+    let mut shifted = Hasher::new_with_initial(checksum);
+    // A checksum of 0 adds nothing but its length.
+    shifted.combine(&Hasher::new_with_initial_len(0, len));
+    shifted.finalize()
 }
 
 #[cfg(test)]

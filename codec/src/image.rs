@@ -47,8 +47,7 @@ use std::ops::RangeInclusive;
 
 use uuid::Uuid;
 
-use crate::body::fields::{bad, fixed, list, require_field, walk};
-use crate::body::session_opening::{read_tags, write_tags};
+use crate::body::fields::{FieldWriter, WriteField, bad, list, require_field, store, walk};
 use crate::body::{Declare, ItemId, Replicated, Rollback, SessionOpening};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
@@ -70,7 +69,7 @@ const KIND: &str = "image";
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Contains the state of a log at one position, borrowed from the bytes of an image file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Image<'a> {
     /// Sequence number of the first record that the image does not cover.
     pub next_sequence: SequenceNumber,
@@ -104,11 +103,11 @@ pub struct Image<'a> {
     /// Sequence number and kind of the first record that could not be folded.
     pub unsupported: Option<(SequenceNumber, RecordKind)>,
     /// Operations that have started but not ended, in the order of their start records.
-    pub open: Vec<OpenOperation<&'a str>>,
+    pub open: Vec<OpenOperation>,
     /// Operations that were interrupted and neither run again nor settled, by operation id.
-    pub unsettled: Vec<UnsettledOperation<&'a str>>,
+    pub unsettled: Vec<UnsettledOperation>,
     /// Operations that wait, by operation id.
-    pub suspended: Vec<SuspendedOperation<&'a str>>,
+    pub suspended: Vec<SuspendedOperation>,
     /// STATE at the start records of those open operations that may change something.
     pub begun: Vec<BegunImage<'a>>,
     /// Locations of the records of conversations.
@@ -119,7 +118,7 @@ pub struct Image<'a> {
 
 /// Identifies the last frame that an image covers. Its checksum also represents all frames before
 /// it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastFrame {
     /// Ordinal of the frame's segment.
     pub ordinal: u32,
@@ -230,45 +229,62 @@ impl<'a> Image<'a> {
     /// and the map.
     pub fn head(&self) -> Vec<u8> {
         let mut writer = MsgpackWriter::new();
-        let lists = [self.open.len(), self.unsettled.len(), self.suspended.len(), self.begun.len()];
-        let optional = usize::from(self.boot_id.is_some())
-            + usize::from(self.replicated.is_some())
-            + usize::from(self.unsupported.is_some())
-            + usize::from(!self.conversations.is_empty())
-            + usize::from(!self.compacted.is_empty())
-            + usize::from(!self.unsealed.is_empty())
-            + lists.iter().filter(|len| **len > 0).count();
-        writer.raw(&[0; 8]).map(15 + optional);
-        writer.str("next").unsigned(self.next_sequence.get());
-        writer.str("segment").unsigned(u64::from(self.last.ordinal));
-        writer.str("salt").unsigned(self.last.salt);
-        writer.str("last").unsigned(self.last.offset);
-        writer.str("end").unsigned(self.last.end);
-        writer.str("crc").unsigned(u64::from(self.last.crc));
-        writer.str("time").signed(self.time_us);
-        writer.str("epoch").unsigned(self.epoch);
-        if let Some(boot_id) = self.boot_id {
-            writer.str("boot").bin(boot_id.as_bytes());
+        writer.raw(&[0; 8]).fields(|fields| {
+            fields.set("next", self.next_sequence);
+            fields.set("segment", self.last.ordinal);
+            fields.set("salt", self.last.salt);
+            fields.set("last", self.last.offset);
+            fields.set("end", self.last.end);
+            fields.set("crc", self.last.crc);
+            fields.set("time", self.time_us);
+            fields.set("epoch", self.epoch);
+            fields.some("boot", self.boot_id);
+            fields.set("synced", self.watermark);
+            let openings = fields.field("opened").array(2 * self.openings.len());
+            for (sequence, opened) in &self.openings {
+                openings.unsigned(sequence.get()).bin(&opened.encode());
+            }
+            self.write_packed(fields);
+            fields.field("declared").bin(&self.declared.encode());
+            fields.set("tags", &self.tags);
+            if let Some(replicated) = &self.replicated {
+                fields.field("replicated").bin(&replicated.encode());
+            }
+            if let Some((sequence, kind)) = self.unsupported {
+                let unsupported = fields.field("unsupported").array(2);
+                unsupported.unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
+            }
+            fields.list("open", &self.open);
+            fields.list("unsettled", &self.unsettled);
+            fields.list("suspended", &self.suspended);
+            fields.list("begun", &self.begun);
+            if !self.conversations.is_empty() {
+                self.conversations.write(fields.field("conversations"));
+            }
+            fields.set("slices", self.slices.as_slice());
+        });
+        let mut bytes = writer.finish();
+        if let Some((len, map)) = bytes.split_first_chunk_mut::<8>() {
+            *len = (map.len() as u64).to_le_bytes();
         }
-        writer.str("synced").unsigned(self.watermark.get());
-        writer.str("opened").array(2 * self.openings.len());
-        for (sequence, opened) in &self.openings {
-            writer.unsigned(sequence.get()).bin(&opened.encode());
-        }
+        bytes
+    }
+
+    fn write_packed(&self, fields: &mut FieldWriter<'_>) {
         let mut packed = Vec::new();
         for (sequence, rollback) in &self.rollbacks {
             packed.extend(sequence.to_le_bytes());
             packed.extend(rollback.to.to_le_bytes());
             packed.push(u8::from(rollback.preserve_logs));
         }
-        writer.str("rollbacks").bin(&packed);
+        fields.field("rollbacks").bin(&packed);
         packed.clear();
         for RecordLocation { sequence, ordinal, offset } in &self.index {
             packed.extend(sequence.to_le_bytes());
             packed.extend(ordinal.to_le_bytes());
             packed.extend(offset.to_le_bytes());
         }
-        writer.str("index").bin(&packed);
+        fields.field("index").bin(&packed);
         for (name, segments) in [("compacted", &self.compacted), ("unsealed", &self.unsealed)] {
             if segments.is_empty() {
                 continue;
@@ -278,46 +294,7 @@ impl<'a> Image<'a> {
                 packed.extend(ordinal.to_le_bytes());
                 packed.extend(salt.to_le_bytes());
             }
-            writer.str(name).bin(&packed);
-        }
-        writer.str("declared").bin(&self.declared.encode());
-        writer.str("tags");
-        write_tags(&mut writer, &self.tags);
-        if let Some(replicated) = &self.replicated {
-            writer.str("replicated").bin(&replicated.encode());
-        }
-        if let Some((sequence, kind)) = self.unsupported {
-            writer.str("unsupported").array(2).unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
-        }
-        self.write_operations(&mut writer);
-        if !self.conversations.is_empty() {
-            self.conversations.write(writer.str("conversations"));
-        }
-        writer.str("slices").array(self.slices.len());
-        self.slices.iter().for_each(|slice| slice.write(&mut writer));
-        let mut bytes = writer.finish();
-        if let Some((len, map)) = bytes.split_first_chunk_mut::<8>() {
-            *len = (map.len() as u64).to_le_bytes();
-        }
-        bytes
-    }
-
-    fn write_operations(&self, writer: &mut MsgpackWriter) {
-        if !self.open.is_empty() {
-            writer.str("open").array(self.open.len());
-            self.open.iter().for_each(|open| open.write(writer));
-        }
-        if !self.unsettled.is_empty() {
-            writer.str("unsettled").array(self.unsettled.len());
-            self.unsettled.iter().for_each(|unsettled| unsettled.write(writer));
-        }
-        if !self.suspended.is_empty() {
-            writer.str("suspended").array(self.suspended.len());
-            self.suspended.iter().for_each(|suspended| suspended.write(writer));
-        }
-        if !self.begun.is_empty() {
-            writer.str("begun").array(self.begun.len());
-            self.begun.iter().for_each(|begun| begun.write(writer));
+            fields.field(name).bin(&packed);
         }
     }
 
@@ -344,9 +321,8 @@ impl<'a> Image<'a> {
         let map_len = usize::try_from(u64::from_le_bytes(*map_len)).unwrap_or(usize::MAX);
         let (map, items) =
             rest.split_at_checked(map_len).ok_or_else(|| bad(KIND, "the map is longer than the file"))?;
-        let mut read = Fields::default();
-        walk(KIND, map, |name, value| read.take(name, value))?;
-        let mut image = read.finish()?;
+        let mut image = Image::default();
+        walk(KIND, &REQUIRED, map, |name, value| image.take(name, value))?;
         let mut packed = PackedReader(items);
         for slice in &mut image.slices {
             if let SliceImage::Held { len, items } = slice {
@@ -360,7 +336,7 @@ impl<'a> Image<'a> {
     }
 }
 
-impl<'a> SliceImage<'a> {
+impl WriteField for SliceImage<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
         let mut packed = Vec::new();
         match self {
@@ -382,7 +358,9 @@ impl<'a> SliceImage<'a> {
             }
         }
     }
+}
 
+impl<'a> SliceImage<'a> {
     fn read(reader: &mut MsgpackReader<'a>) -> Result<SliceImage<'a>, Error> {
         let mut ahead = *reader;
         match ahead.token()? {
@@ -400,117 +378,66 @@ impl<'a> SliceImage<'a> {
     }
 }
 
-#[derive(Default)]
-struct Fields<'a> {
-    numbers: BTreeMap<&'static str, u64>,
-    time_us: Option<i64>,
-    boot_id: Option<Uuid>,
-    openings: Vec<(SequenceNumber, SessionOpening)>,
-    rollbacks: Vec<(SequenceNumber, Rollback)>,
-    index: Vec<RecordLocation>,
-    compacted: Vec<(u32, u64)>,
-    unsealed: Vec<(u32, u64)>,
-    declared: Option<Declare>,
-    tags: BTreeMap<String, String>,
-    replicated: Option<Replicated>,
-    unsupported: Option<(SequenceNumber, RecordKind)>,
-    open: Vec<OpenOperation<&'a str>>,
-    unsettled: Vec<UnsettledOperation<&'a str>>,
-    suspended: Vec<SuspendedOperation<&'a str>>,
-    begun: Vec<BegunImage<'a>>,
-    conversations: ConversationsImage<'a>,
-    slices: Option<Vec<SliceImage<'a>>>,
-}
-
 fn ordinals_and_salts(value: &mut MsgpackReader<'_>) -> Result<Vec<(u32, u64)>, Error> {
     PackedReader(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))
 }
 
-const NUMBERS: [&str; 8] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "synced"];
+const REQUIRED: [&str; 11] =
+    ["segment", "salt", "last", "end", "crc", "next", "time", "epoch", "synced", "declared", "slices"];
 
-impl<'a> Fields<'a> {
+impl<'a> Image<'a> {
     fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
-        if let Some(name) = NUMBERS.iter().find(|known| **known == name) {
-            self.numbers.insert(name, value.unsigned()?);
-            return Ok(());
-        }
         match name {
-            "time" => self.time_us = Some(value.signed()?),
-            "boot" => self.boot_id = Some(Uuid::from_bytes(fixed(value)?)),
+            "next" => value.read_into(&mut self.next_sequence),
+            "segment" => value.read_into(&mut self.last.ordinal),
+            "salt" => value.read_into(&mut self.last.salt),
+            "last" => value.read_into(&mut self.last.offset),
+            "end" => value.read_into(&mut self.last.end),
+            "crc" => value.read_into(&mut self.last.crc),
+            "epoch" => value.read_into(&mut self.epoch),
+            "synced" => value.read_into(&mut self.watermark),
+            "time" => value.read_into(&mut self.time_us),
+            "boot" => value.read_into(&mut self.boot_id),
             "opened" => {
                 for _ in 0..value.array()? / 2 {
                     self.openings.push((value.unsigned()?.into(), SessionOpening::decode(value.bin()?)?));
                 }
+                Ok(())
             }
             "rollbacks" => {
-                self.rollbacks = PackedReader(value.bin()?).all(|packed| {
+                let rollbacks = PackedReader(value.bin()?).all(|packed| {
                     let (sequence, to) = (packed.sequence()?, packed.sequence()?);
                     Ok((sequence, Rollback { to, preserve_logs: packed.u8()? != 0 }))
-                })?;
+                });
+                store(&mut self.rollbacks, rollbacks)
             }
             "index" => {
-                self.index = PackedReader(value.bin()?).all(|packed| {
+                let index = PackedReader(value.bin()?).all(|packed| {
                     let (sequence, ordinal, offset) = (packed.sequence()?, packed.u32()?, packed.u64()?);
                     Ok(RecordLocation { sequence, ordinal, offset })
-                })?;
+                });
+                store(&mut self.index, index)
             }
-            "compacted" => self.compacted = ordinals_and_salts(value)?,
-            "unsealed" => self.unsealed = ordinals_and_salts(value)?,
-            "declared" => self.declared = Some(Declare::decode(value.bin()?)?),
-            "tags" => self.tags = read_tags(value)?,
-            "replicated" => self.replicated = Some(Replicated::decode(value.bin()?)?),
+            "compacted" => store(&mut self.compacted, ordinals_and_salts(value)),
+            "unsealed" => store(&mut self.unsealed, ordinals_and_salts(value)),
+            "declared" => store(&mut self.declared, Declare::decode(value.bin()?)),
+            "tags" => value.read_into(&mut self.tags),
+            "replicated" => store(&mut self.replicated, Replicated::decode(value.bin()?)),
             "unsupported" => {
                 value.array()?;
                 let (sequence, kind) = (value.unsigned()?, value.unsigned()?);
                 let kind = u8::try_from(kind).ok().and_then(RecordKind::from_byte);
                 self.unsupported = Some((sequence.into(), require_field(KIND, "unsupported", kind)?));
+                Ok(())
             }
-            "open" => self.open = list(value, OpenOperation::read)?,
-            "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
-            "suspended" => self.suspended = list(value, SuspendedOperation::read)?,
-            "begun" => self.begun = list(value, BegunImage::read)?,
-            "conversations" => self.conversations = ConversationsImage::read(value)?,
-            "slices" => self.slices = Some(list(value, SliceImage::read)?),
-            _ => {}
+            "open" => store(&mut self.open, list(value, OpenOperation::read)),
+            "unsettled" => store(&mut self.unsettled, list(value, UnsettledOperation::read)),
+            "suspended" => store(&mut self.suspended, list(value, SuspendedOperation::read)),
+            "begun" => store(&mut self.begun, list(value, BegunImage::read)),
+            "conversations" => store(&mut self.conversations, ConversationsImage::read(value)),
+            "slices" => store(&mut self.slices, list(value, SliceImage::read)),
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Image<'a>, Error> {
-        let mut number = |name| require_field(KIND, name, self.numbers.remove(name));
-        let narrow = |name, number: u64| {
-            u32::try_from(number).map_err(|_| bad(KIND, format!("field `{name}` exceeds 32 bits")))
-        };
-        let last = LastFrame {
-            ordinal: narrow("segment", number("segment")?)?,
-            salt: number("salt")?,
-            offset: number("last")?,
-            end: number("end")?,
-            crc: narrow("crc", number("crc")?)?,
-        };
-        Ok(Image {
-            next_sequence: number("next")?.into(),
-            last,
-            time_us: require_field(KIND, "time", self.time_us)?,
-            epoch: number("epoch")?,
-            boot_id: self.boot_id,
-            watermark: number("synced")?.into(),
-            openings: self.openings,
-            rollbacks: self.rollbacks,
-            index: self.index,
-            compacted: self.compacted,
-            unsealed: self.unsealed,
-            declared: require_field(KIND, "declared", self.declared)?,
-            tags: self.tags,
-            replicated: self.replicated,
-            unsupported: self.unsupported,
-            open: self.open,
-            unsettled: self.unsettled,
-            suspended: self.suspended,
-            begun: self.begun,
-            conversations: self.conversations,
-            slices: require_field(KIND, "slices", self.slices)?,
-        })
     }
 }
 
@@ -607,8 +534,8 @@ mod tests {
                 operation: 30.into(),
                 begin: 33.into(),
                 parent: Some(20.into()),
-                tool: "write",
-                call_id: Some("call-1"),
+                tool: "write".into(),
+                call_id: Some("call-1".into()),
                 idempotency: Idempotency::Keyed,
                 reads_only: false,
                 outside_only: false,
@@ -620,7 +547,7 @@ mod tests {
             unsettled: vec![UnsettledOperation {
                 operation: 11.into(),
                 begin: 12.into(),
-                tool: "send",
+                tool: "send".into(),
                 call_id: None,
                 idempotency: Idempotency::Manual,
                 undone: true,
@@ -631,8 +558,8 @@ mod tests {
                 begin: 22.into(),
                 end: 24.into(),
                 parent: Some(20.into()),
-                tool: "drop",
-                call_id: Some("call-2"),
+                tool: "drop".into(),
+                call_id: Some("call-2".into()),
                 origin: Some(CallOrigin { answer: 4.into(), ordinal: 2 }),
                 idempotency: Idempotency::Natural,
                 suspension: Suspension {

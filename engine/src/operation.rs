@@ -8,22 +8,13 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber, body, image, msgpack};
 use foldlog_filesystem::UnrestoredPath;
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::error::Error;
 use crate::log::objects::Objects;
 use crate::session::operation_records::RecordedCaptures;
 
-/// Describes an operation that has started and not ended.
-pub type OpenOperation = image::OpenOperation<SmolStr>;
-
-/// Describes an operation that was interrupted, and has neither run again nor been settled since.
-pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
-
-/// Describes a suspended operation: it asked before it changed anything, or its result comes from
-/// elsewhere.
-pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
+pub use image::{OpenOperation, SuspendedOperation, UnsettledOperation};
 
 /// Tool name of a restore in the log. Its arguments contain the position that the restore returns
 /// to.

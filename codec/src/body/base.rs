@@ -1,18 +1,18 @@
 //! Encodes and decodes the items of slices at a position of a compacted segment.
 
-use std::iter;
-
-use super::fields::{bad, list, require_field, walk, walk_map};
+use super::fields::{WriteField, bad, encode_fields, list, store, walk, walk_part};
 use super::json::{NameBudget, Object, Part};
-use super::{Body, ItemId, Payload, SLICES_MAX};
-use crate::msgpack::{MsgpackWriter, Value};
+use super::{Body, ItemId, SLICES_MAX};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
+
+const KIND: &str = "base";
 
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
 
 /// Envelope: names the items of the STATE and CACHE slices at a position. The items themselves stay
 /// in their records.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// Position: the sequence number of the last record whose effects are included.
     pub position: SequenceNumber,
@@ -24,7 +24,7 @@ pub struct Base {
 }
 
 /// Names the items of one slice in a [`Base`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BaseSlice {
     /// Id of the slice.
     pub slice: u32,
@@ -54,23 +54,11 @@ impl ItemRun {
 impl Base {
     /// Encodes the body of a `base` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(2 + usize::from(self.goes_on)).str("at").unsigned(self.position.get());
-        if self.goes_on {
-            writer.str("more").bool(true);
-        }
-        writer.str("slices").array(self.slices.len());
-        for BaseSlice { slice, items } in &self.slices {
-            let mut packed = Vec::with_capacity(items.len() * RUN_LEN);
-            for ItemRun { first, version, count } in items {
-                packed.extend_from_slice(&first.sequence.to_le_bytes());
-                packed.extend_from_slice(&first.ordinal.to_le_bytes());
-                packed.extend_from_slice(&version.to_le_bytes());
-                packed.extend_from_slice(&count.to_le_bytes());
-            }
-            writer.map(2).str("s").unsigned(u64::from(*slice)).str("items").bin(&packed);
-        }
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.set("at", self.position);
+            fields.flag("more", self.goes_on);
+            fields.set("slices", self.slices.as_slice());
+        })
     }
 
     /// Decodes the body of a `base` frame.
@@ -81,48 +69,56 @@ impl Base {
     /// if its version is unsupported, if a field is missing or malformed, or if an item belongs to
     /// a record after the position.
     pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
-        const KIND: &str = "base";
-        let (mut position, mut goes_on, mut slices) = (None, false, Vec::new());
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "at" => position = Some(SequenceNumber::from(value.unsigned()?)),
-                "more" => goes_on = value.bool()?,
-                "slices" => {
-                    slices = list(value, |element| {
-                        let (mut slice, mut items) = (None, Vec::new());
-                        walk_map(element, |name, value| {
-                            match name {
-                                "s" => slice = Some(value.unsigned32()?),
-                                "items" => items = runs(value.bin()?)?,
-                                _ => {}
-                            }
-                            Ok(())
-                        })?;
-                        Ok(BaseSlice { slice: require_field(KIND, "s", slice)?, items })
-                    })?;
-                }
-                _ => {}
-            }
-            Ok(())
+        let mut base = Base::default();
+        walk(KIND, &["at"], bytes, |name, value| match name {
+            "at" => value.read_into(&mut base.position),
+            "more" => value.read_into(&mut base.goes_on),
+            "slices" => store(&mut base.slices, list(value, BaseSlice::read)),
+            _ => Ok(()),
         })?;
-        let position = require_field(KIND, "at", position)?;
+        let Base { position, slices, .. } = &base;
         if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
             return Err(bad(KIND, "it has too many slices, or they are out of order"));
         }
         let known = |run: &ItemRun| {
-            run.first.sequence <= position && u64::from(run.count) <= position.since(run.first.sequence) + 1
+            run.first.sequence <= *position && u64::from(run.count) <= position.since(run.first.sequence) + 1
         };
         if !slices.iter().flat_map(|slice| &slice.items).all(known) {
             return Err(bad(KIND, "it names an item that is newer than the base"));
         }
-        Ok(Base { position, goes_on, slices })
+        Ok(base)
+    }
+}
+
+impl BaseSlice {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<BaseSlice, Error> {
+        let mut slice = BaseSlice::default();
+        walk_part(KIND, &["s"], reader, |name, value| match name {
+            "s" => value.read_into(&mut slice.slice),
+            "items" => store(&mut slice.items, runs(value.bin()?)),
+            _ => Ok(()),
+        })?;
+        Ok(slice)
+    }
+}
+
+impl WriteField for BaseSlice {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        let mut packed = Vec::with_capacity(self.items.len() * RUN_LEN);
+        for ItemRun { first, version, count } in &self.items {
+            packed.extend_from_slice(&first.sequence.to_le_bytes());
+            packed.extend_from_slice(&first.ordinal.to_le_bytes());
+            packed.extend_from_slice(&version.to_le_bytes());
+            packed.extend_from_slice(&count.to_le_bytes());
+        }
+        writer.map(2).str("s").unsigned(u64::from(self.slice)).str("items").bin(&packed);
     }
 }
 
 fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
     let (runs, rest) = packed.as_chunks::<RUN_LEN>();
     if !rest.is_empty() {
-        return Err(bad("base", "the names of its items end early"));
+        return Err(bad(KIND, "the names of its items end early"));
     }
     let run = |run: &[u8; RUN_LEN]| -> Option<ItemRun> {
         let number = |at: usize| Some(u32::from_le_bytes(*run.get(at..)?.first_chunk()?));
@@ -130,32 +126,21 @@ fn runs(packed: &[u8]) -> Result<Vec<ItemRun>, Error> {
         let first = ItemId { sequence, ordinal: number(8)? };
         Some(ItemRun { first, version: number(12)?, count: number(16)? })
     };
-    runs.iter()
-        .map(|bytes| run(bytes).ok_or_else(|| bad("base", "the names of its items end early")))
-        .collect()
+    runs.iter().map(|bytes| run(bytes).ok_or_else(|| bad(KIND, "the names of its items end early"))).collect()
 }
 
 impl<'a> Body<'a> for Base {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
         // The ids of the items are in the frame.
-        object.set("position", Value::from(self.position));
+        object.set("position", self.position);
         let mut slices = Vec::with_capacity(self.slices.len());
         for slice in self.slices {
             let count = slice.items.iter().map(|run| u64::from(run.count)).fold(0, u64::saturating_add);
             let name = names.slice(slice.slice, 2)?;
-            slices.push(Part::Map(vec![
-                ("slice", Part::Value(name)),
-                ("items", Part::Value(Value::from(count))),
-            ]));
+            slices.push(Part::Map(vec![("slice", name.into()), ("items", count.into())]));
         }
         object.set("slices", Part::Array(slices));
-        if self.goes_on {
-            object.set("goes_on", Value::from(true));
-        }
+        object.flag("goes_on", self.goes_on);
         Ok(())
     }
 }

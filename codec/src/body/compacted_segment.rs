@@ -1,15 +1,12 @@
 //! Encodes and decodes the head of a compacted segment.
 
-use std::iter;
-
-use super::fields::{require_field, walk};
+use super::Body;
+use super::fields::walk;
 use super::json::{NameBudget, Object};
-use super::{Body, Payload};
-use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: starts a compacted segment, which replaces another one with the same ordinal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Position through which bodies of STATE may be missing. A base lists the items of the slices
     /// there.
@@ -30,7 +27,6 @@ impl Compacted {
 
     /// Encodes the body of a `compacted` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let packed = |value: u64| value.to_be_bytes();
         let mut out = Vec::with_capacity(Compacted::LEN);
         out.push(0x84);
         let fields = [
@@ -44,49 +40,31 @@ impl Compacted {
             out.extend_from_slice(name.as_bytes());
             // Always nine bytes.
             out.push(0xcf);
-            out.extend_from_slice(&packed(value));
+            out.extend_from_slice(&value.to_be_bytes());
         }
         out
     }
 
     /// Decodes the body of a `compacted` frame.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
-        const KIND: &str = "compacted";
-        let (mut through, mut end, mut was, mut crc) = (None, None, None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "upto" => through = Some(value.unsigned()?.into()),
-                "end" => end = Some(value.unsigned()?),
-                "was" => was = Some(value.unsigned()?),
-                "crc" => crc = Some(value.unsigned32()?),
-                _ => {}
-            }
-            Ok(())
+        let mut compacted = Compacted::default();
+        walk("compacted", &["upto", "end", "was", "crc"], bytes, |name, value| match name {
+            "upto" => value.read_into(&mut compacted.through),
+            "end" => value.read_into(&mut compacted.end),
+            "was" => value.read_into(&mut compacted.replaced_end),
+            "crc" => value.read_into(&mut compacted.replaced_crc),
+            _ => Ok(()),
         })?;
-        Ok(Compacted {
-            through: require_field(KIND, "upto", through)?,
-            end: require_field(KIND, "end", end)?,
-            replaced_end: require_field(KIND, "was", was)?,
-            replaced_crc: require_field(KIND, "crc", crc)?,
-        })
+        Ok(compacted)
     }
 }
 
 impl<'a> Body<'a> for Compacted {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("through", Value::from(self.through));
-        object.set("end", Value::from(self.end));
-        object.set("replaced_end", Value::from(self.replaced_end));
-        object.set("replaced_crc", Value::from(u64::from(self.replaced_crc)));
+        object.set("through", self.through);
+        object.set("end", self.end);
+        object.set("replaced_end", self.replaced_end);
+        object.set("replaced_crc", self.replaced_crc);
         Ok(())
     }
 }

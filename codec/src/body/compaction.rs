@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::{bad, list, require_field, walk};
+use super::fields::{ReadField, bad, encode_fields, list, store, walk};
 use super::{Base, Observed, Payload};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, Record, RecordKind, SequenceNumber};
@@ -22,16 +22,13 @@ pub struct KnownPositions {
 impl KnownPositions {
     /// Encodes the positions as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(2).str("ends").array(self.ends.len());
-        for end in &self.ends {
-            writer.unsigned(end.get());
-        }
-        writer.str("bases").array(self.bases.len());
-        for base in &self.bases {
-            writer.bin(&base.encode());
-        }
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.set("ends", self.ends.as_slice());
+            let bases = fields.field("bases").array(self.bases.len());
+            for base in &self.bases {
+                bases.bin(&base.encode());
+            }
+        })
     }
 
     /// Decodes the output of [`encode`](KnownPositions::encode).
@@ -43,22 +40,18 @@ impl KnownPositions {
     /// not in order.
     pub fn decode(bytes: &[u8]) -> Result<KnownPositions, Error> {
         const KIND: &str = "known positions";
-        let (mut ends, mut bases) = (None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "ends" => ends = Some(list(value, |end| Ok(SequenceNumber::from(end.unsigned()?)))?),
-                "bases" => bases = Some(list(value, |base| Base::decode(base.bin()?))?),
-                _ => {}
-            }
-            Ok(())
+        let mut known = KnownPositions::default();
+        walk(KIND, &["ends", "bases"], bytes, |name, value| match name {
+            "ends" => store(&mut known.ends, list(value, SequenceNumber::read)),
+            "bases" => store(&mut known.bases, list(value, |base| Base::decode(base.bin()?))),
+            _ => Ok(()),
         })?;
-        let (ends, bases) = (require_field(KIND, "ends", ends)?, require_field(KIND, "bases", bases)?);
-        if !ends.is_sorted_by(|before, after| before < after)
-            || !bases.is_sorted_by_key(|base: &Base| base.position)
+        if !known.ends.is_sorted_by(|before, after| before < after)
+            || !known.bases.is_sorted_by_key(|base| base.position)
         {
             return Err(bad(KIND, "its positions are out of order"));
         }
-        Ok(KnownPositions { ends, bases })
+        Ok(known)
     }
 }
 
@@ -188,22 +181,15 @@ impl DroppedBodies {
     /// the last position.
     pub fn decode(bytes: &[u8]) -> Result<DroppedBodies, Error> {
         const KIND: &str = "dropped bodies";
-        let (mut known, mut runs) = (None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "known" => known = Some(KnownPositions::decode(value.bin()?)?),
-                "dropped" => {
-                    let packed = packed_runs(value.bin()?);
-                    runs = Some(packed.ok_or_else(|| bad(KIND, "its runs do not decode"))?);
-                }
-                _ => {}
+        let mut dropped = DroppedBodies::default();
+        walk(KIND, &["known", "dropped"], bytes, |name, value| match name {
+            "known" => store(&mut dropped.known, KnownPositions::decode(value.bin()?)),
+            "dropped" => {
+                let runs = packed_runs(value.bin()?).ok_or_else(|| bad(KIND, "its runs do not decode"));
+                store(&mut dropped.runs, runs)
             }
-            Ok(())
+            _ => Ok(()),
         })?;
-        let dropped = DroppedBodies {
-            known: require_field(KIND, "known", known)?,
-            runs: require_field(KIND, "dropped", runs)?,
-        };
         let last = dropped.runs.last().map(|(first, count)| *first + (*count - 1));
         if last > dropped.through() {
             return Err(bad(KIND, "it names a record after the last position"));

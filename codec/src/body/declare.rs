@@ -1,13 +1,12 @@
 //! Encodes and decodes declarations of events and slices.
 
 use std::collections::BTreeMap;
-use std::iter;
 
-use super::fields::{bad, list, require_field, walk, walk_map};
+use super::fields::{WriteField, bad, encode_fields, list, store, walk, walk_part};
 use super::json::{NameBudget, Object, Part, array};
-use super::{Body, Payload, Policy};
+use super::{Body, Policy};
 use crate::Error;
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const KIND: &str = "declare";
 
@@ -25,7 +24,7 @@ pub struct Declare {
 }
 
 /// Declares one event type at one version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventDeclaration {
     /// Integer that identifies the event in records.
     pub id: u32,
@@ -84,7 +83,7 @@ impl BuiltIn {
 }
 
 /// Declares one slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceDeclaration {
     /// Integer that identifies the slice in records.
     pub id: u32,
@@ -99,21 +98,10 @@ pub struct SliceDeclaration {
 impl Declare {
     /// Encodes the body of a declaration as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(usize::from(!self.events.is_empty()) + usize::from(!self.slices.is_empty()));
-        if !self.events.is_empty() {
-            writer.str("events").array(self.events.len());
-            for event in &self.events {
-                event.write(&mut writer);
-            }
-        }
-        if !self.slices.is_empty() {
-            writer.str("slices").array(self.slices.len());
-            for slice in &self.slices {
-                slice.write(&mut writer);
-            }
-        }
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.list("events", &self.events);
+            fields.list("slices", &self.slices);
+        })
     }
 
     /// Returns an upper bound, in bytes, of the length of the encoded declaration.
@@ -125,20 +113,12 @@ impl Declare {
     }
 
     /// Decodes the body of a declaration.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
         let mut declare = Declare::default();
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "events" => declare.events = list(value, EventDeclaration::read)?,
-                "slices" => declare.slices = list(value, SliceDeclaration::read)?,
-                _ => {}
-            }
-            Ok(())
+        walk(KIND, &[], bytes, |name, value| match name {
+            "events" => store(&mut declare.events, list(value, EventDeclaration::read)),
+            "slices" => store(&mut declare.slices, list(value, SliceDeclaration::read)),
+            _ => Ok(()),
         })?;
         Ok(declare)
     }
@@ -158,43 +138,32 @@ impl EventDeclaration {
         FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
     }
 
-    fn write(&self, writer: &mut MsgpackWriter) {
-        let versioned = self.version != 1;
-        writer.map(3 + usize::from(versioned) + usize::from(self.implicit));
-        writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
-        if versioned {
-            writer.str("ver").unsigned(u64::from(self.version));
-        }
-        writer.str("to").array(2 * self.bindings.len());
-        for binding in &self.bindings {
-            writer.unsigned(u64::from(binding.slice)).unsigned(binding.built_in.code());
-        }
-        if self.implicit {
-            writer.str("implicit").bool(true);
-        }
-    }
-
     fn read(reader: &mut MsgpackReader<'_>) -> Result<EventDeclaration, Error> {
-        let (mut id, mut event_name, mut version, mut bindings, mut implicit) =
-            (None, None, 1, Vec::new(), false);
-        walk_map(reader, |name, value| {
-            match name {
-                "id" => id = Some(value.unsigned32()?),
-                "name" => event_name = Some(value.str()?.to_owned()),
-                "ver" => version = value.unsigned32()?,
-                "to" => bindings = read_bindings(value)?,
-                "implicit" => implicit = value.bool()?,
-                _ => {}
-            }
-            Ok(())
+        let mut event = EventDeclaration { version: 1, ..EventDeclaration::default() };
+        walk_part(KIND, &["events.id", "events.name"], reader, |name, value| match name {
+            "id" => value.read_into(&mut event.id),
+            "name" => value.read_into(&mut event.name),
+            "ver" => value.read_into(&mut event.version),
+            "to" => store(&mut event.bindings, read_bindings(value)),
+            "implicit" => value.read_into(&mut event.implicit),
+            _ => Ok(()),
         })?;
-        Ok(EventDeclaration {
-            id: require_field(KIND, "events.id", id)?,
-            name: require_field(KIND, "events.name", event_name)?,
-            version,
-            bindings,
-            implicit,
-        })
+        Ok(event)
+    }
+}
+
+impl WriteField for EventDeclaration {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("id", self.id);
+            fields.set("name", &self.name);
+            fields.some("ver", (self.version != 1).then_some(self.version));
+            let bindings = fields.field("to").array(2 * self.bindings.len());
+            for binding in &self.bindings {
+                bindings.unsigned(u64::from(binding.slice)).unsigned(binding.built_in.code());
+            }
+            fields.flag("implicit", self.implicit);
+        });
     }
 }
 
@@ -221,77 +190,60 @@ impl SliceDeclaration {
         FIELDS_BYTES + self.name.len() + item
     }
 
-    fn write(&self, writer: &mut MsgpackWriter) {
-        let (stated, typed) = (self.policy != Policy::State, self.item != self.name);
-        writer.map(2 + usize::from(stated) + usize::from(typed));
-        writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
-        if stated {
-            writer.str("policy").str(self.policy.name());
-        }
-        if typed {
-            writer.str("item").str(&self.item);
-        }
-    }
-
     fn read(reader: &mut MsgpackReader<'_>) -> Result<SliceDeclaration, Error> {
-        let (mut id, mut slice_name, mut policy, mut item) = (None, None, Policy::State, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "id" => id = Some(value.unsigned32()?),
-                "name" => slice_name = Some(value.str()?.to_owned()),
-                "policy" => {
-                    let text = value.str()?;
-                    policy = Policy::from_name(text)
-                        .ok_or_else(|| bad(KIND, format!("unknown policy `{text}`")))?;
-                }
-                "item" => item = Some(value.str()?.to_owned()),
-                _ => {}
-            }
-            Ok(())
+        let (mut slice, mut item) = (SliceDeclaration::default(), None);
+        walk_part(KIND, &["slices.name", "slices.id"], reader, |name, value| match name {
+            "id" => value.read_into(&mut slice.id),
+            "name" => value.read_into(&mut slice.name),
+            "policy" => store(&mut slice.policy, Policy::read(KIND, value)),
+            "item" => value.read_into(&mut item),
+            _ => Ok(()),
         })?;
-        let slice_name = require_field(KIND, "slices.name", slice_name)?;
-        Ok(SliceDeclaration {
-            id: require_field(KIND, "slices.id", id)?,
-            item: item.unwrap_or_else(|| slice_name.clone()),
-            name: slice_name,
-            policy,
-        })
+        slice.item = item.unwrap_or_else(|| slice.name.clone());
+        Ok(slice)
+    }
+}
+
+impl WriteField for SliceDeclaration {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("id", self.id);
+            fields.set("name", &self.name);
+            fields.some("policy", (self.policy != Policy::State).then(|| self.policy.name()));
+            fields.some("item", (self.item != self.name).then_some(&self.item));
+        });
     }
 }
 
 impl<'a> Body<'a> for Declare {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
         // A declaration names its own slices; those of its bindings may have been declared earlier.
         let own: BTreeMap<u32, &str> =
             self.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
         let events = array(self.events.into_iter(), |event| {
             let mut object = Object::with_capacity(5);
-            object.set("id", Value::from(u64::from(event.id)));
-            object.set("name", Value::from(event.name));
-            object.set("version", Value::from(u64::from(event.version)));
+            object.set("id", event.id);
+            object.set("name", event.name);
+            object.set("version", event.version);
             let bindings = array(event.bindings.iter(), |binding| {
                 let mut object = Object::with_capacity(2);
                 let name = own
                     .get(&binding.slice)
                     .map_or_else(|| names.known().slice(binding.slice), |name| (*name).into());
                 object.set("slice", names.name(&name, 2)?);
-                object.set("effect", Value::from(binding.built_in.name()));
+                object.set("effect", binding.built_in.name());
                 Ok(object.into_part())
             });
             object.set("bindings", bindings?);
-            object.set("implicit", Value::from(event.implicit));
+            object.set("implicit", event.implicit);
             Ok(object.into_part())
         })?;
         let slices = self.slices.into_iter().map(|slice| {
             let mut object = Object::default();
-            object.set("id", Value::from(u64::from(slice.id)));
-            object.set("name", Value::from(slice.name));
-            object.set("policy", Value::from(slice.policy.name()));
-            object.set("item", Value::from(slice.item));
+            object.set("id", slice.id);
+            object.set("name", slice.name);
+            object.set("policy", slice.policy.name());
+            object.set("item", slice.item);
             object.into_part()
         });
         object.set("events", events);

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::fields::{bad, list, require_field, walk, walk_map};
+use super::fields::{WriteField, bad, list, require_field, store, walk, walk_map, walk_part};
 use super::json::{NameBudget, Object, Part, array, id_value, payload};
 use super::{Body, Lane, Payload, SLICES_MAX};
-use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, Value, ValueLimits, scan};
+use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
 use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
@@ -119,52 +119,6 @@ impl<'a> Effect<'a> {
         Effect { removed: RemovedItems::All, ..Effect::append(slice) }
     }
 
-    fn write(&self, writer: &mut MsgpackWriter) {
-        let event_behind_all = self.added == AddedItems::Event && self.before.is_none();
-        match &self.removed {
-            RemovedItems::None if event_behind_all => {
-                writer.unsigned(2 * u64::from(self.slice));
-                return;
-            }
-            RemovedItems::All if event_behind_all => {
-                writer.unsigned(2 * u64::from(self.slice) + 1);
-                return;
-            }
-            _ => {}
-        }
-        let version = match &self.added {
-            AddedItems::Items { version, .. } if *version != 1 => Some(*version),
-            _ => None,
-        };
-        let fields = 1
-            + usize::from(self.removed != RemovedItems::None)
-            + usize::from(self.added != AddedItems::Event)
-            + usize::from(self.before.is_some())
-            + usize::from(version.is_some());
-        writer.map(fields).str("s").unsigned(u64::from(self.slice));
-        match &self.removed {
-            RemovedItems::None => {}
-            RemovedItems::All => {
-                writer.str("r").bool(true);
-            }
-            RemovedItems::Items(ids) => {
-                writer.str("r").array(2 * ids.len());
-                ids.iter().for_each(|id| write_id(writer, *id));
-            }
-        }
-        if let AddedItems::Items { items, .. } = &self.added {
-            writer.str("a").array(items.len());
-            items.iter().for_each(|item| item.write(writer));
-        }
-        if let Some(id) = self.before {
-            writer.str("b").array(2);
-            write_id(writer, id);
-        }
-        if let Some(version) = version {
-            writer.str("ver").unsigned(u64::from(version));
-        }
-    }
-
     fn read(reader: &mut MsgpackReader<'a>) -> Result<Effect<'a>, Error> {
         let mut ahead = *reader;
         if let MsgpackToken::Unsigned(code) = ahead.token()? {
@@ -172,26 +126,58 @@ impl<'a> Effect<'a> {
             let slice = u32::try_from(code / 2).map_err(|_| bad(KIND, "a slice id exceeds 32 bits"))?;
             return Ok(if code % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
         }
-        let (mut slice, mut removed, mut added, mut before, mut version) =
-            (None, RemovedItems::None, None, None, 1);
-        walk_map(reader, |name, value| {
-            match name {
-                "s" => slice = Some(value.unsigned32()?),
-                "r" => removed = read_removed(value)?,
-                "a" => added = Some(list(value, Payload::read)?),
-                "b" => before = Some(read_anchor(value)?),
-                "ver" => version = value.unsigned32()?,
-                _ => {}
-            }
-            Ok(())
+        let (mut effect, mut added, mut version) = (Effect::append(0), None, 1);
+        walk_part(KIND, &["x.s"], reader, |name, value| match name {
+            "s" => value.read_into(&mut effect.slice),
+            "r" => store(&mut effect.removed, read_removed(value)),
+            "a" => store(&mut added, list(value, Payload::read_element)),
+            "b" => store(&mut effect.before, read_anchor(value)),
+            "ver" => value.read_into(&mut version),
+            _ => Ok(()),
         })?;
-        let added = added.map_or(AddedItems::Event, |items| AddedItems::Items { items, version });
-        Ok(Effect { slice: require_field(KIND, "x.s", slice)?, removed, added, before })
+        effect.added = added.map_or(AddedItems::Event, |items| AddedItems::Items { items, version });
+        Ok(effect)
     }
 }
 
-fn write_id(writer: &mut MsgpackWriter, id: ItemId) {
-    writer.unsigned(id.sequence.get()).unsigned(u64::from(id.ordinal));
+impl WriteField for Effect<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        if self.added == AddedItems::Event && self.before.is_none() {
+            let code = match &self.removed {
+                RemovedItems::None => Some(2 * u64::from(self.slice)),
+                RemovedItems::All => Some(2 * u64::from(self.slice) + 1),
+                RemovedItems::Items(_) => None,
+            };
+            if let Some(code) = code {
+                writer.unsigned(code);
+                return;
+            }
+        }
+        writer.fields(|fields| {
+            fields.set("s", self.slice);
+            match &self.removed {
+                RemovedItems::None => {}
+                RemovedItems::All => fields.set("r", true),
+                RemovedItems::Items(ids) => write_ids(fields.field("r"), ids),
+            }
+            if let AddedItems::Items { items, .. } = &self.added {
+                fields.set("a", items.as_slice());
+            }
+            if let Some(id) = self.before {
+                write_ids(fields.field("b"), &[id]);
+            }
+            if let AddedItems::Items { version: version @ (0 | 2..), .. } = self.added {
+                fields.set("ver", version);
+            }
+        });
+    }
+}
+
+fn write_ids(writer: &mut MsgpackWriter, ids: &[ItemId]) {
+    writer.array(2 * ids.len());
+    for id in ids {
+        writer.unsigned(id.sequence.get()).unsigned(u64::from(id.ordinal));
+    }
 }
 
 fn read_id(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
@@ -203,11 +189,6 @@ fn read_anchor(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
         2 => read_id(reader),
         _ => Err(bad(KIND, "an item id is not a pair of sequence number and ordinal")),
     }
-}
-
-fn write_effects(writer: &mut MsgpackWriter, effects: &[Effect<'_>]) {
-    writer.array(effects.len());
-    effects.iter().for_each(|effect| effect.write(writer));
 }
 
 fn read_effects<'a>(reader: &mut MsgpackReader<'a>) -> Result<Vec<Effect<'a>>, Error> {
@@ -262,38 +243,23 @@ impl<'a> Dispatch<'a> {
 
     /// Appends the encoded body of a dispatch to a writer.
     pub fn write(&self, writer: &mut MsgpackWriter) {
-        let fields = match &self.action {
-            Action::Event { .. } => 2,
-            Action::Tag { value: Some(_), .. } => 3,
-            Action::Tag { value: None, .. } => 2,
-            Action::Seed | Action::Clear | Action::Reset => 1,
-        };
-        writer.map(fields + usize::from(self.effects.is_some()));
-        match &self.action {
-            Action::Event { event, data } => {
-                writer.str("e").unsigned(u64::from(*event)).str("d");
-                data.write(writer);
-            }
-            Action::Seed => {
-                writer.str("o").str("seed");
-            }
-            Action::Clear => {
-                writer.str("o").str("clear");
-            }
-            Action::Reset => {
-                writer.str("o").str("reset");
-            }
-            Action::Tag { key, value } => {
-                writer.str("o").str("tag").str("key").str(key);
-                if let Some(value) = value {
-                    writer.str("value").str(value);
+        writer.fields(|fields| {
+            match &self.action {
+                Action::Event { event, data } => {
+                    fields.set("e", *event);
+                    fields.set("d", data);
+                }
+                Action::Seed => fields.set("o", "seed"),
+                Action::Clear => fields.set("o", "clear"),
+                Action::Reset => fields.set("o", "reset"),
+                Action::Tag { key, value } => {
+                    fields.set("o", "tag");
+                    fields.set("key", key);
+                    fields.some("value", value.as_ref());
                 }
             }
-        }
-        if let Some(effects) = &self.effects {
-            writer.str("x");
-            write_effects(writer, effects);
-        }
+            fields.some("x", self.effects.as_deref());
+        });
     }
 
     /// Decodes the most frequent body on a fast path: an event's id and payload, encoded exactly as
@@ -317,7 +283,7 @@ impl<'a> Dispatch<'a> {
 
     pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
         let mut listed = 0;
-        walk(KIND, bytes, |name, effects| {
+        walk(KIND, &[], bytes, |name, effects| {
             let len = if name == "x" { effects.array()? } else { 0 };
             for _ in 0..len {
                 let mut effect = effects.part()?;
@@ -351,20 +317,17 @@ impl<'a> Dispatch<'a> {
             return Ok(Dispatch { action: Action::Event { event, data }, effects: None });
         }
         let (mut event, mut data, mut own, mut key, mut tag, mut effects) =
-            (None, None, None, None, None, None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "e" => event = Some(value.unsigned32()?),
-                "d" => data = Some(Payload::new(value.rest())),
-                "o" => own = Some(value.str()?.to_owned()),
-                "key" => key = Some(value.str()?.to_owned()),
-                "value" => tag = Some(value.str()?.to_owned()),
-                "x" => effects = Some(read_effects(value)?),
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
+            (None, None, None::<&str>, None, None, None);
+        walk(KIND, &[], bytes, |name, value| match name {
+            "e" => value.read_into(&mut event),
+            "d" => value.read_into(&mut data),
+            "o" => value.read_into(&mut own),
+            "key" => value.read_into(&mut key),
+            "value" => value.read_into(&mut tag),
+            "x" => store(&mut effects, read_effects(value)),
+            _ => Lane::check(name, value),
         })?;
-        let action = match (event, own.as_deref()) {
+        let action = match (event, own) {
             (Some(event), None) => Action::Event { event, data: require_field(KIND, "d", data)? },
             (None, Some("seed")) => Action::Seed,
             (None, Some("clear")) => Action::Clear,
@@ -404,16 +367,16 @@ impl<'a> Body<'a> for Dispatch<'a> {
                     None => (Cow::from(format!("event-{event}")), 0),
                 };
                 object.set("event", names.name(&name, 0)?);
-                object.set("version", Value::from(u64::from(version)));
+                object.set("version", version);
                 object.set("data", payload(data)?);
             }
-            Action::Seed => object.set("operation", Value::from("seed")),
-            Action::Clear => object.set("operation", Value::from("clear")),
-            Action::Reset => object.set("operation", Value::from("reset")),
+            Action::Seed => object.set("operation", "seed"),
+            Action::Clear => object.set("operation", "clear"),
+            Action::Reset => object.set("operation", "reset"),
             Action::Tag { key, value } => {
-                object.set("operation", Value::from("tag"));
-                object.set("key", Value::from(key));
-                object.set("value", value.map_or(Value::Nil, Value::from));
+                object.set("operation", "tag");
+                object.set("key", key);
+                object.set("value", value);
             }
         }
         if let Some(effects) = self.effects {
@@ -432,16 +395,16 @@ fn effect_part<'a>(effect: Effect<'a>, names: &mut NameBudget<'_>) -> Result<Par
     object.set("slice", names.slice(effect.slice, fields)?);
     match effect.removed {
         RemovedItems::None => {}
-        RemovedItems::All => object.set("removed", Value::from("all")),
+        RemovedItems::All => object.set("removed", "all"),
         RemovedItems::Items(ids) => {
             object.set("removed", Part::Ids(ids));
         }
     }
     match effect.added {
-        AddedItems::Event => object.set("added", Value::from("event")),
+        AddedItems::Event => object.set("added", "event"),
         AddedItems::Items { items, version } => {
             object.set("added", array(items.into_iter(), payload)?);
-            object.set("version", Value::from(u64::from(version)));
+            object.set("version", version);
         }
     }
     if let Some(before) = effect.before {

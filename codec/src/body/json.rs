@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::{ItemId, Lane, Payload};
+use crate::Error;
 use crate::msgpack::{Hex, JsonStream, LeftOut, MSGPACK, OBJECT, Value, ValueLimits, serialize_tagged};
 use crate::record::RecordNames;
-use crate::{Error, SequenceNumber};
 
 /// Bounds the memory of the names in a JSON form, and of the objects that start with one.
 ///
@@ -76,9 +76,9 @@ pub(crate) enum Part<'a> {
     Map(Vec<(&'static str, Part<'a>)>),
 }
 
-impl From<Value> for Part<'_> {
-    fn from(value: Value) -> Self {
-        Part::Value(value)
+impl<T: Into<Value>> From<T> for Part<'_> {
+    fn from(value: T) -> Self {
+        Part::Value(value.into())
     }
 }
 
@@ -160,6 +160,18 @@ impl<'a> Object<'a> {
         self.pairs.push((key, part.into()));
     }
 
+    /// Adds a value that is there, and nothing for `None`.
+    pub(crate) fn some(&mut self, key: &'static str, part: Option<impl Into<Part<'a>>>) {
+        if let Some(part) = part {
+            self.set(key, part);
+        }
+    }
+
+    /// Adds a flag that is true, and nothing for `false`.
+    pub(crate) fn flag(&mut self, key: &'static str, flag: bool) {
+        self.some(key, flag.then_some(true));
+    }
+
     pub(crate) fn into_part(self) -> Part<'a> {
         Part::Map(self.pairs)
     }
@@ -176,8 +188,8 @@ pub(crate) fn array<'a, T>(
     Ok(Part::Array(parts))
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+pub(crate) fn hex<const N: usize>(bytes: [u8; N]) -> String {
+    Hex(&bytes).to_string()
 }
 
 pub(crate) fn tags(tags: BTreeMap<String, String>) -> Value {
@@ -193,10 +205,7 @@ pub(crate) fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
             streamed => streamed.map(Part::Payload),
         },
         Some(object) => {
-            let mut value = Object::default();
-            value.set(OBJECT, Value::from(object.file_name()));
-            value.set("bytes", Value::from(object.len));
-            Ok(value.into_part())
+            Ok(Part::Map(vec![(OBJECT, object.file_name().into()), ("bytes", object.len.into())]))
         }
     }
 }
@@ -205,27 +214,11 @@ pub(crate) fn optional(value: Option<Payload<'_>>) -> Result<Part<'_>, Error> {
     value.map_or(Ok(Part::Value(Value::Nil)), payload)
 }
 
-pub(crate) fn optional_text(text: Option<Cow<'_, str>>) -> Value {
-    text.map_or(Value::Nil, |text| Value::from(text.into_owned()))
-}
-
-pub(crate) fn optional_sequence(sequence: Option<SequenceNumber>) -> Value {
-    sequence.map_or(Value::Nil, Value::from)
-}
-
-pub(crate) fn optional_digest(digest: Option<[u8; 32]>) -> Value {
-    digest.map_or(Value::Nil, |digest| Value::from(hex(&digest)))
-}
-
 pub(crate) fn set_lane(object: &mut Object<'_>, lane: Lane<'_>) {
-    if let Some(within) = lane.within {
-        object.set("within", Value::from(within));
-    }
-    if let Some(name) = lane.name {
-        object.set("lane", Value::from(name.into_owned()));
-    }
+    object.some("within", lane.within);
+    object.some("lane", lane.name);
 }
 
 pub(crate) fn id_value(id: ItemId) -> Value {
-    Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
+    Value::from(vec![Value::from(id.sequence), Value::from(id.ordinal)])
 }

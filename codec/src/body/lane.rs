@@ -78,7 +78,7 @@ impl<'a> Lane<'a> {
         // An event has two fields of its own, and nearly all events have no others.
         let is_plain_event = kind == RecordKind::Dispatch && body.starts_with(b"\x82\xa1e");
         if fields != LaneFields::None && !is_plain_event {
-            walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
+            walk(kind.name(), &[], body, |name, value| lane.take(name, value).map(drop))?;
         }
         if fields == LaneFields::NameOnly {
             lane.within = None;
@@ -89,46 +89,30 @@ impl<'a> Lane<'a> {
     /// Adds the fields of the lane to an encoded body, which extends from `start` to the end of the
     /// buffer. Leaves the buffer unchanged for the main lane, and if there is no map at `start`.
     pub fn add_to(&self, buffer: &mut Vec<u8>, start: usize) {
-        let fields = self.fields();
-        let mut body = MsgpackReader::new(buffer.get(start..).unwrap_or_default());
-        let Ok(others) = body.map() else { return };
-        if fields == 0 {
+        if self.is_main() {
             return;
         }
-        let head_len = body.offset();
-        match buffer.get_mut(start) {
-            // The head of a map of at most 15 fields is one byte, which ends with their number.
-            Some(head) if others as usize + fields <= 15 => *head += fields as u8,
-            _ => {
-                let mut head = MsgpackWriter::new();
-                head.map(others as usize + fields);
-                drop(buffer.splice(start..start + head_len, head.finish()));
-            }
-        }
+        let mut body = MsgpackReader::new(buffer.get(start..).unwrap_or_default());
+        let Ok(others) = body.map() else { return };
+        let head = start..start + body.offset();
         let mut writer = MsgpackWriter::append_to(std::mem::take(buffer));
-        if let Some(within) = self.within {
-            writer.str(WITHIN).unsigned(within.get());
-        }
-        if let Some(name) = &self.name {
-            writer.str(NAME).str(name);
-        }
+        let mut fields = FieldWriter { count: others as usize, writer: &mut writer };
+        self.write(&mut fields);
+        let count = fields.count;
+        writer.set_map_len(head, count);
         *buffer = writer.finish();
     }
 
-    fn fields(&self) -> usize {
-        usize::from(self.within.is_some()) + usize::from(self.name.is_some())
-    }
-
-    pub(super) fn write(&self, fields: &mut FieldWriter) {
-        fields.sequence(WITHIN, self.within);
-        fields.text(NAME, self.name.as_deref());
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.some(WITHIN, self.within);
+        fields.some(NAME, self.name.as_ref());
     }
 
     /// Reads a field if it belongs to a lane, and returns whether it does.
     pub(super) fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
         match name {
-            WITHIN => self.within = Some(value.unsigned()?.into()),
-            NAME => self.name = Some(Cow::Borrowed(value.str()?)),
+            WITHIN => value.read_into(&mut self.within)?,
+            NAME => value.read_into(&mut self.name)?,
             _ => return Ok(false),
         }
         Ok(true)

@@ -71,12 +71,12 @@ mod import;
 pub(crate) mod json;
 mod lane;
 mod observation;
-mod operation;
+pub(crate) mod operation;
 mod replica_claim;
 mod resumption;
 mod rollback;
 mod seal;
-pub(crate) mod session_opening;
+mod session_opening;
 mod settle;
 mod snapshot;
 mod suspension;
@@ -123,34 +123,24 @@ use crate::{Error, RecordKind};
 use json::{NameBudget, Object, Part, set_lane};
 use lane::LaneFields;
 
-/// Names the effect of a rollback on a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// STATE: a rollback restores the slice to the target position.
-    State,
-    /// LOG: the slice only grows. A rollback leaves it unchanged, and nothing erases it.
-    Log,
-    /// CACHE: a rollback empties the slice, and later records fill it again.
-    Cache,
+operation::named! {
+    /// Names the effect of a rollback on a slice.
+    #[derive(Default)]
+    Policy {
+        /// STATE: a rollback restores the slice to the target position.
+        #[default]
+        State = "state",
+        /// LOG: the slice only grows. A rollback leaves it unchanged, and nothing erases it.
+        Log = "log",
+        /// CACHE: a rollback empties the slice, and later records fill it again.
+        Cache = "cache",
+    }
 }
 
 impl Policy {
-    /// Every policy, in ascending order.
-    pub const ALL: [Policy; 3] = [Policy::State, Policy::Log, Policy::Cache];
-
-    /// Returns the policy's name in records and JSON: `state`, `log` or `cache`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::State => "state",
-            Policy::Log => "log",
-            Policy::Cache => "cache",
-        }
-    }
-
-    /// Returns the policy with that name, or `None` if there is none.
-    pub fn from_name(name: &str) -> Option<Policy> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == name)
+    fn read(kind: &'static str, reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
+        let name = reader.str()?;
+        Policy::from_name(name).ok_or_else(|| fields::bad(kind, format!("unknown policy `{name}`")))
     }
 }
 
@@ -180,7 +170,7 @@ pub const OPEN_OPERATIONS_MAX: usize = 1024;
 /// assert_eq!(Payload::new(&reference).object(), Some(id));
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
 }
@@ -253,12 +243,9 @@ impl<'a> Payload<'a> {
         Some(ObjectId { hash: *hash, len: u64::from_le_bytes(len) })
     }
 
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Payload<'a>, Error> {
+    /// Reads the next element of an array.
+    fn read_element(reader: &mut MsgpackReader<'a>) -> Result<Payload<'a>, Error> {
         Ok(Payload { bytes: reader.value()? })
-    }
-
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.raw(self.bytes);
     }
 }
 
@@ -277,7 +264,9 @@ pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
 /// States the payloads and the JSON form of the body of a kind.
 trait Body<'a>: Sized {
     /// Returns the payloads of the record.
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>>;
+    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
+        iter::empty()
+    }
 
     /// Sets the fields of the JSON form, except those of a [separate](LaneFields::Separate) lane.
     fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error>;
@@ -293,10 +282,6 @@ impl Empty {
 }
 
 impl<'a> Body<'a> for Empty {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, _: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         Ok(())
     }

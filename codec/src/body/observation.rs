@@ -2,16 +2,13 @@
 
 use std::iter;
 
-use super::fields::{require_field, walk};
+use super::fields::{encode_fields, walk};
 use super::json::{NameBudget, Object, payload};
 use super::{Body, Lane, Payload};
 use crate::Error;
-use crate::msgpack::{MsgpackWriter, Value};
-
-const OBSERVED: &str = "observed";
 
 /// Records a fact that the host or the engine observed, for later readers. It changes no slice.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed<'a> {
     /// Name of the observation's type.
     pub name: String,
@@ -22,32 +19,21 @@ pub struct Observed<'a> {
 impl<'a> Observed<'a> {
     /// Encodes the body of an observation as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(2).str("n").str(&self.name).str("d");
-        self.data.write(&mut writer);
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.set("n", &self.name);
+            fields.set("d", self.data);
+        })
     }
 
     /// Decodes the body of an observation.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Observed<'a>, Error> {
-        let (mut observed, mut data) = (None, None);
-        walk(OBSERVED, bytes, |name, value| {
-            match name {
-                "n" => observed = Some(value.str()?.to_owned()),
-                "d" => data = Some(Payload::new(value.rest())),
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
+        let mut observed = Observed::default();
+        walk("observed", &["n", "d"], bytes, |name, value| match name {
+            "n" => value.read_into(&mut observed.name),
+            "d" => value.read_into(&mut observed.data),
+            _ => Lane::check(name, value),
         })?;
-        Ok(Observed {
-            name: require_field(OBSERVED, "n", observed)?,
-            data: require_field(OBSERVED, "d", data)?,
-        })
+        Ok(observed)
     }
 }
 
@@ -57,7 +43,7 @@ impl<'a> Body<'a> for Observed<'a> {
     }
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("name", Value::from(self.name));
+        object.set("name", self.name);
         object.set("data", payload(self.data)?);
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Payload;
-use super::fields::{bad, list, require_field, walk_map};
+use super::fields::{ReadField, WriteField, bad, list, store, walk_part};
 use super::json::{Object, Part, array, optional};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
@@ -41,6 +41,12 @@ macro_rules! named {
             /// Returns the variant with that name, or `None` if there is none.
             pub fn from_name(name: &str) -> Option<$type> {
                 $type::ALL.iter().copied().find(|one| one.name() == name)
+            }
+        }
+
+        impl $crate::body::fields::WriteField for $type {
+            fn write(&self, writer: &mut $crate::msgpack::MsgpackWriter) {
+                writer.str(self.name());
             }
         }
     };
@@ -115,6 +121,12 @@ macro_rules! named_for_later {
             }
         }
 
+        impl $crate::body::fields::WriteField for $type {
+            fn write(&self, writer: &mut MsgpackWriter) {
+                writer.str(self.name());
+            }
+        }
+
         impl Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.name())
@@ -146,6 +158,7 @@ macro_rules! named_for_later {
 
 named_for_later! {
     /// Names how an interrupted tool may run again.
+    #[derive(Default)]
     Idempotency {
         /// The tool may run again: running it twice has the effect of running it once.
         Natural = "natural",
@@ -154,6 +167,7 @@ named_for_later! {
         /// The tool may run again after its effects are undone.
         Compensate = "compensate",
         /// A person or the host has to decide.
+        #[default]
         Manual = "manual",
         /// The tool can query the outside for the outcome of the call. If it finds none, a person
         /// or the host has to decide, as for [`Manual`](Idempotency::Manual).
@@ -162,6 +176,11 @@ named_for_later! {
 }
 
 impl Idempotency {
+    /// Returns what a record states: nothing for `Manual`.
+    pub(crate) fn stated(self) -> Option<Idempotency> {
+        (self != Idempotency::Manual).then_some(self)
+    }
+
     /// Returns whether an interrupted call needs a decision before it may run again.
     pub fn needs_settling(self) -> bool {
         matches!(self, Idempotency::Manual | Idempotency::Verify | Idempotency::Other(_))
@@ -170,9 +189,11 @@ impl Idempotency {
 
 named_for_later! {
     /// Names how an operation ended.
+    #[derive(Default)]
     Outcome {
         /// The operation committed: its end rolls nothing back. A rollback of an outer operation or
         /// of the host may still undo its changes.
+        #[default]
         Committed = "committed",
         /// The operation failed: its changes were rolled back.
         Failed = "failed",
@@ -187,8 +208,10 @@ named_for_later! {
 
 named_for_later! {
     /// Names the condition for which a suspended call waits.
+    #[derive(Default)]
     SuspensionForm {
         /// Nothing has run: the call waits for an approval.
+        #[default]
         Asks = "asks",
         /// The call's changes are committed: it waits for its result.
         Awaits = "awaits",
@@ -229,20 +252,24 @@ named_for_later! {
 named! {
     /// Names the known effects of an operation outside of STATE and resources, which no rollback
     /// undoes.
+    #[derive(Default)]
     ExternalEffects {
         /// The operation had no effects outside.
         None = "none",
         /// The operation may have had effects outside.
+        #[default]
         Unknown = "unknown",
     }
 }
 
 named! {
     /// Names a decision about an interrupted operation.
+    #[derive(Default)]
     Decision {
         /// The operation had done its work. The record of the decision contains its result.
         Committed = "committed",
         /// The operation had not done its work, and must not run again.
+        #[default]
         Failed = "failed",
         /// The operation is to run again.
         RunAgain = "run-again",
@@ -262,7 +289,7 @@ impl Decision {
 }
 
 /// Contains a resource's snapshot of itself at the start or end of an operation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceSnapshot<'a> {
     /// Name of the resource.
     pub resource: Cow<'a, str>,
@@ -271,33 +298,22 @@ pub struct ResourceSnapshot<'a> {
 }
 
 impl<'a> ResourceSnapshot<'a> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(1 + usize::from(self.snapshot.is_some())).str("r").str(&self.resource);
-        if let Some(snapshot) = &self.snapshot {
-            writer.str("s");
-            snapshot.write(writer);
-        }
-    }
-
     pub(super) fn read(
         kind: &'static str,
         reader: &mut MsgpackReader<'a>,
     ) -> Result<ResourceSnapshot<'a>, Error> {
-        let (mut resource, mut snapshot) = (None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "r" => resource = Some(Cow::Borrowed(value.str()?)),
-                "s" => snapshot = Some(Payload::new(value.rest())),
-                _ => {}
-            }
-            Ok(())
+        let mut read = ResourceSnapshot::default();
+        walk_part(kind, &["res.r"], reader, |name, value| match name {
+            "r" => value.read_into(&mut read.resource),
+            "s" => value.read_into(&mut read.snapshot),
+            _ => Ok(()),
         })?;
-        Ok(ResourceSnapshot { resource: require_field(kind, "res.r", resource)?, snapshot })
+        Ok(read)
     }
 }
 
 /// Describes a change of a resource that the rollback of an operation did not undo.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NotUndone<'a> {
     /// Name of the resource.
     pub resource: Cow<'a, str>,
@@ -308,26 +324,15 @@ pub struct NotUndone<'a> {
 }
 
 impl<'a> NotUndone<'a> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(3).str("r").str(&self.resource).str("p").str(&self.path).str("w").str(&self.reason);
-    }
-
     pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<NotUndone<'a>, Error> {
-        let (mut resource, mut path, mut reason) = (None, None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "r" => resource = Some(Cow::Borrowed(value.str()?)),
-                "p" => path = Some(Cow::Borrowed(value.str()?)),
-                "w" => reason = Some(Cow::Borrowed(value.str()?)),
-                _ => {}
-            }
-            Ok(())
+        let mut read = NotUndone::default();
+        walk_part(END, &["left.r", "left.p", "left.w"], reader, |name, value| match name {
+            "r" => value.read_into(&mut read.resource),
+            "p" => value.read_into(&mut read.path),
+            "w" => value.read_into(&mut read.reason),
+            _ => Ok(()),
         })?;
-        Ok(NotUndone {
-            resource: require_field(END, "left.r", resource)?,
-            path: require_field(END, "left.p", path)?,
-            reason: require_field(END, "left.w", reason)?,
-        })
+        Ok(read)
     }
 
     /// Returns the approximate length of the entry in a body, in bytes.
@@ -337,7 +342,7 @@ impl<'a> NotUndone<'a> {
 }
 
 /// Lists the parts of a resource that the rollback of an operation replaced or removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplacedParts<'a> {
     /// Name of the resource.
     pub resource: Cow<'a, str>,
@@ -350,44 +355,48 @@ pub struct ReplacedParts<'a> {
 }
 
 impl<'a> ReplacedParts<'a> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        let fields = 1
-            + usize::from(!self.changed.is_empty())
-            + usize::from(!self.removed.is_empty())
-            + usize::from(self.more > 0);
-        writer.map(fields).str("r").str(&self.resource);
-        for (field, paths) in [("c", &self.changed), ("x", &self.removed)] {
-            if !paths.is_empty() {
-                writer.str(field).array(paths.len());
-                for path in paths {
-                    writer.str(path);
-                }
-            }
-        }
-        if self.more > 0 {
-            writer.str("n").unsigned(self.more);
-        }
-    }
-
     pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<ReplacedParts<'a>, Error> {
-        let (mut resource, mut changed, mut removed, mut more) = (None, Vec::new(), Vec::new(), 0);
-        walk_map(reader, |name, value| {
-            match name {
-                "r" => resource = Some(Cow::Borrowed(value.str()?)),
-                "c" => changed = list(value, |path| Ok(Cow::Borrowed(path.str()?)))?,
-                "x" => removed = list(value, |path| Ok(Cow::Borrowed(path.str()?)))?,
-                "n" => more = value.unsigned()?,
-                _ => {}
-            }
-            Ok(())
+        let mut read = ReplacedParts::default();
+        walk_part(END, &["rep.r"], reader, |name, value| match name {
+            "r" => value.read_into(&mut read.resource),
+            "c" => store(&mut read.changed, list(value, Cow::<str>::read)),
+            "x" => store(&mut read.removed, list(value, Cow::<str>::read)),
+            "n" => value.read_into(&mut read.more),
+            _ => Ok(()),
         })?;
-        Ok(ReplacedParts { resource: require_field(END, "rep.r", resource)?, changed, removed, more })
+        Ok(read)
     }
 
     /// Returns the approximate length of the entry in a body, in bytes.
     pub(super) fn len(&self) -> usize {
         let paths = self.changed.iter().chain(&self.removed);
         self.resource.len() + paths.map(|path| path.len() + 5).sum::<usize>() + 32
+    }
+}
+
+impl WriteField for ResourceSnapshot<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("r", &self.resource);
+            fields.some("s", self.snapshot);
+        });
+    }
+}
+
+impl WriteField for NotUndone<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.map(3).str("r").str(&self.resource).str("p").str(&self.path).str("w").str(&self.reason);
+    }
+}
+
+impl WriteField for ReplacedParts<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("r", &self.resource);
+            fields.list("c", &self.changed);
+            fields.list("x", &self.removed);
+            fields.some("n", (self.more > 0).then_some(self.more));
+        });
     }
 }
 
@@ -404,18 +413,11 @@ pub(super) fn payload_len(payload: Option<Payload<'_>>) -> usize {
     payload.map_or(0, |payload| payload.bytes().len())
 }
 
-pub(super) fn text_len(text: Option<&str>) -> usize {
-    text.map_or(0, str::len)
+pub(super) fn text_len(text: Option<&Cow<'_, str>>) -> usize {
+    text.map_or(0, |text| text.len())
 }
 
-pub(super) fn write_resources(writer: &mut MsgpackWriter, resources: &[ResourceSnapshot<'_>]) {
-    if !resources.is_empty() {
-        writer.str("res").array(resources.len());
-        resources.iter().for_each(|resource| resource.write(writer));
-    }
-}
-
-pub(super) fn read_named<T>(
+pub(crate) fn read_named<T>(
     kind: &'static str,
     field: &str,
     reader: &mut MsgpackReader<'_>,
@@ -453,12 +455,16 @@ impl CallOrigin {
     pub fn new(answer: impl Into<SequenceNumber>, ordinal: u32) -> CallOrigin {
         CallOrigin { answer: answer.into(), ordinal }
     }
+}
 
-    pub(crate) fn write(self, writer: &mut MsgpackWriter) {
+impl WriteField for CallOrigin {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.array(2).unsigned(self.answer.get()).unsigned(u64::from(self.ordinal));
     }
+}
 
-    pub(crate) fn read(reader: &mut MsgpackReader<'_>) -> Result<CallOrigin, Error> {
+impl ReadField<'_> for CallOrigin {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<CallOrigin, Error> {
         match reader.array()? {
             2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
             _ => Err(Error::Malformed {
@@ -472,7 +478,7 @@ impl CallOrigin {
 pub(super) fn resources_json(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
     array(resources.into_iter(), |resource| {
         let mut object = Object::with_capacity(2);
-        object.set("resource", Value::from(resource.resource.into_owned()));
+        object.set("resource", resource.resource);
         object.set("snapshot", optional(resource.snapshot)?);
         Ok(object.into_part())
     })
@@ -487,19 +493,15 @@ pub(super) fn set_call(
     undoes: Option<OperationId>,
     verifies: Option<OperationId>,
 ) {
-    object.set("tool", Value::from(tool.into_owned()));
-    object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
+    object.set("tool", tool);
+    object.set("call_id", call_id);
     object.set("asked_by", asked_by(origin));
-    object.set("parent", parent.map_or(Value::Nil, Value::from));
-    object.set("undoes", undoes.map_or(Value::Nil, Value::from));
-    if let Some(verifies) = verifies {
-        object.set("verifies", Value::from(verifies));
-    }
+    object.set("parent", parent);
+    object.set("undoes", undoes);
+    object.some("verifies", verifies);
 }
 
 /// Builds the value of the answer and ordinal with which a model requested a call.
 pub(crate) fn asked_by(origin: Option<CallOrigin>) -> Value {
-    origin.map_or(Value::Nil, |origin| {
-        Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))])
-    })
+    origin.map(|origin| vec![Value::from(origin.answer), Value::from(origin.ordinal)]).into()
 }

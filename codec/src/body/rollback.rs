@@ -1,11 +1,8 @@
 //! Encodes and decodes a rollback.
 
-use std::iter;
-
-use super::fields::{require_field, walk};
+use super::fields::{encode_fields, walk};
 use super::json::{NameBudget, Object};
-use super::{Body, Lane, Payload};
-use crate::msgpack::{MsgpackWriter, Value};
+use super::{Body, Lane};
 use crate::{Error, SequenceNumber};
 
 /// Rolls STATE back to an earlier position.
@@ -20,42 +17,28 @@ pub struct Rollback {
 impl Rollback {
     /// Encodes the body of a rollback as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
-        if !self.preserve_logs {
-            writer.str("logs").bool(false);
-        }
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.set("to", self.to);
+            fields.some("logs", (!self.preserve_logs).then_some(false));
+        })
     }
 
     /// Decodes the body of a rollback.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
-        let (mut to, mut preserve_logs) = (None, true);
-        walk("rollback", bytes, |name, value| {
-            match name {
-                "to" => to = Some(value.unsigned()?.into()),
-                "logs" => preserve_logs = value.bool()?,
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
+        let mut rollback = Rollback { to: SequenceNumber::MIN, preserve_logs: true };
+        walk("rollback", &["to"], bytes, |name, value| match name {
+            "to" => value.read_into(&mut rollback.to),
+            "logs" => value.read_into(&mut rollback.preserve_logs),
+            _ => Lane::check(name, value),
         })?;
-        Ok(Rollback { to: require_field("rollback", "to", to)?, preserve_logs })
+        Ok(rollback)
     }
 }
 
 impl<'a> Body<'a> for Rollback {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("to", Value::from(self.to));
-        object.set("preserve_logs", Value::from(self.preserve_logs));
+        object.set("to", self.to);
+        object.set("preserve_logs", self.preserve_logs);
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! Encodes and decodes the first record of a session.
 
 use std::collections::BTreeMap;
-use std::iter;
 
 use uuid::Uuid;
 
-use super::fields::{bad, fixed, require_field, walk, walk_map};
+use super::Body;
+use super::fields::{ReadField, WriteField, bad, encode_fields, require_field, walk, walk_map};
 use super::json::{NameBudget, Object, Part, tags};
-use super::{Body, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -15,7 +14,7 @@ const KIND: &str = "opened";
 
 /// Starts a session. It is the session's first record; in a fork, the first record after those
 /// shared with the parent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionOpening {
     /// Id of the session.
     pub session: Uuid,
@@ -61,129 +60,113 @@ impl Parent {
 impl SessionOpening {
     /// Encodes the body of an `opened` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        let fields = 2 + usize::from(!self.tags.is_empty()) + usize::from(self.parent.is_some());
-        writer.map(fields);
-        writer.str("session").bin(self.session.as_bytes());
-        writer.str("seed").unsigned(self.seed);
-        if !self.tags.is_empty() {
-            writer.str("tags");
-            write_tags(&mut writer, &self.tags);
-        }
-        match &self.parent {
-            None => {}
-            Some(Parent::Fork { session, position, chain }) => {
-                writer.str("parent").map(4);
-                writer.str("session").bin(session.as_bytes()).str("how").str("fork");
-                writer.str("position").unsigned(position.get()).str("chain").unsigned(u64::from(*chain));
-            }
-            Some(Parent::Child { session, operation }) => {
-                writer.str("parent").map(2 + usize::from(operation.is_some()));
-                writer.str("session").bin(session.as_bytes()).str("how").str("child");
-                if let Some(operation) = operation {
-                    writer.str("operation").unsigned(operation.get());
-                }
-            }
-        }
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.set("session", self.session);
+            fields.set("seed", self.seed);
+            fields.some("tags", (!self.tags.is_empty()).then_some(&self.tags));
+            fields.some("parent", self.parent);
+        })
     }
 
     /// Decodes the body of an `opened` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<SessionOpening, Error> {
-        let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
-        walk(KIND, bytes, |name, value| {
-            match name {
-                "session" => session = Some(Uuid::from_bytes(fixed(value)?)),
-                "seed" => seed = Some(value.unsigned()?),
-                "tags" => tags = read_tags(value)?,
-                "parent" => parent = Some(read_parent(value)?),
-                _ => {}
+        let mut opened = SessionOpening::default();
+        walk(KIND, &["session", "seed"], bytes, |name, value| match name {
+            "session" => value.read_into(&mut opened.session),
+            "seed" => value.read_into(&mut opened.seed),
+            "tags" => value.read_into(&mut opened.tags),
+            "parent" => value.read_into(&mut opened.parent),
+            _ => Ok(()),
+        })?;
+        Ok(opened)
+    }
+}
+
+impl ReadField<'_> for Parent {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
+        let (mut session, mut how, mut position, mut chain, mut operation) = (None, None, None, None, None);
+        walk_map(reader, |name, value| match name {
+            "session" => value.read_into(&mut session),
+            "how" => value.read_into(&mut how),
+            "position" => value.read_into(&mut position),
+            "chain" => value.read_into(&mut chain),
+            "operation" => value.read_into(&mut operation),
+            _ => Ok(()),
+        })?;
+        let session = require_field(KIND, "parent.session", session)?;
+        match how {
+            Some("fork") => Ok(Parent::Fork {
+                session,
+                position: require_field(KIND, "parent.position", position)?,
+                chain: require_field(KIND, "parent.chain", chain)?,
+            }),
+            Some("child") => Ok(Parent::Child { session, operation }),
+            Some(other) => {
+                Err(bad(KIND, format!("the relation to the parent is {other:?}, not `fork` or `child`")))
             }
+            None => Err(bad(KIND, "the relation to the parent, `fork` or `child`, is missing")),
+        }
+    }
+}
+
+impl WriteField for Parent {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("session", self.session());
+            match *self {
+                Parent::Fork { position, chain, .. } => {
+                    fields.set("how", "fork");
+                    fields.set("position", position);
+                    fields.set("chain", chain);
+                }
+                Parent::Child { operation, .. } => {
+                    fields.set("how", "child");
+                    fields.some("operation", operation);
+                }
+            }
+        });
+    }
+}
+
+impl WriteField for BTreeMap<String, String> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.map(self.len());
+        for (key, value) in self {
+            writer.str(key).str(value);
+        }
+    }
+}
+
+impl ReadField<'_> for BTreeMap<String, String> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<String, String>, Error> {
+        let mut tags = BTreeMap::new();
+        walk_map(reader, |name, value| {
+            tags.insert(name.to_owned(), value.str()?.to_owned());
             Ok(())
         })?;
-        Ok(SessionOpening {
-            session: require_field(KIND, "session", session)?,
-            seed: require_field(KIND, "seed", seed)?,
-            tags,
-            parent,
-        })
+        Ok(tags)
     }
-}
-
-fn read_parent(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
-    let (mut session, mut how, mut position, mut chain, mut operation) = (None, None, None, None, None);
-    walk_map(reader, |name, value| {
-        match name {
-            "session" => session = Some(Uuid::from_bytes(fixed(value)?)),
-            "how" => how = Some(value.str()?.to_owned()),
-            "position" => position = Some(value.unsigned()?.into()),
-            "chain" => chain = Some(value.unsigned32()?),
-            "operation" => operation = Some(value.unsigned()?.into()),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    let session = require_field(KIND, "parent.session", session)?;
-    match how.as_deref() {
-        Some("fork") => Ok(Parent::Fork {
-            session,
-            position: require_field(KIND, "parent.position", position)?,
-            chain: require_field(KIND, "parent.chain", chain)?,
-        }),
-        Some("child") => Ok(Parent::Child { session, operation }),
-        Some(other) => {
-            Err(bad(KIND, format!("the relation to the parent is {other:?}, not `fork` or `child`")))
-        }
-        None => Err(bad(KIND, "the relation to the parent, `fork` or `child`, is missing")),
-    }
-}
-
-pub(crate) fn write_tags(writer: &mut MsgpackWriter, tags: &BTreeMap<String, String>) {
-    writer.map(tags.len());
-    for (key, value) in tags {
-        writer.str(key).str(value);
-    }
-}
-
-pub(crate) fn read_tags(reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<String, String>, Error> {
-    let mut tags = BTreeMap::new();
-    walk_map(reader, |name, value| {
-        tags.insert(name.to_owned(), value.str()?.to_owned());
-        Ok(())
-    })?;
-    Ok(tags)
 }
 
 impl<'a> Body<'a> for SessionOpening {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("session", Value::from(self.session.to_string()));
+        object.set("session", self.session.to_string());
         // Any number of 64 bits. As a JSON number, most would be misread by readers that represent
         // numbers as doubles.
-        object.set("seed", Value::from(self.seed.to_string()));
+        object.set("seed", self.seed.to_string());
         object.set("tags", tags(self.tags));
         let parent = self.parent.map_or(Part::Value(Value::Nil), |parent| {
             let mut object = Object::default();
-            object.set("session", Value::from(parent.session().to_string()));
+            object.set("session", parent.session().to_string());
             match parent {
                 Parent::Fork { position, chain, .. } => {
-                    object.set("how", Value::from("fork"));
-                    object.set("position", Value::from(position));
-                    object.set("chain", Value::from(u64::from(chain)));
+                    object.set("how", "fork");
+                    object.set("position", position);
+                    object.set("chain", chain);
                 }
                 Parent::Child { operation, .. } => {
-                    object.set("how", Value::from("child"));
-                    if let Some(operation) = operation {
-                        object.set("operation", Value::from(operation));
-                    }
+                    object.set("how", "child");
+                    object.some("operation", operation);
                 }
             }
             object.into_part()

@@ -1,11 +1,10 @@
 //! Encodes and decodes a snapshot.
 
-use super::fields::{bad, list, walk};
+use super::fields::{encode_fields, list, store, walk};
 use super::json::{NameBudget, Object};
-use super::operation::{resources_json, write_resources};
-use super::{Body, Lane, Payload, Policy, ResourceSnapshot};
+use super::operation::{ResourceSnapshot, resources_json};
+use super::{Body, Lane, Payload, Policy};
 use crate::Error;
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 
 const SNAPSHOT: &str = "snapshot";
 
@@ -30,48 +29,24 @@ impl<'a> SnapshotBody<'a> {
 
     /// Encodes the body of a snapshot as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = MsgpackWriter::new();
-        let stated = self.policies != [Policy::State];
-        writer.map(
-            usize::from(self.tag.is_some()) + usize::from(stated) + usize::from(!self.resources.is_empty()),
-        );
-        if let Some(tag) = &self.tag {
-            writer.str("tag").str(tag);
-        }
-        if stated {
-            writer.str("policies").array(self.policies.len());
-            for policy in &self.policies {
-                writer.str(policy.name());
-            }
-        }
-        write_resources(&mut writer, &self.resources);
-        writer.finish()
+        encode_fields(0, |fields| {
+            fields.some("tag", self.tag.as_ref());
+            fields.some("policies", (self.policies != [Policy::State]).then_some(self.policies.as_slice()));
+            fields.list("res", &self.resources);
+        })
     }
 
     /// Decodes the body of a snapshot.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
         let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
-        walk(SNAPSHOT, bytes, |name, value| {
-            match name {
-                "tag" => tag = Some(value.str()?.to_owned()),
-                "policies" => policies = list(value, read_policy)?,
-                "res" => resources = list(value, |value| ResourceSnapshot::read(SNAPSHOT, value))?,
-                _ => Lane::check(name, value)?,
-            }
-            Ok(())
+        walk(SNAPSHOT, &[], bytes, |name, value| match name {
+            "tag" => value.read_into(&mut tag),
+            "policies" => store(&mut policies, list(value, |value| Policy::read(SNAPSHOT, value))),
+            "res" => store(&mut resources, list(value, |value| ResourceSnapshot::read(SNAPSHOT, value))),
+            _ => Lane::check(name, value),
         })?;
         Ok(SnapshotBody { tag, policies, resources })
     }
-}
-
-fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
-    let name = reader.str()?;
-    Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("unknown policy `{name}`")))
 }
 
 impl<'a> Body<'a> for SnapshotBody<'a> {
@@ -80,9 +55,8 @@ impl<'a> Body<'a> for SnapshotBody<'a> {
     }
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("tag", self.tag.map_or(Value::Nil, Value::from));
-        let policies = self.policies.iter().map(|policy| Value::from(policy.name()));
-        object.set("policies", Value::Array(policies.collect()));
+        object.set("tag", self.tag);
+        object.set("policies", self.policies.iter().map(|policy| policy.name()).collect::<Vec<_>>());
         if !self.resources.is_empty() {
             object.set("resources", resources_json(self.resources)?);
         }

@@ -10,14 +10,14 @@
 
 use uuid::Uuid;
 
-use super::fields::{FieldWriter, bad, fixed, require_field, walk_map};
-use super::json::hex;
+use super::fields::{ReadField, WriteField, bad, store, walk_part};
+use super::json::{Object, Part, hex};
 use super::operation::{END, SuspensionForm, read_named};
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
 /// Describes the condition for which a suspended call waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Suspension {
     /// Kind of the condition.
     pub form: SuspensionForm,
@@ -42,65 +42,59 @@ pub struct InnerCall {
 impl Suspension {
     /// Creates a suspension that never expires.
     pub fn new(form: SuspensionForm, arguments: [u8; 32]) -> Suspension {
-        Suspension { form, arguments, expires_us: None, inner: None }
+        Suspension { form, arguments, ..Suspension::default() }
     }
 
-    pub(crate) fn write(&self, writer: &mut MsgpackWriter) {
-        let mut fields = FieldWriter::with_capacity(96);
-        fields.text("is", Some(self.form.name()));
-        fields.bytes("args", Some(&self.arguments));
-        if let Some(expires_us) = self.expires_us {
-            fields.field("until").signed(expires_us);
-        }
-        if let Some(InnerCall { session, operation }) = self.inner {
-            let writer = fields.field("on").array(1 + usize::from(session.is_some()));
-            writer.unsigned(operation.get());
-            if let Some(session) = session {
-                writer.bin(session.as_bytes());
-            }
-        }
-        fields.into_map(writer);
-    }
-
-    pub(crate) fn read(reader: &mut MsgpackReader<'_>) -> Result<Suspension, Error> {
-        let (mut form, mut arguments, mut expires_us, mut inner) = (None, None, None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "is" => form = Some(read_named(END, "wait.is", value, SuspensionForm::from_recorded)?),
-                "args" => arguments = Some(fixed(value)?),
-                "until" => expires_us = Some(value.signed()?),
-                "on" => inner = Some(InnerCall::read(value)?),
-                _ => {}
-            }
-            Ok(())
-        })?;
-        let form = require_field(END, "wait.is", form)?;
-        Ok(Suspension { form, arguments: require_field(END, "wait.args", arguments)?, expires_us, inner })
+    pub(super) fn into_json<'a>(self) -> Part<'a> {
+        let mut object = Object::default();
+        object.set("form", self.form.name());
+        object.set("arguments", hex(self.arguments));
+        object.some("expires_us", self.expires_us);
+        object.some("session", self.inner.and_then(|inner| inner.session).map(|id| id.to_string()));
+        object.some("operation", self.inner.map(|inner| inner.operation));
+        object.into_part()
     }
 }
 
-impl InnerCall {
+impl WriteField for Suspension {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("is", self.form);
+            fields.set("args", self.arguments);
+            fields.some("until", self.expires_us);
+            if let Some(InnerCall { session, operation }) = self.inner {
+                let writer = fields.field("on").array(1 + usize::from(session.is_some()));
+                operation.write(writer);
+                if let Some(session) = session {
+                    session.write(writer);
+                }
+            }
+        });
+    }
+}
+
+impl ReadField<'_> for Suspension {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<Suspension, Error> {
+        let mut wait = Suspension::default();
+        walk_part(END, &["wait.is", "wait.args"], reader, |name, value| match name {
+            "is" => store(&mut wait.form, read_named(END, "wait.is", value, SuspensionForm::from_recorded)),
+            "args" => value.read_into(&mut wait.arguments),
+            "until" => value.read_into(&mut wait.expires_us),
+            "on" => value.read_into(&mut wait.inner),
+            _ => Ok(()),
+        })?;
+        Ok(wait)
+    }
+}
+
+impl ReadField<'_> for InnerCall {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<InnerCall, Error> {
         let len = reader.array()?;
         if !(1..=2).contains(&len) {
             return Err(bad(END, "an inner call is not an operation with an optional session"));
         }
         let operation = reader.unsigned()?.into();
-        let session = if len == 2 { Some(Uuid::from_bytes(fixed(reader)?)) } else { None };
+        let session = if len == 2 { ReadField::read(reader)? } else { None };
         Ok(InnerCall { session, operation })
-    }
-}
-
-impl Suspension {
-    pub(super) fn into_json(self) -> Value {
-        let Suspension { form, arguments, expires_us, inner } = self;
-        let mut fields =
-            vec![("form", Value::from(form.name())), ("arguments", Value::from(hex(&arguments)))];
-        fields.extend(expires_us.map(|expires_us| ("expires_us", Value::from(expires_us))));
-        if let Some(inner) = inner {
-            fields.extend(inner.session.map(|session| ("session", Value::from(session.to_string()))));
-            fields.push(("operation", Value::from(inner.operation)));
-        }
-        Value::Map(fields.into_iter().map(|(name, value)| (Value::from(name), value)).collect())
     }
 }

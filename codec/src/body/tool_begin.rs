@@ -2,18 +2,18 @@
 
 use std::borrow::Cow;
 
-use super::fields::{bad, list, require_field, walk};
+use super::fields::{WriteField, bad, list, store, walk};
 use super::json::{NameBudget, Object, payload};
 use super::operation::{
     BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
-    resources_json, resources_len, set_call, text_len, write_resources,
+    resources_json, resources_len, set_call, text_len,
 };
 use super::{Body, Lane, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
 /// Records that a tool is about to run, or that a call is closed without running.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolBegin<'a> {
     /// Name of the tool.
     pub tool: Cow<'a, str>,
@@ -56,19 +56,21 @@ pub struct ClosedCall<'a> {
 }
 
 impl<'a> ClosedCall<'a> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.array(2).str(self.cause.name());
-        self.shown.write(writer);
-    }
-
     fn read(name: &str, reader: &mut MsgpackReader<'a>) -> Result<ClosedCall<'a>, Error> {
         match reader.array()? {
             2 => {
                 let cause = read_named(BEGIN, name, reader, Cause::from_recorded)?;
-                Ok(ClosedCall { cause, shown: Payload::new(reader.value()?) })
+                Ok(ClosedCall { cause, shown: Payload::read_element(reader)? })
             }
             _ => Err(bad(BEGIN, "a closed call is not a pair of cause and text")),
         }
+    }
+}
+
+impl WriteField for ClosedCall<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        self.cause.write(writer.array(2));
+        self.shown.write(writer);
     }
 }
 
@@ -77,21 +79,7 @@ impl<'a> ToolBegin<'a> {
     /// [`Manual`](Idempotency::Manual) tool that may change something, without a parent call and
     /// without resources. `arguments` is JSON, as one MessagePack string.
     pub fn new(tool: impl Into<Cow<'a, str>>, arguments: Payload<'a>) -> ToolBegin<'a> {
-        ToolBegin {
-            tool: tool.into(),
-            call_id: None,
-            arguments,
-            origin: None,
-            parent: None,
-            idempotency: Idempotency::Manual,
-            reads_only: false,
-            outside_only: false,
-            again: None,
-            undoes: None,
-            verifies: None,
-            resources: Vec::new(),
-            closed: None,
-        }
+        ToolBegin { tool: tool.into(), arguments, ..ToolBegin::default() }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
@@ -110,103 +98,54 @@ impl<'a> ToolBegin<'a> {
     /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`,
     /// whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
-        let stated = self.idempotency != Idempotency::Manual;
-        let fields = 2
-            + usize::from(stated)
-            + usize::from(self.call_id.is_some())
-            + usize::from(self.origin.is_some())
-            + usize::from(self.parent.is_some())
-            + usize::from(self.reads_only)
-            + usize::from(self.outside_only)
-            + usize::from(self.again.is_some())
-            + usize::from(self.undoes.is_some())
-            + usize::from(self.verifies.is_some())
-            + usize::from(!self.resources.is_empty())
-            + usize::from(self.closed.is_some());
-        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let names = self.tool.len() + text_len(self.call_id.as_ref());
         let payloads = payload_len(Some(self.arguments))
             + payload_len(self.closed.as_ref().map(|closed| closed.shown))
             + resources_len(&self.resources);
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads);
         let mut writer = MsgpackWriter::reuse_buffer(buffer);
-        writer.map(fields).str("t").str(&self.tool);
-        if let Some(call_id) = &self.call_id {
-            writer.str("call").str(call_id);
-        }
-        writer.str("args");
-        self.arguments.write(&mut writer);
-        if let Some(origin) = self.origin {
-            origin.write(writer.str("by"));
-        }
-        let others =
-            [("in", self.parent), ("again", self.again), ("undo", self.undoes), ("verify", self.verifies)];
-        for (field, operation) in others {
-            if let Some(operation) = operation {
-                writer.str(field).unsigned(operation.get());
-            }
-        }
-        if stated {
-            writer.str("idem").str(self.idempotency.name());
-        }
-        if self.reads_only {
-            writer.str("ro").bool(true);
-        }
-        if self.outside_only {
-            writer.str("oo").bool(true);
-        }
-        write_resources(&mut writer, &self.resources);
-        if let Some(closed) = &self.closed {
-            closed.write(writer.str("shut"));
-        }
+        writer.fields(|fields| {
+            fields.set("t", &self.tool);
+            fields.some("call", self.call_id.as_ref());
+            fields.set("args", self.arguments);
+            fields.some("by", self.origin);
+            fields.some("in", self.parent);
+            fields.some("again", self.again);
+            fields.some("undo", self.undoes);
+            fields.some("verify", self.verifies);
+            fields.some("idem", self.idempotency.stated());
+            fields.flag("ro", self.reads_only);
+            fields.flag("oo", self.outside_only);
+            fields.list("res", &self.resources);
+            fields.some("shut", self.closed.as_ref());
+        });
         writer.finish()
     }
 
     /// Decodes the body of a `tool_begin` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
-        let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
-        let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
-        let (mut verifies, mut reads_only, mut outside_only) = (None, false, false);
-        let (mut resources, mut closed) = (Vec::new(), None);
-        walk(BEGIN, bytes, |name, value| {
-            match name {
-                "t" => tool = Some(Cow::Borrowed(value.str()?)),
-                "call" => call_id = Some(Cow::Borrowed(value.str()?)),
-                "args" => arguments = Some(Payload::new(value.rest())),
-                "by" => origin = Some(CallOrigin::read(value)?),
-                "in" => parent = Some(value.unsigned()?.into()),
-                "again" => again = Some(value.unsigned()?.into()),
-                "undo" => undoes = Some(value.unsigned()?.into()),
-                "verify" => verifies = Some(value.unsigned()?.into()),
-                "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_recorded)?,
-                "ro" => reads_only = value.bool()?,
-                "oo" => outside_only = value.bool()?,
-                "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
-                "shut" => closed = Some(ClosedCall::read(name, value)?),
-                _ => Lane::check(name, value)?,
+        let mut begin = ToolBegin::default();
+        walk(BEGIN, &["t", "args"], bytes, |name, value| match name {
+            "t" => value.read_into(&mut begin.tool),
+            "call" => value.read_into(&mut begin.call_id),
+            "args" => value.read_into(&mut begin.arguments),
+            "by" => value.read_into(&mut begin.origin),
+            "in" => value.read_into(&mut begin.parent),
+            "again" => value.read_into(&mut begin.again),
+            "undo" => value.read_into(&mut begin.undoes),
+            "verify" => value.read_into(&mut begin.verifies),
+            "idem" => {
+                store(&mut begin.idempotency, read_named(BEGIN, name, value, Idempotency::from_recorded))
             }
-            Ok(())
+            "ro" => value.read_into(&mut begin.reads_only),
+            "oo" => value.read_into(&mut begin.outside_only),
+            "res" => store(&mut begin.resources, list(value, |value| ResourceSnapshot::read(BEGIN, value))),
+            "shut" => store(&mut begin.closed, ClosedCall::read(name, value)),
+            _ => Lane::check(name, value),
         })?;
-        Ok(ToolBegin {
-            tool: require_field(BEGIN, "t", tool)?,
-            call_id,
-            arguments: require_field(BEGIN, "args", arguments)?,
-            origin,
-            parent,
-            idempotency,
-            reads_only: reads_only || outside_only,
-            outside_only,
-            again,
-            undoes,
-            verifies,
-            resources,
-            closed,
-        })
+        begin.reads_only |= begin.outside_only;
+        Ok(begin)
     }
 }
 
@@ -218,15 +157,13 @@ impl<'a> Body<'a> for ToolBegin<'a> {
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         set_call(object, self.tool, self.call_id, self.origin, self.parent, self.undoes, self.verifies);
         object.set("arguments", payload(self.arguments)?);
-        object.set("idempotency", Value::from(self.idempotency.name()));
-        object.set("reads_only", Value::from(self.reads_only));
-        if self.outside_only {
-            object.set("outside_only", Value::from(true));
-        }
-        object.set("runs_again", self.again.map_or(Value::Nil, Value::from));
+        object.set("idempotency", self.idempotency.name());
+        object.set("reads_only", self.reads_only);
+        object.flag("outside_only", self.outside_only);
+        object.set("runs_again", self.again);
         object.set("resources", resources_json(self.resources)?);
         if let Some(closed) = self.closed {
-            object.set("closed", Value::from(closed.cause.name()));
+            object.set("closed", closed.cause.name());
             object.set("shown", payload(closed.shown)?);
         }
         Ok(())

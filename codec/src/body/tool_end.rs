@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::fields::{bad, list, require_field, walk};
+use super::fields::{bad, encode_fields, list, store, walk};
 use super::json::{NameBudget, Object, Part, array, optional};
 use super::operation::{
     CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts,
     ResourceSnapshot, payload_len, read_named, resources_json, resources_len, set_call, text_len,
-    write_resources,
 };
 use super::suspension::Suspension;
 use super::{Body, Payload, Rollback};
@@ -23,7 +22,7 @@ const UNKNOWN: &str = "unknown";
 ///
 /// Unless the operation committed or its tool only reads, this record is also the rollback to the
 /// operation's start, so that no crash can fall between the end and the rollback.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolEnd<'a> {
     /// Sequence number of the `tool_begin` that this record ends.
     pub begin: SequenceNumber,
@@ -79,30 +78,7 @@ impl<'a> ToolEnd<'a> {
     /// fields: no origin, no parent and no answer, no rollback, unknown effects outside, and slice
     /// 0.
     pub fn new(begin: SequenceNumber, tool: impl Into<Cow<'a, str>>, outcome: Outcome) -> ToolEnd<'a> {
-        ToolEnd {
-            begin,
-            again: None,
-            tool: tool.into(),
-            call_id: None,
-            origin: None,
-            parent: None,
-            undoes: None,
-            verifies: None,
-            outcome,
-            cause: None,
-            exit_code: None,
-            rolls_back: false,
-            outside: ExternalEffects::Unknown,
-            elapsed_us: 0,
-            result: None,
-            shown: None,
-            overrides: None,
-            suspension: None,
-            resources: Vec::new(),
-            not_undone: Vec::new(),
-            replaced: Vec::new(),
-            slice: 0,
-        }
+        ToolEnd { begin, tool: tool.into(), outcome, ..ToolEnd::default() }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
@@ -135,42 +111,22 @@ impl<'a> ToolEnd<'a> {
     /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field
     /// names. No record contains these bytes; a reader builds them from the record's other fields.
     pub fn encode_invocation(&self) -> Vec<u8> {
-        let numbers = [("parent", self.parent), ("undoes", self.undoes), ("verifies", self.verifies)];
-        let fields = 6
-            + numbers.iter().filter(|(_, number)| number.is_some()).count()
-            + usize::from(self.origin.is_some())
-            + usize::from(self.call_id.is_some())
-            + usize::from(self.cause.is_some())
-            + usize::from(self.exit_code.is_some());
-        let names = self.tool.len() + text_len(self.call_id.as_deref());
-        let mut writer = MsgpackWriter::with_capacity(FIELDS_BYTES + names);
-        writer
-            .map(fields)
-            .str("operation")
-            .unsigned(self.operation().get())
-            .str("begin")
-            .unsigned(self.begin.get());
-        for (field, number) in numbers {
-            if let Some(number) = number {
-                writer.str(field).unsigned(number.get());
-            }
-        }
-        if let Some(origin) = self.origin {
-            origin.write(writer.str("asked_by"));
-        }
-        writer.str("tool").str(&self.tool);
-        if let Some(call_id) = &self.call_id {
-            writer.str("call_id").str(call_id);
-        }
-        writer.str("outcome").str(self.outcome.name());
-        if let Some(cause) = self.cause {
-            writer.str("cause").str(cause.name());
-        }
-        if let Some(exit_code) = self.exit_code {
-            writer.str("exit_code").signed(exit_code.into());
-        }
-        writer.str("outside").str(self.outside.name()).str("elapsed_us").unsigned(self.elapsed_us);
-        writer.finish()
+        let names = self.tool.len() + text_len(self.call_id.as_ref());
+        encode_fields(FIELDS_BYTES + names, |fields| {
+            fields.set("operation", self.operation());
+            fields.set("begin", self.begin);
+            fields.some("parent", self.parent);
+            fields.some("undoes", self.undoes);
+            fields.some("verifies", self.verifies);
+            fields.some("asked_by", self.origin);
+            fields.set("tool", &self.tool);
+            fields.some("call_id", self.call_id.as_ref());
+            fields.set("outcome", self.outcome);
+            fields.some("cause", self.cause);
+            fields.some("exit_code", self.exit_code);
+            fields.set("outside", self.outside);
+            fields.set("elapsed_us", self.elapsed_us);
+        })
     }
 
     /// Encodes the body of a `tool_end` record as MessagePack.
@@ -181,77 +137,38 @@ impl<'a> ToolEnd<'a> {
     /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`,
     /// whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
-        let numbers =
-            [("again", self.again), ("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
-        let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
-        let stated = self.outside != ExternalEffects::Unknown;
-        let fields = 5
-            + usize::from(stated)
-            + numbers.iter().filter(|(_, number)| number.is_some()).count()
-            + payloads.iter().filter(|(_, payload)| payload.is_some()).count()
-            + usize::from(self.call_id.is_some())
-            + usize::from(self.origin.is_some())
-            + usize::from(self.cause.is_some())
-            + usize::from(self.exit_code.is_some())
-            + usize::from(self.rolls_back)
-            + usize::from(self.suspension.is_some())
-            + usize::from(!self.resources.is_empty())
-            + usize::from(!self.not_undone.is_empty())
-            + usize::from(!self.replaced.is_empty());
-        let names = self.tool.len() + text_len(self.call_id.as_deref());
-        let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
-        let resources = resources_len(&self.resources);
+        let names = self.tool.len() + text_len(self.call_id.as_ref());
+        let payloads: usize = [self.result, self.shown, self.overrides].into_iter().map(payload_len).sum();
         let not_undone: usize = self.not_undone.iter().map(NotUndone::len).sum();
         let replaced: usize = self.replaced.iter().map(ReplacedParts::len).sum();
+        let lists = resources_len(&self.resources) + not_undone + replaced;
         buffer.clear();
-        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone + replaced);
+        buffer.reserve(FIELDS_BYTES + names + payloads + lists);
         let mut writer = MsgpackWriter::reuse_buffer(buffer);
-        writer.map(fields).str("op").unsigned(self.begin.get());
-        for (field, number) in numbers {
-            if let Some(number) = number {
-                writer.str(field).unsigned(number.get());
-            }
-        }
-        writer.str("t").str(&self.tool);
-        if let Some(call_id) = &self.call_id {
-            writer.str("call").str(call_id);
-        }
-        if let Some(origin) = self.origin {
-            origin.write(writer.str("by"));
-        }
-        writer.str("out").str(self.outcome.name());
-        if let Some(cause) = self.cause {
-            writer.str("why").str(cause.name());
-        }
-        if let Some(exit_code) = self.exit_code {
-            writer.str("exit").signed(exit_code.into());
-        }
-        if self.rolls_back {
-            writer.str("back").bool(true);
-        }
-        if stated {
-            writer.str("fx").str(self.outside.name());
-        }
-        writer.str("us").unsigned(self.elapsed_us);
-        for (field, payload) in payloads {
-            if let Some(payload) = payload {
-                writer.str(field);
-                payload.write(&mut writer);
-            }
-        }
-        if let Some(suspension) = &self.suspension {
-            suspension.write(writer.str("wait"));
-        }
-        write_resources(&mut writer, &self.resources);
-        if !self.not_undone.is_empty() {
-            writer.str("left").array(self.not_undone.len());
-            self.not_undone.iter().for_each(|one| one.write(&mut writer));
-        }
-        if !self.replaced.is_empty() {
-            writer.str("rep").array(self.replaced.len());
-            self.replaced.iter().for_each(|one| one.write(&mut writer));
-        }
-        writer.str("s").unsigned(u64::from(self.slice));
+        writer.fields(|fields| {
+            fields.set("op", self.begin);
+            fields.some("again", self.again);
+            fields.some("in", self.parent);
+            fields.some("undo", self.undoes);
+            fields.some("verify", self.verifies);
+            fields.set("t", &self.tool);
+            fields.some("call", self.call_id.as_ref());
+            fields.some("by", self.origin);
+            fields.set("out", self.outcome);
+            fields.some("why", self.cause);
+            fields.some("exit", self.exit_code);
+            fields.flag("back", self.rolls_back);
+            fields.some("fx", (self.outside != ExternalEffects::Unknown).then_some(self.outside));
+            fields.set("us", self.elapsed_us);
+            fields.some("result", self.result);
+            fields.some("shown", self.shown);
+            fields.some("over", self.overrides);
+            fields.some("wait", self.suspension.as_ref());
+            fields.list("res", &self.resources);
+            fields.list("left", &self.not_undone);
+            fields.list("rep", &self.replaced);
+            fields.set("s", self.slice);
+        });
         writer.finish()
     }
 
@@ -263,45 +180,35 @@ impl<'a> ToolEnd<'a> {
     /// if its version is unsupported, if a field is missing or malformed, if a committed operation
     /// is rolled back, or if only one of a suspended outcome and a suspension is present.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
-        let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
-        // Optional fields are decoded in place. Required ones are checked after all fields are
-        // read.
-        let mut end = ToolEnd::new(SequenceNumber::MIN, "", Outcome::Committed);
-        walk(END, bytes, |name, value| {
-            match name {
-                "op" => begin = Some(value.unsigned()?.into()),
-                "again" => end.again = Some(value.unsigned()?.into()),
-                "in" => end.parent = Some(value.unsigned()?.into()),
-                "undo" => end.undoes = Some(value.unsigned()?.into()),
-                "verify" => end.verifies = Some(value.unsigned()?.into()),
-                "t" => tool = Some(Cow::Borrowed(value.str()?)),
-                "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
-                "by" => end.origin = Some(CallOrigin::read(value)?),
-                "out" => outcome = Some(read_named(END, name, value, Outcome::from_recorded)?),
-                "why" => end.cause = Some(read_named(END, name, value, Cause::from_recorded)?),
-                "exit" => {
-                    let code = i32::try_from(value.signed()?);
-                    end.exit_code = Some(code.map_err(|_| bad(END, "an exit code exceeds 32 bits"))?);
-                }
-                "back" => end.rolls_back = value.bool()?,
-                "fx" => end.outside = read_named(END, name, value, ExternalEffects::from_name)?,
-                "us" => end.elapsed_us = value.unsigned()?,
-                "result" => end.result = Some(Payload::new(value.rest())),
-                "shown" => end.shown = Some(Payload::new(value.rest())),
-                "wait" => end.suspension = Some(Suspension::read(value)?),
-                "over" => end.overrides = Some(Payload::new(value.rest())),
-                "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
-                "left" => end.not_undone = list(value, NotUndone::read)?,
-                "rep" => end.replaced = list(value, ReplacedParts::read)?,
-                "s" => slice = Some(value.unsigned32()?),
-                _ => {}
+        let mut end = ToolEnd::default();
+        walk(END, &["op", "t", "out", "s"], bytes, |name, value| match name {
+            "op" => value.read_into(&mut end.begin),
+            "again" => value.read_into(&mut end.again),
+            "in" => value.read_into(&mut end.parent),
+            "undo" => value.read_into(&mut end.undoes),
+            "verify" => value.read_into(&mut end.verifies),
+            "t" => value.read_into(&mut end.tool),
+            "call" => value.read_into(&mut end.call_id),
+            "by" => value.read_into(&mut end.origin),
+            "out" => store(&mut end.outcome, read_named(END, name, value, Outcome::from_recorded)),
+            "why" => store(&mut end.cause, read_named(END, name, value, Cause::from_recorded)),
+            "exit" => {
+                let code = i32::try_from(value.signed()?);
+                store(&mut end.exit_code, code.map_err(|_| bad(END, "an exit code exceeds 32 bits")))
             }
-            Ok(())
+            "back" => value.read_into(&mut end.rolls_back),
+            "fx" => store(&mut end.outside, read_named(END, name, value, ExternalEffects::from_name)),
+            "us" => value.read_into(&mut end.elapsed_us),
+            "result" => value.read_into(&mut end.result),
+            "shown" => value.read_into(&mut end.shown),
+            "wait" => value.read_into(&mut end.suspension),
+            "over" => value.read_into(&mut end.overrides),
+            "res" => store(&mut end.resources, list(value, |value| ResourceSnapshot::read(END, value))),
+            "left" => store(&mut end.not_undone, list(value, NotUndone::read)),
+            "rep" => store(&mut end.replaced, list(value, ReplacedParts::read)),
+            "s" => value.read_into(&mut end.slice),
+            _ => Ok(()),
         })?;
-        end.begin = require_field(END, "op", begin)?;
-        end.tool = require_field(END, "t", tool)?;
-        end.outcome = require_field(END, "out", outcome)?;
-        end.slice = require_field(END, "s", slice)?;
         if end.outcome == Outcome::Committed && end.rolls_back {
             return Err(bad(END, "a committed operation cannot be rolled back"));
         }
@@ -331,23 +238,19 @@ impl<'a> Body<'a> for ToolEnd<'a> {
     }
 
     fn set_json(self, object: &mut Object<'a>, names: &mut NameBudget<'_>) -> Result<(), Error> {
-        object.set("begin", Value::from(self.begin));
-        object.set("operation", Value::from(self.operation()));
+        object.set("begin", self.begin);
+        object.set("operation", self.operation());
         set_call(object, self.tool, self.call_id, self.origin, self.parent, self.undoes, self.verifies);
-        object.set("outcome", Value::from(self.outcome.name()));
-        object.set("cause", self.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
-        if let Some(exit_code) = self.exit_code {
-            object.set("exit_code", Value::from(i64::from(exit_code)));
-        }
-        object.set("rolls_back", Value::from(self.rolls_back));
-        object.set("outside_effects", Value::from(self.outside.name()));
-        object.set("elapsed_us", Value::from(self.elapsed_us));
+        object.set("outcome", self.outcome.name());
+        object.set("cause", self.cause.map(|cause| cause.name().to_owned()));
+        object.some("exit_code", self.exit_code);
+        object.set("rolls_back", self.rolls_back);
+        object.set("outside_effects", self.outside.name());
+        object.set("elapsed_us", self.elapsed_us);
         object.set("result", optional(self.result)?);
         object.set("shown", optional(self.shown)?);
         object.set("overrides", optional(self.overrides)?);
-        if let Some(waits) = self.suspension {
-            object.set("suspension", waits.into_json());
-        }
+        object.some("suspension", self.suspension.map(Suspension::into_json));
         object.set("resources", resources_json(self.resources)?);
         if !self.not_undone.is_empty() {
             object.set("not_undone", not_undone(self.not_undone)?);
@@ -363,23 +266,20 @@ impl<'a> Body<'a> for ToolEnd<'a> {
 fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
     array(not_undone.into_iter(), |one| {
         let mut object = Object::with_capacity(3);
-        object.set("resource", Value::from(one.resource.into_owned()));
-        object.set("path", Value::from(one.path.into_owned()));
-        object.set("reason", Value::from(one.reason.into_owned()));
+        object.set("resource", one.resource);
+        object.set("path", one.path);
+        object.set("reason", one.reason);
         Ok(object.into_part())
     })
 }
 
 fn replaced_resources(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
-    let paths = |paths: Vec<Cow<'_, str>>| {
-        Value::Array(paths.into_iter().map(|path| Value::from(path.into_owned())).collect())
-    };
     array(replaced.into_iter(), |one| {
         let mut object = Object::with_capacity(4);
-        object.set("resource", Value::from(one.resource.into_owned()));
-        object.set("changed", paths(one.changed));
-        object.set("removed", paths(one.removed));
-        object.set("more", Value::from(one.more));
+        object.set("resource", one.resource);
+        object.set("changed", one.changed);
+        object.set("removed", one.removed);
+        object.set("more", one.more);
         Ok(object.into_part())
     })
 }

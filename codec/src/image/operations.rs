@@ -2,14 +2,16 @@
 //! and STATE at the start records of open ones.
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use super::{ItemImage, KIND};
-use crate::body::fields::{FieldWriter, bad, list, require_field, walk_map};
+use crate::body::fields::{ReadField, WriteField, bad, list, store, walk_part};
+use crate::body::operation::read_named;
 use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
 
-/// Describes an operation that has started and not ended. `T` is the type of its texts.
+/// Describes an operation that has started and not ended.
 ///
 /// In an image it is a map. A field whose value is `None`, `false` or `manual` is omitted.
 ///
@@ -20,8 +22,8 @@ use crate::{Error, OperationId, SequenceNumber};
 /// | `in` | id of the operation within which it runs |
 /// | `t`, `call`, `idem`, `ro`, `oo`, `undo`, `verify`, `by` | the fields of these names in its `tool_begin` |
 /// | `fx` | whether a nested operation may have had effects outside |
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenOperation<T> {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenOperation {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
     /// Sequence number of the operation's latest `tool_begin`.
@@ -29,9 +31,9 @@ pub struct OpenOperation<T> {
     /// Id of the operation within which this one runs.
     pub parent: Option<OperationId>,
     /// Name of the tool.
-    pub tool: T,
+    pub tool: SmolStr,
     /// The provider's id of the call.
-    pub call_id: Option<T>,
+    pub call_id: Option<SmolStr>,
     /// How the operation may run again if it is interrupted.
     pub idempotency: Idempotency,
     /// Whether the tool changes nothing.
@@ -61,16 +63,16 @@ pub struct OpenOperation<T> {
 /// | `t`, `call`, `idem` | the fields of these names in its `tool_begin` |
 /// | `undone` | whether the operation's effects are undone |
 /// | `again` | whether the operation was settled to run again |
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnsettledOperation<T> {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsettledOperation {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
     /// Sequence number of the operation's latest `tool_begin`, which contains the arguments.
     pub begin: SequenceNumber,
     /// Name of the tool.
-    pub tool: T,
+    pub tool: SmolStr,
     /// The provider's id of the call.
-    pub call_id: Option<T>,
+    pub call_id: Option<SmolStr>,
     /// How the operation may run again.
     pub idempotency: Idempotency,
     /// Whether the operation's effects are undone.
@@ -79,7 +81,7 @@ pub struct UnsettledOperation<T> {
     pub run_again: bool,
 }
 
-/// Describes a suspended operation. `T` is the type of its texts.
+/// Describes a suspended operation.
 ///
 /// The operation waits until it runs again, until a decision ends it, or until the operation within
 /// which it ran has ended.
@@ -94,8 +96,8 @@ pub struct UnsettledOperation<T> {
 /// | `t`, `call`, `by`, `idem` | the fields of these names in its `tool_begin` |
 /// | `wait` | the field of this name in its `tool_end` |
 /// | `is` | array of the sequence number of the latest decision, the decision, and the time of its expiry if it has one |
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SuspendedOperation<T> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SuspendedOperation {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
     /// Sequence number of the operation's latest `tool_begin`, which contains the arguments.
@@ -105,9 +107,9 @@ pub struct SuspendedOperation<T> {
     /// Id of the operation within which this one ran.
     pub parent: Option<OperationId>,
     /// Name of the tool.
-    pub tool: T,
+    pub tool: SmolStr,
     /// The provider's id of the call.
-    pub call_id: Option<T>,
+    pub call_id: Option<SmolStr>,
     /// Model answer that requested the call; `None` if the host requested it.
     pub origin: Option<CallOrigin>,
     /// How the operation may run again if it is interrupted.
@@ -127,62 +129,6 @@ pub struct SuspensionDecision {
     pub decision: Decision,
     /// Time, in microseconds since 1970-01-01 UTC, from which on an approval is no longer valid.
     pub until_us: Option<i64>,
-}
-
-impl<T> SuspendedOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the
-    /// provider's call id.
-    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> SuspendedOperation<U> {
-        SuspendedOperation {
-            operation: self.operation,
-            begin: self.begin,
-            end: self.end,
-            parent: self.parent,
-            tool: text(&self.tool),
-            call_id: self.call_id.as_ref().map(text),
-            origin: self.origin,
-            idempotency: self.idempotency,
-            suspension: self.suspension,
-            decided: self.decided,
-        }
-    }
-}
-
-impl<T> OpenOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the
-    /// provider's call id.
-    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> OpenOperation<U> {
-        OpenOperation {
-            operation: self.operation,
-            begin: self.begin,
-            parent: self.parent,
-            tool: text(&self.tool),
-            call_id: self.call_id.as_ref().map(text),
-            idempotency: self.idempotency,
-            reads_only: self.reads_only,
-            outside_only: self.outside_only,
-            undoes: self.undoes,
-            verifies: self.verifies,
-            origin: self.origin,
-            had_effects_within: self.had_effects_within,
-        }
-    }
-}
-
-impl<T> UnsettledOperation<T> {
-    /// Returns a copy of the operation in which `text` has converted the tool's name and the
-    /// provider's call id.
-    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> UnsettledOperation<U> {
-        UnsettledOperation {
-            operation: self.operation,
-            begin: self.begin,
-            tool: text(&self.tool),
-            call_id: self.call_id.as_ref().map(text),
-            idempotency: self.idempotency,
-            undone: self.undone,
-            run_again: self.run_again,
-        }
-    }
 }
 
 /// Contains STATE at the start record of an open operation that may change something. The
@@ -210,155 +156,129 @@ pub struct BegunSlice<'a> {
     pub items: Vec<ItemImage<'a>>,
 }
 
-impl<'a> OpenOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        let numbers = [("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
-        let flags = [("ro", self.reads_only), ("oo", self.outside_only), ("fx", self.had_effects_within)];
-        let stated = self.idempotency != Idempotency::Manual;
-        let optional = numbers.iter().filter(|(_, number)| number.is_some()).count()
-            + flags.iter().filter(|(_, flag)| *flag).count()
-            + usize::from(self.call_id.is_some())
-            + usize::from(self.origin.is_some())
-            + usize::from(stated);
-        writer.map(3 + optional);
-        writer.str("op").unsigned(self.operation.get());
-        writer.str("begin").unsigned(self.begin.get());
-        writer.str("t").str(self.tool);
-        if let Some(call_id) = self.call_id {
-            writer.str("call").str(call_id);
-        }
-        if let Some(origin) = self.origin {
-            origin.write(writer.str("by"));
-        }
-        if stated {
-            writer.str("idem").str(self.idempotency.name());
-        }
-        for (name, number) in numbers {
-            if let Some(number) = number {
-                writer.str(name).unsigned(number.get());
-            }
-        }
-        for (name, _) in flags.iter().filter(|(_, flag)| *flag) {
-            writer.str(name).bool(true);
-        }
+impl WriteField for OpenOperation {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("op", self.operation);
+            fields.set("begin", self.begin);
+            fields.set("t", self.tool.as_str());
+            fields.some("call", self.call_id.as_deref());
+            fields.some("by", self.origin);
+            fields.some("idem", self.idempotency.stated());
+            fields.some("in", self.parent);
+            fields.some("undo", self.undoes);
+            fields.some("verify", self.verifies);
+            fields.flag("ro", self.reads_only);
+            fields.flag("oo", self.outside_only);
+            fields.flag("fx", self.had_effects_within);
+        });
     }
+}
 
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<OpenOperation<&'a str>, Error> {
-        let (mut read, mut origin) = (Fields::default(), None);
-        walk_map(reader, |name, value| match name {
-            "by" => {
-                origin = Some(CallOrigin::read(value)?);
-                Ok(())
-            }
-            _ => read.take(name, value),
+impl OpenOperation {
+    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<OpenOperation, Error> {
+        let mut open = OpenOperation::default();
+        walk_part(KIND, &["open.op", "open.begin", "open.t"], reader, |name, value| match name {
+            "op" => value.read_into(&mut open.operation),
+            "begin" => value.read_into(&mut open.begin),
+            "t" => store(&mut open.tool, value.str()),
+            "call" => store(&mut open.call_id, value.str().map(SmolStr::new)),
+            "idem" => store(&mut open.idempotency, read_named(KIND, name, value, Idempotency::from_recorded)),
+            "in" => value.read_into(&mut open.parent),
+            "undo" => value.read_into(&mut open.undoes),
+            "verify" => value.read_into(&mut open.verifies),
+            "by" => value.read_into(&mut open.origin),
+            "ro" => value.read_into(&mut open.reads_only),
+            "oo" => value.read_into(&mut open.outside_only),
+            "fx" => value.read_into(&mut open.had_effects_within),
+            _ => Ok(()),
         })?;
-        Ok(OpenOperation {
-            operation: require_field(KIND, "open.op", read.operation)?,
-            begin: require_field(KIND, "open.begin", read.begin)?,
-            parent: read.parent,
-            tool: require_field(KIND, "open.t", read.tool)?,
-            call_id: read.call_id,
-            idempotency: read.idempotency()?,
-            reads_only: read.reads_only || read.outside_only,
-            outside_only: read.outside_only,
-            undoes: read.undoes,
-            verifies: read.verifies,
-            origin,
-            had_effects_within: read.had_effects_within,
-        })
+        open.reads_only |= open.outside_only;
+        Ok(open)
     }
 }
 
-impl<'a> UnsettledOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        let flags = [("undone", self.undone), ("again", self.run_again)];
-        let stated = self.idempotency != Idempotency::Manual;
-        let optional = flags.iter().filter(|(_, flag)| *flag).count();
-        writer.map(3 + optional + usize::from(self.call_id.is_some()) + usize::from(stated));
-        writer.str("op").unsigned(self.operation.get());
-        writer.str("begin").unsigned(self.begin.get());
-        writer.str("t").str(self.tool);
-        if let Some(call_id) = self.call_id {
-            writer.str("call").str(call_id);
-        }
-        if stated {
-            writer.str("idem").str(self.idempotency.name());
-        }
-        for (name, _) in flags.iter().filter(|(_, flag)| *flag) {
-            writer.str(name).bool(true);
-        }
-    }
-
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<UnsettledOperation<&'a str>, Error> {
-        let mut read = Fields::default();
-        walk_map(reader, |name, value| read.take(name, value))?;
-        Ok(UnsettledOperation {
-            operation: require_field(KIND, "unsettled.op", read.operation)?,
-            begin: require_field(KIND, "unsettled.begin", read.begin)?,
-            tool: require_field(KIND, "unsettled.t", read.tool)?,
-            call_id: read.call_id,
-            idempotency: read.idempotency()?,
-            undone: read.undone,
-            run_again: read.run_again,
-        })
+impl WriteField for UnsettledOperation {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("op", self.operation);
+            fields.set("begin", self.begin);
+            fields.set("t", self.tool.as_str());
+            fields.some("call", self.call_id.as_deref());
+            fields.some("idem", self.idempotency.stated());
+            fields.flag("undone", self.undone);
+            fields.flag("again", self.run_again);
+        });
     }
 }
 
-impl<'a> SuspendedOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
-        let mut fields = FieldWriter::with_capacity(160);
-        fields.number("op", Some(self.operation.get()));
-        fields.sequence("begin", Some(self.begin));
-        fields.sequence("end", Some(self.end));
-        fields.number("in", self.parent.map(OperationId::get));
-        fields.text("t", Some(self.tool));
-        fields.text("call", self.call_id);
-        if let Some(origin) = self.origin {
-            origin.write(fields.field("by"));
-        }
-        if self.idempotency != Idempotency::Manual {
-            fields.text("idem", Some(self.idempotency.name()));
-        }
-        self.suspension.write(fields.field("wait"));
-        if let Some(decided) = self.decided {
-            let writer = fields.field("is").array(2 + usize::from(decided.until_us.is_some()));
-            writer.unsigned(decided.sequence.get()).str(decided.decision.name());
-            if let Some(until_us) = decided.until_us {
-                writer.signed(until_us);
+impl UnsettledOperation {
+    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<UnsettledOperation, Error> {
+        let mut unsettled = UnsettledOperation::default();
+        let required = ["unsettled.op", "unsettled.begin", "unsettled.t"];
+        walk_part(KIND, &required, reader, |name, value| match name {
+            "op" => value.read_into(&mut unsettled.operation),
+            "begin" => value.read_into(&mut unsettled.begin),
+            "t" => store(&mut unsettled.tool, value.str()),
+            "call" => store(&mut unsettled.call_id, value.str().map(SmolStr::new)),
+            "idem" => {
+                store(&mut unsettled.idempotency, read_named(KIND, name, value, Idempotency::from_recorded))
             }
-        }
-        fields.into_map(writer);
-    }
-
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<SuspendedOperation<&'a str>, Error> {
-        let mut read = Fields::default();
-        let (mut end, mut origin, mut suspension, mut decided) = (None, None, None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "end" => end = Some(value.unsigned()?.into()),
-                "by" => origin = Some(CallOrigin::read(value)?),
-                "wait" => suspension = Some(Suspension::read(value)?),
-                "is" => decided = Some(SuspensionDecision::read(value)?),
-                _ => read.take(name, value)?,
-            }
-            Ok(())
+            "undone" => value.read_into(&mut unsettled.undone),
+            "again" => value.read_into(&mut unsettled.run_again),
+            _ => Ok(()),
         })?;
-        Ok(SuspendedOperation {
-            operation: require_field(KIND, "suspended.op", read.operation)?,
-            begin: require_field(KIND, "suspended.begin", read.begin)?,
-            end: require_field(KIND, "suspended.end", end)?,
-            parent: read.parent,
-            tool: require_field(KIND, "suspended.t", read.tool)?,
-            call_id: read.call_id,
-            origin,
-            idempotency: read.idempotency()?,
-            suspension: require_field(KIND, "suspended.wait", suspension)?,
-            decided,
-        })
+        Ok(unsettled)
     }
 }
 
-impl SuspensionDecision {
+impl WriteField for SuspendedOperation {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| {
+            fields.set("op", self.operation);
+            fields.set("begin", self.begin);
+            fields.set("end", self.end);
+            fields.some("in", self.parent);
+            fields.set("t", self.tool.as_str());
+            fields.some("call", self.call_id.as_deref());
+            fields.some("by", self.origin);
+            fields.some("idem", self.idempotency.stated());
+            fields.set("wait", self.suspension);
+            if let Some(decided) = self.decided {
+                let writer = fields.field("is").array(2 + usize::from(decided.until_us.is_some()));
+                writer.unsigned(decided.sequence.get()).str(decided.decision.name());
+                if let Some(until_us) = decided.until_us {
+                    writer.signed(until_us);
+                }
+            }
+        });
+    }
+}
+
+impl SuspendedOperation {
+    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspendedOperation, Error> {
+        let mut suspended = SuspendedOperation::default();
+        let required = ["suspended.op", "suspended.begin", "suspended.end", "suspended.t", "suspended.wait"];
+        walk_part(KIND, &required, reader, |name, value| match name {
+            "op" => value.read_into(&mut suspended.operation),
+            "begin" => value.read_into(&mut suspended.begin),
+            "t" => store(&mut suspended.tool, value.str()),
+            "call" => store(&mut suspended.call_id, value.str().map(SmolStr::new)),
+            "idem" => {
+                store(&mut suspended.idempotency, read_named(KIND, name, value, Idempotency::from_recorded))
+            }
+            "end" => value.read_into(&mut suspended.end),
+            "in" => value.read_into(&mut suspended.parent),
+            "by" => value.read_into(&mut suspended.origin),
+            "wait" => value.read_into(&mut suspended.suspension),
+            "is" => value.read_into(&mut suspended.decided),
+            _ => Ok(()),
+        })?;
+        Ok(suspended)
+    }
+}
+
+impl ReadField<'_> for SuspensionDecision {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspensionDecision, Error> {
         let len = reader.array()?;
         if !(2..=3).contains(&len) {
@@ -372,59 +292,16 @@ impl SuspensionDecision {
     }
 }
 
-#[derive(Default)]
-struct Fields<'a> {
-    operation: Option<OperationId>,
-    begin: Option<SequenceNumber>,
-    parent: Option<OperationId>,
-    undoes: Option<OperationId>,
-    verifies: Option<OperationId>,
-    tool: Option<&'a str>,
-    call_id: Option<&'a str>,
-    idempotency: Option<&'a str>,
-    reads_only: bool,
-    outside_only: bool,
-    had_effects_within: bool,
-    undone: bool,
-    run_again: bool,
-}
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
-        match name {
-            "op" => self.operation = Some(value.unsigned()?.into()),
-            "begin" => self.begin = Some(value.unsigned()?.into()),
-            "in" => self.parent = Some(value.unsigned()?.into()),
-            "undo" => self.undoes = Some(value.unsigned()?.into()),
-            "verify" => self.verifies = Some(value.unsigned()?.into()),
-            "t" => self.tool = Some(value.str()?),
-            "call" => self.call_id = Some(value.str()?),
-            "idem" => self.idempotency = Some(value.str()?),
-            "ro" => self.reads_only = value.bool()?,
-            "oo" => self.outside_only = value.bool()?,
-            "fx" => self.had_effects_within = value.bool()?,
-            "undone" => self.undone = value.bool()?,
-            "again" => self.run_again = value.bool()?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn idempotency(&self) -> Result<Idempotency, Error> {
-        let Some(name) = self.idempotency else { return Ok(Idempotency::Manual) };
-        Idempotency::from_recorded(name)
-            .ok_or_else(|| bad(KIND, format!("field `idem` has the unknown value `{name}`")))
-    }
-}
-
-impl<'a> BegunImage<'a> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
+impl WriteField for BegunImage<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.array(2).unsigned(self.begin.get()).array(self.slices.len());
         for BegunSlice { slice, kept, len, .. } in &self.slices {
             writer.array(3).unsigned(u64::from(*slice)).unsigned(*kept).unsigned(*len);
         }
     }
+}
 
+impl<'a> BegunImage<'a> {
     /// Decodes everything but the items, which follow the image's map.
     pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<BegunImage<'a>, Error> {
         let slice = |reader: &mut MsgpackReader<'a>| match reader.array()? {

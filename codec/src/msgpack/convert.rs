@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use serde::Deserialize;
+
 use super::Value;
 use crate::escape;
 
@@ -19,20 +21,8 @@ impl From<serde_json::Value> for Value {
     /// Converts JSON, all of which MessagePack can express. The pairs of an object are in the order
     /// of `serde_json`: ascending by name, unless its feature `preserve_order` is on.
     fn from(json: serde_json::Value) -> Value {
-        match json {
-            serde_json::Value::Null => Value::Nil,
-            serde_json::Value::Bool(value) => Value::Bool(value),
-            serde_json::Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-                (Some(number), _) => Value::Unsigned(number),
-                (None, Some(number)) => Value::Signed(number),
-                (None, None) => Value::F64(number.as_f64().unwrap_or_default()),
-            },
-            serde_json::Value::String(text) => Value::Str(text),
-            serde_json::Value::Array(items) => Value::Array(items.into_iter().map(Value::from).collect()),
-            serde_json::Value::Object(pairs) => {
-                Value::Map(pairs.into_iter().map(|(name, value)| (Value::Str(name), value.into())).collect())
-            }
-        }
+        // A value accepts all that JSON can express, so this never fails.
+        Value::deserialize(json).unwrap_or_default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::Value;
+use super::{Hex, Value};
 
 /// Name of a newtype that `rmp-serde` writes as an extension.
 const EXTENSION: &str = rmp_serde::MSGPACK_EXT_STRUCT_NAME;
@@ -24,8 +24,7 @@ impl Serialize for Value {
             }
             Value::Ext(kind, bytes) => {
                 let mut map = serializer.serialize_map(Some(1))?;
-                let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                map.serialize_entry("$ext", &(kind, hex))?;
+                map.serialize_entry("$ext", &(kind, Hex(bytes)))?;
                 map.end()
             }
             Value::Array(items) => {

@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Value, ValueLimits, from_json};
+use super::{JsonStream, Value, ValueLimits, from_json};
 use crate::Error;
 
 /// Field of a byte string: its hexadecimal digits.
@@ -126,50 +126,12 @@ fn not_finite(is_nan: bool, is_negative: bool) -> &'static str {
 /// assert_eq!(from_json(&json).unwrap().into_exact()?, value);
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-pub struct JsonForm<'a> {
-    value: &'a Value,
-    /// Whether the value is within a key, where a map is written as its MessagePack, so that no
-    /// key's JSON text is quoted within another's. Otherwise each level would double the quotes of
-    /// those below, and a few bytes of nested keys would exhaust the memory.
-    in_key: bool,
-}
+#[derive(Clone, Debug)]
+pub struct JsonForm(Vec<u8>);
 
-impl JsonForm<'_> {
-    fn key(key: &Value) -> JsonForm<'_> {
-        JsonForm { value: key, in_key: true }
-    }
-
-    fn with_value<'a>(&self, value: &'a Value) -> JsonForm<'a> {
-        JsonForm { value, in_key: self.in_key }
-    }
-}
-
-impl Serialize for JsonForm<'_> {
+impl Serialize for JsonForm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::Error as _;
-        match self.value {
-            Value::F32(value) => f32(serializer, *value),
-            Value::F64(value) => f64(serializer, *value),
-            Value::Bin(bytes) => serialize_tagged(serializer, BYTES, &Hex(bytes)),
-            Value::Ext(kind, bytes) => serialize_tagged(serializer, EXT, &(kind, Hex(bytes))),
-            Value::Array(items) => serializer.collect_seq(items.iter().map(|item| self.with_value(item))),
-            map @ Value::Map(_) if self.in_key => serialize_tagged(serializer, MSGPACK, &Hex(&map.encode())),
-            Value::Map(pairs) => {
-                let mut map = serializer.serialize_map(Some(pairs.len()))?;
-                for (key, value) in pairs {
-                    match key.as_str().filter(|key| !is_reserved(key)) {
-                        Some(text) => map.serialize_key(text)?,
-                        None => {
-                            map.serialize_key(&key_text(&JsonForm::key(key)).map_err(S::Error::custom)?)?;
-                        }
-                    }
-                    map.serialize_value(&self.with_value(value))?;
-                }
-                map.end()
-            }
-            plain => plain.serialize(serializer),
-        }
+        JsonStream { bytes: &self.0 }.serialize(serializer)
     }
 }
 
@@ -194,8 +156,8 @@ impl Unlike {
 impl Value {
     /// Returns the value's JSON form for serialization. [`into_exact`](Value::into_exact) converts
     /// the result back.
-    pub fn json_form(&self) -> JsonForm<'_> {
-        JsonForm { value: self, in_key: false }
+    pub fn json_form(&self) -> JsonForm {
+        JsonForm(self.encode())
     }
 
     /// Converts this value, read from a JSON text, from its [JSON form](Value::json_form) back to
@@ -265,7 +227,7 @@ fn parse_tagged(name: &str, value: &Value) -> Result<Value, Unlike> {
             .and_then(|text| float(&text, |bits| Some(f64::from_bits(bits)), f64::INFINITY).map(Value::F64)),
         (EXT, Value::Array(parts)) => match parts.as_slice() {
             [kind, Value::Str(digits)] => {
-                kind_of(kind).zip(from_hex(digits)).map(|(kind, it)| Value::Ext(kind, it))
+                kind.as_ext_kind().zip(from_hex(digits)).map(|(kind, it)| Value::Ext(kind, it))
             }
             _ => None,
         },
@@ -278,14 +240,6 @@ fn parse_tagged(name: &str, value: &Value) -> Result<Value, Unlike> {
         _ => None,
     };
     read.ok_or_else(|| Unlike::new(format!("the value of `{name}` is invalid")))
-}
-
-fn kind_of(kind: &Value) -> Option<i8> {
-    match kind {
-        Value::Unsigned(kind) => i8::try_from(*kind).ok(),
-        Value::Signed(kind) => i8::try_from(*kind).ok(),
-        _ => None,
-    }
 }
 
 fn float<F: std::str::FromStr + std::ops::Neg<Output = F>>(

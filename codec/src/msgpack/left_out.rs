@@ -38,17 +38,12 @@ impl LeftOut<'_> {
         match MsgpackReader::new(self.0).token() {
             Ok(MsgpackToken::Nil) => "nil",
             Ok(MsgpackToken::Bool(_)) => "bool",
-            Ok(
-                MsgpackToken::Unsigned(_)
-                | MsgpackToken::Signed(_)
-                | MsgpackToken::F32(_)
-                | MsgpackToken::F64(_),
-            ) => "number",
             Ok(MsgpackToken::Str(_)) => "text",
             Ok(MsgpackToken::Bin(_)) => "bytes",
             Ok(MsgpackToken::Ext(..)) => "extension",
             Ok(MsgpackToken::Array(_)) => "array",
             Ok(MsgpackToken::Map(_)) => "map",
+            Ok(_) => "number",
             Err(_) => "unknown",
         }
     }

@@ -9,14 +9,14 @@ use std::cell::RefCell;
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::json_form::{BYTES, EXT, Hex, MSGPACK, f32, f64, is_reserved, key_text, serialize_tagged};
-use super::{MsgpackReader, MsgpackToken, Value, ValueLimits, scan};
+use super::{MsgpackReader, MsgpackToken, Value, ValueLimits, check_within};
 use crate::Error;
 
 /// Contains MessagePack that serializes to the [JSON form](Value::json_form) of its [`Value`],
 /// without the memory for the value.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonStream<'a> {
-    bytes: &'a [u8],
+    pub(super) bytes: &'a [u8],
 }
 
 impl<'a> JsonStream<'a> {
@@ -29,10 +29,7 @@ impl<'a> JsonStream<'a> {
     ///   text that is not UTF-8.
     /// - [`Error::Limit`] if the value is over `limits`.
     pub fn new(bytes: &'a [u8], limits: ValueLimits) -> Result<JsonStream<'a>, Error> {
-        let end = scan(bytes, limits)?;
-        if end != bytes.len() {
-            return Err(Error::Malformed { offset: end, reason: "extra bytes after the value" });
-        }
+        check_within(bytes, limits)?;
         let mut reader = MsgpackReader::new(bytes);
         while !reader.is_done() {
             if let MsgpackToken::Str(text) = reader.token()?

@@ -1,9 +1,10 @@
 //! Represents MessagePack values of any shape.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
 use std::fmt;
 
-use super::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
+use super::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, check_within};
 use crate::{Error, escape};
 
 /// Represents a MessagePack value of any type. Maps preserve the order of their pairs, which is
@@ -70,10 +71,7 @@ impl Value {
     ///   text that is not UTF-8.
     /// - [`Error::Limit`] if the value is over `limits`.
     pub fn decode_within(bytes: &[u8], limits: ValueLimits) -> Result<Value, Error> {
-        let end = scan(bytes, limits)?;
-        if end != bytes.len() {
-            return Err(Error::Malformed { offset: end, reason: "extra bytes after the value" });
-        }
+        check_within(bytes, limits)?;
         // The scan has bounded the depth, which also bounds the recursion below.
         Value::read(&mut MsgpackReader::new(bytes))
     }
@@ -205,6 +203,14 @@ impl Value {
         }
     }
 
+    pub(super) fn as_ext_kind(&self) -> Option<i8> {
+        match self {
+            Value::Unsigned(kind) => i8::try_from(*kind).ok(),
+            Value::Signed(kind) => i8::try_from(*kind).ok(),
+            _ => None,
+        }
+    }
+
     /// Returns the values of a [`Value::Array`], or `None` for any other value.
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
@@ -214,41 +220,38 @@ impl Value {
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::Str(text.to_owned())
+macro_rules! from {
+    ($($type:ty: |$value:ident| $converted:expr,)*) => {
+        $(impl From<$type> for Value {
+            fn from($value: $type) -> Value {
+                $converted
+            }
+        })*
+    };
+}
+
+from! {
+    bool: |value| Value::Bool(value),
+    u32: |value| Value::Unsigned(value.into()),
+    u64: |value| Value::Unsigned(value),
+    i32: |value| Value::from(i64::from(value)),
+    // An integer of 0 or more has one form, whatever its type.
+    i64: |value| u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned),
+    f64: |value| Value::F64(value),
+    &str: |text| Value::Str(text.to_owned()),
+    String: |text| Value::Str(text),
+    Cow<'_, str>: |text| Value::Str(text.into_owned()),
+}
+
+impl<T: Into<Value>> From<Vec<T>> for Value {
+    fn from(items: Vec<T>) -> Value {
+        Value::Array(items.into_iter().map(T::into).collect())
     }
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Str(text)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Value {
-        Value::Bool(value)
-    }
-}
-
-impl From<u64> for Value {
-    fn from(value: u64) -> Value {
-        Value::Unsigned(value)
-    }
-}
-
-impl From<i64> for Value {
-    /// Converts an integer of 0 or more to a [`Value::Unsigned`], and one below 0 to a
-    /// [`Value::Signed`].
-    fn from(value: i64) -> Value {
-        u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned)
-    }
-}
-
-impl From<f64> for Value {
-    fn from(value: f64) -> Value {
-        Value::F64(value)
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Value {
+        value.map_or(Value::Nil, T::into)
     }
 }
 
@@ -283,14 +286,9 @@ impl<'de> Visitor<'de> for AnyValue {
     /// Accepts an extension in the form that `rmp-serde` passes.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let parts = Value::deserialize(deserializer)?;
-        let kind = |kind: &Value| match kind {
-            Value::Unsigned(kind) => i8::try_from(*kind).ok(),
-            Value::Signed(kind) => i8::try_from(*kind).ok(),
-            _ => None,
-        };
         Ok(match parts.as_array() {
-            Some([first, Value::Bin(bytes)]) => {
-                kind(first).map_or_else(|| parts.clone(), |kind| Value::Ext(kind, bytes.clone()))
+            Some([kind, Value::Bin(bytes)]) => {
+                kind.as_ext_kind().map_or_else(|| parts.clone(), |kind| Value::Ext(kind, bytes.clone()))
             }
             _ => parts,
         })

@@ -1,5 +1,7 @@
 //! Writes MessagePack value by value.
 
+use std::ops::Range;
+
 /// Writes MessagePack into a growing buffer; integers take their shortest form.
 #[derive(Debug, Default)]
 pub struct MsgpackWriter {
@@ -31,6 +33,23 @@ impl MsgpackWriter {
     /// Returns the written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.out
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Changes the number of pairs of a map whose head is at `head`.
+    pub(crate) fn set_map_len(&mut self, head: Range<usize>, len: usize) {
+        match self.out.get_mut(head.start) {
+            // The head of a map of at most 15 fields is one byte, which ends with their number.
+            Some(byte) if head.len() == 1 && len <= 15 => *byte = 0x80 | len as u8,
+            _ => {
+                let mut written = MsgpackWriter::new();
+                written.map(len);
+                drop(self.out.splice(head, written.finish()));
+            }
+        }
     }
 
     /// Starts an array; the next `len` values that are written are its elements.

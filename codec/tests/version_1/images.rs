@@ -65,8 +65,8 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
         operation: 20.into(),
         begin: 33.into(),
         parent: Some(18.into()),
-        tool: "write",
-        call_id: Some("call_7"),
+        tool: "write".into(),
+        call_id: Some("call_7".into()),
         idempotency: Idempotency::Keyed,
         reads_only: false,
         outside_only: false,
@@ -78,7 +78,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     let unsettled = UnsettledOperation {
         operation: 11.into(),
         begin: 12.into(),
-        tool: "send",
+        tool: "send".into(),
         call_id: None,
         idempotency: Idempotency::Manual,
         undone: false,
@@ -129,13 +129,13 @@ fn of_suspended(sequence: u64, kind: EntryKind) -> (SequenceNumber, Conversation
 }
 
 /// Returns a call that asks, and one that was approved and waits for a call in another session.
-fn suspended() -> Vec<SuspendedOperation<&'static str>> {
+fn suspended() -> Vec<SuspendedOperation> {
     let asks = SuspendedOperation {
         operation: 11.into(),
         begin: 11.into(),
         end: 12.into(),
         parent: None,
-        tool: "send",
+        tool: "send".into(),
         call_id: None,
         origin: None,
         idempotency: Idempotency::Manual,
@@ -147,8 +147,8 @@ fn suspended() -> Vec<SuspendedOperation<&'static str>> {
         begin: 15.into(),
         end: 19.into(),
         parent: Some(10.into()),
-        tool: "delegate",
-        call_id: Some("call_7"),
+        tool: "delegate".into(),
+        call_id: Some("call_7".into()),
         origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
         idempotency: Idempotency::Keyed,
         suspension: Suspension {

@@ -28,8 +28,8 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
         SliceItems::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
         SliceItems::InLog(items) => SliceImage::InLog {
             len: items.len(),
-            marks: items.marks().iter().map(|mark| (mark.place, mark.sequence)).collect(),
-            undone: items.rolled_back().to_vec(),
+            marks: items.marks.iter().map(|mark| (mark.place, mark.sequence)).collect(),
+            undone: items.rolled_back.to_vec(),
         },
     };
     projection.slices().map(slice).collect()
@@ -264,7 +264,7 @@ fn with_tail(
     types: Option<&SliceTypes>,
 ) -> Result<LogItems> {
     let mut tail = Rows::default();
-    let from = items.len().saturating_sub(items.tail_max() as u64);
+    let from = items.len().saturating_sub(items.tail_max as u64);
     source.read(slice, &items, from, None, &mut |_, stored| {
         tail.push(row(&ItemImage { id: stored.id, version: stored.version, bytes: &stored.bytes }, types)?);
         Ok(ControlFlow::Continue(()))
@@ -273,7 +273,7 @@ fn with_tail(
         let reason = "the log does not contain the items that the image counts".to_owned();
         return Err(Error::Inconsistent { sequence: source.places.next_sequence, reason });
     }
-    items.set_tail(tail);
+    items.tail = tail;
     Ok(items)
 }
 

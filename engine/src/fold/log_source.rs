@@ -80,7 +80,7 @@ impl LogSource {
             near.filter(|near| near.place <= from && known.is_none_or(|mark| mark.place <= near.place));
         let Some(mut at) = start.or(known) else { return Ok(()) };
         self.places.read_until(&self.storage, at.sequence, SequenceNumber::MAX, &mut |record| {
-            if items.rolled_back().iter().any(|range| range.contains(&record.sequence)) {
+            if items.rolled_back.iter().any(|range| range.contains(&record.sequence)) {
                 return Ok(ControlFlow::Continue(()));
             }
             at.sequence = record.sequence;

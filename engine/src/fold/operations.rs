@@ -57,14 +57,14 @@ impl Operations {
         let (mut open, mut unsettled, mut suspended) =
             (CowTree::default(), CowTree::default(), CowTree::default());
         for one in &image.open {
-            open.insert(one.begin, Arc::new(one.with_texts(SmolStr::new)));
+            open.insert(one.begin, Arc::new(one.clone()));
         }
         for one in &image.unsettled {
-            unsettled.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
+            unsettled.insert(one.operation, Arc::new(one.clone()));
         }
         let mut inner = CowTree::default();
         for one in &image.suspended {
-            suspended.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
+            suspended.insert(one.operation, Arc::new(one.clone()));
             if let Some(parent) = one.parent {
                 inner.insert((parent, one.operation), ());
             }

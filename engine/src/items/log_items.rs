@@ -27,28 +27,21 @@ pub(crate) struct ItemMark {
 }
 
 /// The part of a LOG slice that is in memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LogItems {
     len: u64,
     /// The last items, at most `tail_max`.
-    tail: Rows,
-    tail_max: usize,
-    marks: Arc<Vec<ItemMark>>,
+    pub(crate) tail: Rows,
+    pub(crate) tail_max: usize,
+    pub(crate) marks: Arc<Vec<ItemMark>>,
     /// Ranges of records whose items were rolled back, which only tests can do.
-    rolled_back: Arc<Vec<RangeInclusive<SequenceNumber>>>,
+    pub(crate) rolled_back: Arc<Vec<RangeInclusive<SequenceNumber>>>,
 }
 
 impl LogItems {
     /// Creates an empty slice that will keep the last `tail_max` items in memory.
     pub(crate) fn new(tail_max: usize) -> LogItems {
-        let tail = Rows::default();
-        LogItems {
-            len: 0,
-            tail,
-            tail_max: tail_max.max(1),
-            marks: Arc::default(),
-            rolled_back: Arc::default(),
-        }
+        LogItems { tail_max: tail_max.max(1), ..LogItems::default() }
     }
 
     /// Creates a slice of `len` items with these marks. Its last items have yet to be read.
@@ -66,28 +59,12 @@ impl LogItems {
         }
     }
 
-    pub(crate) fn set_tail(&mut self, tail: Rows) {
-        self.tail = tail;
-    }
-
-    pub(crate) fn marks(&self) -> &[ItemMark] {
-        &self.marks
-    }
-
-    pub(crate) fn rolled_back(&self) -> &[RangeInclusive<SequenceNumber>] {
-        &self.rolled_back
-    }
-
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     pub(crate) fn tail(&self) -> &Rows {
         &self.tail
-    }
-
-    pub(crate) fn tail_max(&self) -> usize {
-        self.tail_max
     }
 
     pub(crate) fn push(&mut self, row: SliceRow) {

@@ -22,8 +22,10 @@ use foldlog_codec::body::{Compacted, Seal};
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, RecordKind, SequenceNumber};
+use uuid::Uuid;
 
 use super::open_files::HeldFile;
+use super::window::Window;
 use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{EntryKind, Storage, StorageFile};
@@ -31,6 +33,40 @@ use crate::storage::{EntryKind, Storage, StorageFile};
 /// Number of bytes that are read for a seal. The seal's frame is shorter: a log of many segments is
 /// opened by reading their seals.
 const SEAL_BYTES_MAX: usize = 256;
+
+/// Says what is wrong at a place of a segment: the expected and the found checksum, if they are the
+/// reason, and a text.
+#[derive(Clone, Debug)]
+pub(super) struct Flaw {
+    pub(super) expected_crc: Option<u32>,
+    pub(super) found_crc: Option<u32>,
+    pub(super) reason: String,
+}
+
+impl<T: Into<String>> From<T> for Flaw {
+    fn from(reason: T) -> Flaw {
+        Flaw { expected_crc: None, found_crc: None, reason: reason.into() }
+    }
+}
+
+pub(super) fn corrupt(
+    session: Option<Uuid>,
+    segment: &Path,
+    offset: u64,
+    sequence: SequenceNumber,
+    flaw: impl Into<Flaw>,
+) -> Error {
+    let (Flaw { expected_crc, found_crc, reason }, segment) = (flaw.into(), segment.to_owned());
+    Error::Corrupt(Box::new(Corruption {
+        session,
+        segment,
+        offset,
+        sequence,
+        expected_crc,
+        found_crc,
+        reason,
+    }))
+}
 
 /// A segment with a valid header.
 #[derive(Clone, Debug)]
@@ -152,6 +188,11 @@ impl Segment {
         }
     }
 
+    /// Opens a window over the bytes below the segment's end.
+    pub(crate) fn window(&self, storage: &dyn Storage) -> Result<Window<'_>> {
+        Window::new(&self.path, self.open(storage)?, self.end)
+    }
+
     /// Holds the segment's file open, so that [`open`](Segment::open) continues to read it after a
     /// compaction has replaced it. A file that cannot be opened is not held, nor is one for which
     /// there is [no room](super::open_files).
@@ -179,15 +220,11 @@ impl Segment {
         error: &CodecError,
     ) -> Error {
         let reason = format!("a frame that was intact when the log was opened is damaged now: {error}");
-        Error::Corrupt(Box::new(Corruption {
-            session: Some(self.header.session),
-            segment: self.path.clone(),
-            offset,
-            sequence,
-            expected_crc: None,
-            found_crc: None,
-            reason: compressed::explained(storage, &self.path, offset, reason),
-        }))
+        self.corrupt(offset, sequence, compressed::explained(storage, &self.path, offset, reason))
+    }
+
+    pub(super) fn corrupt(&self, offset: u64, sequence: SequenceNumber, flaw: impl Into<Flaw>) -> Error {
+        corrupt(Some(self.header.session), &self.path, offset, sequence, flaw)
     }
 }
 
@@ -276,18 +313,11 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
 pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
     let Some(file) = SegmentFile::read(storage, path, named)? else { return Ok(None) };
     match file.header {
-        Some(header) if header.ordinal != named => Err(Error::Corrupt(Box::new(Corruption {
-            session: Some(header.session),
-            segment: file.path,
-            offset: 0,
-            sequence: header.first_sequence,
-            expected_crc: None,
-            found_crc: None,
-            reason: format!(
-                "its header says segment {}, but its file name says segment {named}",
-                header.ordinal
-            ),
-        }))),
+        Some(header) if header.ordinal != named => {
+            let found = header.ordinal;
+            let reason = format!("its header says segment {found}, but its file name says segment {named}");
+            Err(corrupt(Some(header.session), &file.path, 0, header.first_sequence, reason))
+        }
         _ => Ok(Some(file)),
     }
 }
@@ -400,15 +430,9 @@ fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Follo
             at = match header.previous {
                 // An ordinal that does not decrease would form a cycle.
                 Some(previous) if previous.ordinal >= ordinal => {
-                    return Err(Error::Corrupt(Box::new(Corruption {
-                        session: Some(header.session),
-                        segment: file.path.clone(),
-                        offset: 0,
-                        sequence: header.first_sequence,
-                        expected_crc: None,
-                        found_crc: None,
-                        reason: format!("it names segment {} as its predecessor", previous.ordinal),
-                    })));
+                    let reason = format!("it names segment {} as its predecessor", previous.ordinal);
+                    let session = Some(header.session);
+                    return Err(corrupt(session, &file.path, 0, header.first_sequence, reason));
                 }
                 Some(previous) if floor.is_some_and(|floor| previous.ordinal <= floor) => None,
                 Some(previous) => Some((previous.ordinal, Some(previous))),

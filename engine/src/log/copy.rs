@@ -18,9 +18,8 @@ use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::{self, Segment};
 use super::follow::Cursor;
-use super::window::Window;
 use super::{compressed, scan};
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::storage::{Access, Storage, StorageFile};
 
 /// Number of bytes that are copied at a time: more do not stay in the processor's cache between
@@ -62,6 +61,12 @@ impl Spot {
         }
     }
 
+    /// Returns the spot after a frame that starts at `offset`.
+    pub(crate) fn behind(offset: u64, frame: &Frame<'_>) -> Spot {
+        let offset = offset + frame.len() as u64;
+        Spot { offset, last_crc: frame.header.crc, next_sequence: frame.header.next_sequence() }
+    }
+
     /// Returns the place of the first frame of `segment`, if that segment follows this place.
     pub(crate) fn followed_by(self, segment: &Segment) -> Result<Spot> {
         let head = Spot::head_of(segment);
@@ -69,7 +74,7 @@ impl Spot {
             true => Ok(head),
             false => {
                 let reason = "the segment does not follow the one before it";
-                Err(unsound(segment, 0, self.next_sequence, reason))
+                Err(segment.corrupt(0, self.next_sequence, reason))
             }
         }
     }
@@ -87,17 +92,13 @@ pub(crate) fn extent(
     dir: &Path,
     sought: Option<(SegmentHeader, u64)>,
 ) -> Result<Extent> {
-    let mut extent = try_extent(storage, dir, sought)?;
-    for _ in 1..TRIES {
-        if extent.is_some() {
-            break;
+    for _ in 0..TRIES {
+        if let Some(extent) = try_extent(storage, dir, sought)? {
+            return Ok(extent);
         }
-        extent = try_extent(storage, dir, sought)?;
     }
-    extent.ok_or_else(|| Error::NotASession {
-        path: dir.to_owned(),
-        reason: "its segments changed again and again while they were read".to_owned(),
-    })
+    let reason = "its segments changed again and again while they were read".to_owned();
+    Err(Error::NotASession { path: dir.to_owned(), reason })
 }
 
 /// Returns `None` if a recovery cut the log during the walk.
@@ -122,7 +123,7 @@ fn try_extent(
         let reached = (at.segment.header, at.offset + at.frame.len() as u64);
         end = Some(reached);
         if sought == end {
-            spot = Some(spot_behind(&at.frame, reached.1));
+            spot = Some(Spot::behind(at.offset, &at.frame));
         }
         Ok(())
     });
@@ -153,10 +154,6 @@ fn try_extent(
     Ok((!segments.is_empty()).then_some(Extent { segments, next_sequence, sought: spot }))
 }
 
-fn spot_behind(frame: &Frame<'_>, offset: u64) -> Spot {
-    Spot { offset, last_crc: frame.header.crc, next_sequence: frame.header.next_sequence() }
-}
-
 /// Walks a segment from the place `from` to its end, and passes each frame to `visit`. Checks that
 /// each frame is valid, that each follows the preceding one, and that one ends at the segment's
 /// end. Returns that place.
@@ -170,41 +167,28 @@ pub(crate) fn check(
     from: Spot,
     visit: &mut dyn FnMut(&Frame<'_>) -> Result<()>,
 ) -> Result<Spot> {
-    let io = |error| Error::io("read", &segment.path, error);
-    let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
+    let mut window = segment.window(storage)?;
     let end = segment.end.unwrap_or_else(|| window.end());
     let (context, mut at) = (segment.context(), from);
     while at.offset < end {
-        let bad = |reason: &str| {
-            let reason = compressed::explained(storage, &segment.path, at.offset, reason.to_owned());
-            unsound(segment, at.offset, at.next_sequence, &reason)
+        let bad = |reason: String| {
+            let reason = compressed::explained(storage, &segment.path, at.offset, reason);
+            segment.corrupt(at.offset, at.next_sequence, reason)
         };
-        let frame = match window.frame(context, at.offset).map_err(io)? {
+        let frame = match window.frame(context, at.offset)? {
             Ok(frame) => frame,
-            Err(error) => return Err(bad(&scan::describe(&error).2)),
+            Err(error) => return Err(bad(scan::describe(&error).reason)),
         };
-        if let Some((_, _, reason)) = scan::out_of_chain(&frame.header, at.last_crc, at.next_sequence) {
-            return Err(bad(&reason));
+        if let Some(flaw) = scan::out_of_chain(&frame.header, at.last_crc, at.next_sequence) {
+            return Err(bad(flaw.reason));
         }
         visit(&frame)?;
-        at = spot_behind(&frame, at.offset + frame.len() as u64);
+        at = Spot::behind(at.offset, &frame);
     }
     match at.offset > end {
-        true => Err(unsound(segment, end, at.next_sequence, "a frame crosses the end of the segment")),
+        true => Err(segment.corrupt(end, at.next_sequence, "a frame crosses the end of the segment")),
         false => Ok(Spot { last_crc: segment.exit_crc(at.last_crc), ..at }),
     }
-}
-
-fn unsound(segment: &Segment, offset: u64, sequence: SequenceNumber, reason: &str) -> Error {
-    Error::Corrupt(Box::new(Corruption {
-        session: Some(segment.header.session),
-        segment: segment.path.clone(),
-        offset,
-        sequence,
-        expected_crc: None,
-        found_crc: None,
-        reason: reason.to_owned(),
-    }))
 }
 
 /// Returns the record of a frame; `None` for an envelope frame.
@@ -276,7 +260,7 @@ pub(crate) fn same_segments(storage: &dyn Storage, left: &Path, right: &Path, le
     same(left_file.as_ref(), left, right_file.as_ref(), right, len)
 }
 
-fn same(
+pub(super) fn same(
     left: &dyn StorageFile,
     left_path: &Path,
     right: &dyn StorageFile,
@@ -344,21 +328,36 @@ fn transfer(
     range: Range<u64>,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<u64> {
-    let len = range.end.saturating_sub(range.start);
-    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
+    let (start, len) = (range.start, range.end.saturating_sub(range.start));
+    let end = each_piece(source, from, range, PIECE_BYTES, &mut |offset, bytes| {
+        visit(bytes);
+        copy.write_at(bytes, offset).map_err(|error| Error::unmade("write", to, len, error))
+    })?;
+    copy.sync_data().map_err(|error| Error::io("sync", to, error))?;
+    Ok(end - start)
+}
+
+/// Reads a range in pieces of `piece_bytes`, up to the end of the file if that comes first. Returns
+/// the offset after the last byte that was read.
+pub(super) fn each_piece(
+    file: &dyn StorageFile,
+    path: &Path,
+    range: Range<u64>,
+    piece_bytes: usize,
+    visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<u64> {
+    let wanted = |offset| usize::try_from(range.end.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let mut piece = vec![0; piece_bytes.min(wanted(range.start))];
     let mut offset = range.start;
     while offset < range.end {
-        let wanted = piece.len().min(usize::try_from(range.end - offset).unwrap_or(usize::MAX));
-        let room = piece.get_mut(..wanted).unwrap_or_default();
-        let read = source.read_at(room, offset).map_err(|error| Error::io("read", from, error))?;
+        let room = piece.get_mut(..piece_bytes.min(wanted(offset))).unwrap_or_default();
+        let read = file.read_at(room, offset).map_err(|error| Error::io("read", path, error))?;
         let bytes = room.get(..read).unwrap_or_default();
         if bytes.is_empty() {
             break;
         }
-        visit(bytes);
-        copy.write_at(bytes, offset).map_err(|error| Error::unmade("write", to, len, error))?;
+        visit(offset, bytes)?;
         offset += read as u64;
     }
-    copy.sync_data().map_err(|error| Error::io("sync", to, error))?;
-    Ok(offset - range.start)
+    Ok(offset)
 }

@@ -42,7 +42,6 @@ use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::chain::Segment;
-use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
@@ -96,11 +95,10 @@ impl Compaction {
         segment: &Segment,
         records: RangeInclusive<SequenceNumber>,
     ) -> Result<()> {
-        let io = |error| Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(storage)?, segment.end).map_err(io)?;
+        let mut window = segment.window(storage)?;
         let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
         let (mut going_on, mut head): (Option<(SequenceNumber, Vec<BaseSlice>)>, u64) = (None, 0);
-        while let Ok(frame) = window.frame(context, offset).map_err(io)? {
+        while let Ok(frame) = window.frame(context, offset)? {
             match frame.header.kind {
                 RecordKind::Compacted | RecordKind::Declared => {}
                 RecordKind::Base => {

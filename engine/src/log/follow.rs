@@ -34,11 +34,11 @@ use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::chain::{self, Chain, Segment, SegmentFile};
+use super::chain::{self, Chain, Flaw, Segment, SegmentFile};
 use super::layout;
 use super::scan::{self, BadSpot, FrameAt, TornTail};
 use super::window::Window;
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::storage::{Storage, StorageFile};
 
 /// Number of bytes after the end that are searched for a byte other than 0.
@@ -84,7 +84,7 @@ enum Stop {
     /// The segment is sealed here, but no later segment is known.
     Sealed { seal: Seal, behind: u64 },
     /// There is no valid frame here.
-    Bad { expected_crc: Option<u32>, found_crc: Option<u32>, reason: String },
+    Bad(Flaw),
 }
 
 enum Around {
@@ -201,8 +201,7 @@ impl Cursor {
     }
 
     fn walk(&mut self, visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>) -> Result<Stop> {
-        let io = |error| Error::io("read", &self.segment.path, error);
-        let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
+        let mut window = Window::new(&self.segment.path, Arc::clone(&self.file), self.segment.end)?;
         // Offset at which the window was read last: after it, the window may contain bytes from
         // before the writer got there.
         let mut read_at = self.offset;
@@ -210,25 +209,22 @@ impl Cursor {
             if self.segment.end.is_some_and(|end| self.offset >= end) {
                 return Ok(Stop::End);
             }
-            let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
+            let frame = match window.frame(self.segment.context(), self.offset)? {
                 Ok(frame) => frame,
                 Err(_) if read_at != self.offset => {
                     window.forget();
                     read_at = self.offset;
                     continue;
                 }
-                Err(error) => {
-                    let (expected_crc, found_crc, reason) = scan::describe(&error);
-                    return Ok(Stop::Bad { expected_crc, found_crc, reason });
-                }
+                Err(error) => return Ok(Stop::Bad(scan::describe(&error))),
             };
             let header = frame.header;
-            let problem = scan::out_of_chain(&header, self.last_crc, self.next_sequence);
-            if let Some((expected_crc, found_crc, reason)) = problem {
-                return Ok(Stop::Bad { expected_crc, found_crc, reason });
+            if let Some(flaw) = scan::out_of_chain(&header, self.last_crc, self.next_sequence) {
+                return Ok(Stop::Bad(flaw));
             }
             let body = |error: foldlog_codec::Error| {
-                self.corrupt(format!("the frame's body does not decode: {error}"))
+                let reason = format!("the frame's body does not decode: {error}");
+                self.corrupt(&self.segment.path, self.offset, reason)
             };
             let mut boot_id = self.boot_id;
             match header.kind {
@@ -265,7 +261,7 @@ impl Cursor {
             return self.go_to(next);
         };
         let (expected_crc, found_crc) = (Some(self.last_crc), Some(next.first_predecessor_crc()));
-        Err(self.corrupt_at(&next.path, 0, expected_crc, found_crc, reason))
+        Err(self.corrupt(&next.path, 0, Flaw { expected_crc, found_crc, reason }))
     }
 
     fn go_to(&mut self, mut segment: Segment) -> Result<()> {
@@ -298,13 +294,7 @@ impl Cursor {
         if self.take_in(segments)? {
             return Ok(Around::Changed);
         }
-        let spot = |offset, expected_crc, found_crc, reason| BadSpot {
-            segment: 0,
-            offset,
-            expected_crc,
-            found_crc,
-            reason,
-        };
+        let spot = |offset, flaw| BadSpot { segment: 0, offset, flaw };
         match stop {
             Stop::End => Ok(Around::Changed),
             Stop::Sealed { seal, behind } => {
@@ -314,23 +304,20 @@ impl Cursor {
                 if found.is_none() {
                     return Err(Error::MissingSegment { session: self.session, ordinal: seal.next, path });
                 }
-                let reason = "the segment is sealed, but the next one has no intact header".to_owned();
-                self.judge(beyond, spot(behind, None, None, reason))
+                let reason = "the segment is sealed, but the next one has no intact header";
+                self.judge(beyond, spot(behind, reason.into()))
             }
             // This precedes any search for evidence: mostly the frame that was being written is
             // complete by now.
-            Stop::Bad { .. } if self.is_sound_by_now()? => Ok(Around::Changed),
-            Stop::Bad { expected_crc, found_crc, reason } => {
-                self.judge(beyond, spot(self.offset, expected_crc, found_crc, reason))
-            }
+            Stop::Bad(_) if self.is_sound_by_now()? => Ok(Around::Changed),
+            Stop::Bad(flaw) => self.judge(beyond, spot(self.offset, flaw)),
         }
     }
 
     /// Returns whether the next frame is valid now, although it was not when it was last read.
     fn is_sound_by_now(&self) -> Result<bool> {
-        let io = |error| Error::io("read", &self.segment.path, error);
-        let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
-        let frame = window.frame(self.segment.context(), self.offset).map_err(io)?;
+        let mut window = Window::new(&self.segment.path, Arc::clone(&self.file), self.segment.end)?;
+        let frame = window.frame(self.segment.context(), self.offset)?;
         Ok(frame.is_ok_and(|frame| {
             scan::out_of_chain(&frame.header, self.last_crc, self.next_sequence).is_none()
         }))
@@ -347,8 +334,7 @@ impl Cursor {
         if found.header == Some(self.segment.header) || self.segment.is_replaced_by(&found) {
             return Ok(());
         }
-        let reason = "the segment's header has changed since the log was opened".to_owned();
-        Err(self.corrupt_at(path, 0, None, None, reason))
+        Err(self.corrupt(path, 0, "the segment's header has changed since the log was opened"))
     }
 
     /// Updates the chain after this segment from the directory. Returns whether the walk can
@@ -375,7 +361,7 @@ impl Cursor {
             _ if first.header.first_sequence > self.next_sequence => {
                 let (begins, next) = (first.header.first_sequence, self.next_sequence);
                 let reason = format!("the segment starts at record {begins}, but record {next} is expected");
-                Err(self.corrupt_at(&first.path, 0, None, None, reason))
+                Err(self.corrupt(&first.path, 0, reason))
             }
             // The place was cut off: the records that a recovery preserved are in the recovery's
             // own segment.
@@ -437,33 +423,13 @@ impl Cursor {
 
     /// Returns a digest of the bytes directly after a place. Returns `None` if all of them are 0.
     fn digest_near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
-        let io = |error| Error::io("read", &self.segment.path, error);
-        let mut window = Window::new(Arc::clone(&self.file), None).map_err(io)?;
-        let bytes = window.bytes(offset, NEAR_BYTES).map_err(io)?;
+        let mut window = Window::new(&self.segment.path, Arc::clone(&self.file), None)?;
+        let bytes = window.bytes(offset, NEAR_BYTES)?;
         let used = bytes.iter().any(|byte| *byte != 0);
         Ok(used.then(|| *blake3::hash(bytes).as_bytes()))
     }
 
-    fn corrupt(&self, reason: String) -> Error {
-        self.corrupt_at(&self.segment.path, self.offset, None, None, reason)
-    }
-
-    fn corrupt_at(
-        &self,
-        segment: &Path,
-        offset: u64,
-        expected_crc: Option<u32>,
-        found_crc: Option<u32>,
-        reason: String,
-    ) -> Error {
-        Error::Corrupt(Box::new(Corruption {
-            session: Some(self.session),
-            segment: segment.to_owned(),
-            offset,
-            sequence: self.next_sequence,
-            expected_crc,
-            found_crc,
-            reason,
-        }))
+    fn corrupt(&self, segment: &Path, offset: u64, flaw: impl Into<Flaw>) -> Error {
+        chain::corrupt(Some(self.session), segment, offset, self.next_sequence, flaw)
     }
 }

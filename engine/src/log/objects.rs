@@ -25,6 +25,7 @@ use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
 use parking_lot::Mutex;
 
 use super::chain::Segment;
+use super::copy::each_piece;
 use super::layout;
 use crate::error::{Error, Result};
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
@@ -296,17 +297,11 @@ impl Objects {
     fn check_anew(&self, object: &ObjectId) -> Result<()> {
         let (path, file) = self.open(object)?;
         let mut hasher = blake3::Hasher::new();
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut offset = 0;
-        while offset < object.len {
-            let read = file.read_at(&mut piece, offset).map_err(|error| Error::io("read", &path, error))?;
-            if read == 0 {
-                break;
-            }
-            hasher.update(piece.get(..read).unwrap_or_default());
-            offset += read as u64;
-        }
-        if offset != object.len || hasher.finalize() != object.hash {
+        let end = each_piece(file.as_ref(), &path, 0..object.len, PIECE_BYTES, &mut |_, bytes| {
+            hasher.update(bytes);
+            Ok(())
+        })?;
+        if end != object.len || hasher.finalize() != object.hash {
             return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
         }
         Ok(())

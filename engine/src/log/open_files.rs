@@ -16,15 +16,7 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Holds a file of a segment open. Its clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct HeldFile {
-    held: Arc<CountedFile>,
-}
-
-#[derive(Debug)]
-struct CountedFile {
-    file: Arc<dyn StorageFile>,
-    _room: FilePermit,
-}
+pub(crate) struct HeldFile(Arc<(Arc<dyn StorageFile>, FilePermit)>);
 
 /// A permit for one of the files that may be held.
 #[derive(Debug)]
@@ -49,10 +41,10 @@ impl HeldFile {
     /// another one.
     pub(super) fn hold(open: impl FnOnce() -> Option<Arc<dyn StorageFile>>) -> Option<HeldFile> {
         let room = FilePermit::take()?;
-        Some(HeldFile { held: Arc::new(CountedFile { file: open()?, _room: room }) })
+        Some(HeldFile(Arc::new((open()?, room))))
     }
 
     pub(super) fn file(&self) -> Arc<dyn StorageFile> {
-        Arc::clone(&self.held.file)
+        Arc::clone(&self.0.0)
     }
 }

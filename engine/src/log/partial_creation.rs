@@ -91,13 +91,12 @@ pub(crate) fn remove_all_but(
 /// Returns whether a segment file begins like this session's first segment, and ends before the end
 /// of its first record.
 fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u32) -> Result<bool> {
-    let io = |error| Error::io("read", path, error);
     let file = match compressed::open(storage, path) {
         // A file that is removed concurrently does not prove that there is a session.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(true),
         opened => opened?,
     };
-    let mut window = Window::new(file, None).map_err(io)?;
+    let mut window = Window::new(path, file, None)?;
     let first = |salt| SegmentHeader {
         ordinal,
         session,
@@ -106,19 +105,19 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
         salt,
         previous: None,
     };
-    let head = window.bytes(0, SEGMENT_HEADER_LEN as u64).map_err(io)?;
+    let head = window.bytes(0, SEGMENT_HEADER_LEN as u64)?;
     let head = head.get(..SEGMENT_HEADER_LEN).unwrap_or(head);
     let mut offset = SEGMENT_HEADER_LEN as u64;
     let context = match SegmentHeader::decode(head) {
         Ok(header) if header == first(header.salt) => Context::new(header.salt, SequenceNumber::MIN),
         Err(_) if first(0).may_be_unfinished_as(head) => {
-            return Ok(window.used_end(offset).map_err(io)? == offset);
+            return Ok(window.used_end(offset)? == offset);
         }
         _ => return Ok(false),
     };
     let mut next = RecordKind::Resumed;
     loop {
-        match window.frame(context, offset).map_err(io)? {
+        match window.frame(context, offset)? {
             Ok(frame) if next == RecordKind::Resumed && is_first(&frame.header, next) => {
                 offset += frame.len() as u64;
                 next = RecordKind::Opened;
@@ -128,8 +127,8 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
         }
     }
     // The rest is empty, or an incomplete frame.
-    let used = window.used_end(offset).map_err(io)?;
-    let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
+    let used = window.used_end(offset)?;
+    let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64)?;
     let header_end = offset + FRAME_HEADER_LEN as u64;
     if used < header_end {
         return Ok(true);
@@ -140,7 +139,7 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u
     }
     // The frame's length is not sufficient: in a complete frame, the length itself may be damaged.
     let len = used - header_end;
-    let bytes = window.bytes(header_end, len).map_err(io)?;
+    let bytes = window.bytes(header_end, len)?;
     let body = usize::try_from(len).ok().and_then(|len| bytes.get(..len)).unwrap_or_default();
     Ok(matches!(msgpack::scan(body, ValueLimits::default()), Err(CodecError::Truncated { .. })))
 }

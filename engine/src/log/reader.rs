@@ -12,7 +12,6 @@ use foldlog_codec::{Record, SequenceNumber};
 use super::chain::{self, Segment};
 use super::dropped_ranges::Compaction;
 use super::scan::{self, Location};
-use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
@@ -127,7 +126,9 @@ impl RecordLocator {
         through: SequenceNumber,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.walk(storage, from, through, &mut |_, _, frame| visit(frame.record()).map(ControlFlow::Continue))
+        self.walk(storage, from, through, None, &mut |_, _, frame| {
+            visit(frame.record()).map(ControlFlow::Continue)
+        })
     }
 
     /// Passes the records from `from` through `through` to `visit`, in order, until `visit` breaks.
@@ -140,7 +141,7 @@ impl RecordLocator {
     ) -> Result<()> {
         let mut next = from;
         self.retry_if_replaced(storage, |places| {
-            places.walk(storage, next, through, &mut |_, _, frame| {
+            places.walk(storage, next, through, None, &mut |_, _, frame| {
                 let seen = visit(frame.record())?;
                 next = frame.header.sequence + 1;
                 Ok(seen)
@@ -203,7 +204,7 @@ impl RecordLocator {
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let start = at.take().filter(|(sequence, _)| *sequence <= from);
-        self.walk_from(storage, from, through, start, &mut |segment, offset, frame| {
+        self.walk(storage, from, through, start, &mut |segment, offset, frame| {
             visit(frame.record())?;
             *at =
                 Some((frame.header.sequence + 1, Location { segment, offset: offset + frame.len() as u64 }));
@@ -218,7 +219,7 @@ impl RecordLocator {
         sequence: SequenceNumber,
     ) -> Result<FrameLocation> {
         let mut located = None;
-        self.walk(storage, sequence, sequence, &mut |segment, offset, frame| {
+        self.walk(storage, sequence, sequence, None, &mut |segment, offset, frame| {
             located = Some(FrameLocation {
                 segment,
                 offset,
@@ -238,26 +239,10 @@ impl RecordLocator {
         end: u64,
         visit: &mut dyn FnMut(&Segment, u64, Frame<'_>) -> Result<()>,
     ) -> Result<()> {
-        for (index, segment) in self.segments.iter().enumerate() {
-            let io = |error| Error::io("read", &segment.path, error);
-            let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
-            let end = if index + 1 == self.segments.len() { end } else { segment.end.unwrap_or(end) };
-            let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
-            let mut next = segment.header.first_sequence;
-            while offset < end {
-                let frame = match window.frame(context, offset).map_err(io)? {
-                    Ok(frame) => frame,
-                    Err(error) => {
-                        segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed_error(storage.as_ref(), offset, next, &error));
-                    }
-                };
-                visit(segment, offset, frame)?;
-                next = frame.header.next_sequence();
-                offset += frame.len() as u64;
-            }
-        }
-        Ok(())
+        self.walk_frames(storage, None, Some(end), &mut |index, offset, frame| {
+            let segment = self.segments.get(index);
+            segment.map_or(Ok(()), |segment| visit(segment, offset, frame)).map(ControlFlow::Continue)
+        })
     }
 
     /// Passes every envelope frame to `visit` that is after the record before `from` and before the
@@ -272,7 +257,7 @@ impl RecordLocator {
         // The walk starts at the record before, since the envelope frames after that precede the
         // record `from`.
         let start = self.index.before(from.saturating_sub(1));
-        self.walk_frames(storage, start, &mut |index, _, frame| {
+        self.walk_frames(storage, start, None, &mut |index, _, frame| {
             let Header { kind, sequence, .. } = frame.header;
             match self.segments.get(index) {
                 _ if !kind.is_envelope() && sequence >= last => return Ok(ControlFlow::Break(())),
@@ -283,20 +268,10 @@ impl RecordLocator {
         })
     }
 
-    fn walk(
-        &self,
-        storage: &Arc<dyn Storage>,
-        from: SequenceNumber,
-        through: SequenceNumber,
-        visit: &mut SegmentFrameVisitor<'_>,
-    ) -> Result<()> {
-        self.walk_from(storage, from, through, None, visit)
-    }
-
     /// Passes the records from `from` through `through` to `visit`. The walk starts at `start`,
     /// which must not be after the first of them; without `start`, it starts at the last indexed
     /// place before them.
-    fn walk_from(
+    fn walk(
         &self,
         storage: &Arc<dyn Storage>,
         from: SequenceNumber,
@@ -309,7 +284,7 @@ impl RecordLocator {
             return Ok(());
         }
         let start = start.or_else(|| self.index.before(from));
-        self.walk_frames(storage, start, &mut |index, offset, frame| {
+        self.walk_frames(storage, start, None, &mut |index, offset, frame| {
             let header = frame.header;
             if header.kind.is_envelope() || header.sequence < from {
                 return Ok(ControlFlow::Continue(()));
@@ -321,23 +296,29 @@ impl RecordLocator {
 
     /// Passes every frame from `start` on to `visit`, or from the first segment on, until `visit`
     /// breaks. `start` is the place of a record, or the place directly after the record before it.
+    /// With `last_end`, the offset after the last frame, a file that ends early is an error.
     fn walk_frames(
         &self,
         storage: &Arc<dyn Storage>,
         start: Option<(SequenceNumber, Location)>,
+        last_end: Option<u64>,
         visit: &mut impl FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let (mut next, Location { segment: first, mut offset }) =
             start.unwrap_or((SequenceNumber::MIN, Location { segment: 0, offset: HEADER_LEN as u64 }));
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
-            let io = |error| Error::io("read", &segment.path, error);
-            let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
+            let mut window = segment.window(storage.as_ref())?;
             let context = segment.context();
             if offset == HEADER_LEN as u64 {
                 next = segment.header.first_sequence;
             }
-            while offset < window.end() && segment.end.is_none_or(|end| offset < end) {
-                let frame = match window.frame(context, offset).map_err(io)? {
+            let is_last = index + 1 == self.segments.len();
+            let end = match last_end {
+                Some(last_end) => segment.end.filter(|_| !is_last).unwrap_or(last_end),
+                None => window.end(),
+            };
+            while offset < end {
+                let frame = match window.frame(context, offset)? {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;

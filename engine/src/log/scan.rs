@@ -46,13 +46,12 @@ use foldlog_codec::{Error as CodecError, Record, RecordKind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::chain::{self, Chain, Segment};
+use super::chain::{self, Chain, Flaw, Segment};
 use super::compressed;
 use super::dropped_ranges::Compaction;
 use super::layout;
 use super::reader::{Index, RecordLocator};
-use super::window::Window;
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::storage::Storage;
 
 mod from_image;
@@ -288,6 +287,15 @@ struct Recovery {
     attested: bool,
 }
 
+/// State of a walk before a segment, for a segment that turns out not to belong to the chain.
+struct WalkSavepoint {
+    next_sequence: SequenceNumber,
+    last_crc: u32,
+    last_time_us: i64,
+    end: u64,
+    openings: usize,
+}
+
 impl<'a> ChainWalk<'a> {
     fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> ChainWalk<'a> {
         ChainWalk {
@@ -332,11 +340,9 @@ impl<'a> ChainWalk<'a> {
             // The close of the previous segment does not apply to this one.
             (self.last_kind, self.last_offset) = (None, None);
         }
-        let io = |error| Error::io("read", &segment.path, error);
         self.last_compressed =
             segment.end.is_none() && compressed::is_compressed(self.storage, &segment.path)?;
-        let file = segment.open(self.storage)?;
-        let mut window = Window::new(file, segment.end).map_err(io)?;
+        let mut window = segment.window(self.storage)?;
         let context = segment.context();
         let mut offset = from;
         self.watermark = self.watermark.max(segment.header.watermark);
@@ -347,10 +353,10 @@ impl<'a> ChainWalk<'a> {
             if segment.end.is_some_and(|end| offset >= end) {
                 break;
             }
-            let problem = match window.frame(context, offset).map_err(io)? {
+            let flaw = match window.frame(context, offset)? {
                 Err(error) => describe(&error),
                 Ok(frame) => match out_of_chain(&frame.header, self.last_crc, self.next_sequence) {
-                    Some(problem) => problem,
+                    Some(flaw) => flaw,
                     None => {
                         (torn_again, corrupt_again) = (0, 0);
                         let at = FrameAt { frame, segment: &segment, offset };
@@ -362,8 +368,7 @@ impl<'a> ChainWalk<'a> {
                     }
                 },
             };
-            let (expected_crc, found_crc, reason) = problem;
-            let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
+            let verdict = self.judge(&BadSpot { segment: index, offset, flaw });
             // At a plain end no segment was replaced, unless the walk begins after the present end
             // of the file.
             if !matches!(verdict, Ok(None)) || from > window.end() {
@@ -413,13 +418,8 @@ impl<'a> ChainWalk<'a> {
         } else {
             return Ok(());
         };
-        Err(self.corrupt(
-            &segment.path,
-            0,
-            Some(self.last_crc),
-            Some(segment.first_predecessor_crc()),
-            reason,
-        ))
+        let (expected_crc, found_crc) = (Some(self.last_crc), Some(segment.first_predecessor_crc()));
+        Err(self.corrupt(&segment.path, 0, Flaw { expected_crc, found_crc, reason }))
     }
 
     /// Collects a valid frame's data about the log.
@@ -436,13 +436,8 @@ impl<'a> ChainWalk<'a> {
             ..recovery
         });
         let body = |error: CodecError| {
-            self.corrupt(
-                &at.segment.path,
-                at.offset,
-                None,
-                None,
-                format!("the frame's body does not decode: {error}"),
-            )
+            let reason = format!("the frame's body does not decode: {error}");
+            self.corrupt(&at.segment.path, at.offset, reason)
         };
         match header.kind {
             RecordKind::Resumed => {
@@ -499,23 +494,26 @@ impl<'a> ChainWalk<'a> {
         }
     }
 
-    fn corrupt(
-        &self,
-        segment: &Path,
-        offset: u64,
-        expected_crc: Option<u32>,
-        found_crc: Option<u32>,
-        reason: String,
-    ) -> Error {
-        Error::Corrupt(Box::new(Corruption {
-            session: self.chain.segments.last().map(|segment| segment.header.session),
-            segment: segment.to_owned(),
-            offset,
-            sequence: self.next_sequence,
-            expected_crc,
-            found_crc,
-            reason,
-        }))
+    fn corrupt(&self, segment: &Path, offset: u64, flaw: impl Into<Flaw>) -> Error {
+        let session = self.chain.segments.last().map(|segment| segment.header.session);
+        chain::corrupt(session, segment, offset, self.next_sequence, flaw)
+    }
+
+    fn savepoint(&self) -> WalkSavepoint {
+        let ChainWalk { next_sequence, last_crc, last_time_us, end, .. } = *self;
+        WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings: self.openings.len() }
+    }
+
+    fn restore(&mut self, before: WalkSavepoint) {
+        (self.next_sequence, self.last_crc) = (before.next_sequence, before.last_crc);
+        (self.last_time_us, self.end) = (before.last_time_us, before.end);
+        self.openings.truncate(before.openings);
+        self.forget_later_records();
+    }
+
+    fn forget_later_records(&mut self) {
+        self.rollbacks.split_off(&self.next_sequence);
+        self.index.cut_at(self.next_sequence);
     }
 
     fn finish(mut self) -> Result<LogScan> {

@@ -10,10 +10,10 @@ use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::Frame;
 
-use super::chain::Segment;
+use super::chain::{self, Segment};
 use super::compressed;
 use super::copy::{Spot, check};
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::storage::Storage;
 
 /// Checks the seal of a compacted segment, and that nothing follows it.
@@ -85,15 +85,7 @@ fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Res
 }
 
 fn corrupt(segment: &Segment, at: Spot, reason: impl Into<String>) -> Error {
-    Error::Corrupt(Box::new(Corruption {
-        session: None,
-        segment: segment.path.clone(),
-        offset: at.offset,
-        sequence: at.next_sequence,
-        expected_crc: None,
-        found_crc: None,
-        reason: reason.into(),
-    }))
+    chain::corrupt(None, &segment.path, at.offset, at.next_sequence, reason)
 }
 
 /// Compares the records of a finished segment with its seal, during a walk over them.

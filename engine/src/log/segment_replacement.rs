@@ -20,7 +20,7 @@ use super::chain::Segment;
 use super::copy::{Spot, check};
 use super::dropped_ranges::split_bases;
 use super::layout;
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::storage::{Storage, StorageFile};
 
@@ -160,16 +160,11 @@ impl SegmentRewrite<'_> {
         let same = found == was && found == seal.hash && new_end.next_sequence == old_end.next_sequence;
         match same && new_end.last_crc == old_end.last_crc {
             true => Ok(()),
-            false => Err(Error::Corrupt(Box::new(Corruption {
-                session: Some(new.header.session),
-                segment: new.path.clone(),
-                offset: new_end.offset,
-                sequence: new_end.next_sequence,
-                expected_crc: None,
-                found_crc: None,
-                reason: "the compacted segment does not contain the records of the segment that it replaces"
-                    .to_owned(),
-            }))),
+            false => {
+                let reason =
+                    "the compacted segment does not contain the records of the segment that it replaces";
+                Err(new.corrupt(new_end.offset, new_end.next_sequence, reason))
+            }
         }
     }
 

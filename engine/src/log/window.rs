@@ -1,12 +1,13 @@
 //! A sliding window over a file. It reads frames in order without reading a whole file, and never
 //! allocates more memory than the file's actual content.
 
-use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::frame::{self, Context, Frame};
 use foldlog_codec::{Error as CodecError, frame::HEADER_LEN};
 
+use crate::error::{Error, Result};
 use crate::storage::StorageFile;
 
 const WINDOW_BYTES: u64 = 64 << 10;
@@ -23,7 +24,9 @@ pub(crate) enum Span<'a> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct Window<'p> {
+    /// Named in errors.
+    path: &'p Path,
     file: Arc<dyn StorageFile>,
     end: u64,
     base: u64,
@@ -33,11 +36,12 @@ pub(crate) struct Window {
     filled: usize,
 }
 
-impl Window {
+impl<'p> Window<'p> {
     /// Creates a window over the bytes below `end`, or below the file's length if that is less.
-    pub(crate) fn new(file: Arc<dyn StorageFile>, end: Option<u64>) -> io::Result<Window> {
-        let len = file.len()?;
-        Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new(), filled: 0 })
+    pub(crate) fn new(path: &'p Path, file: Arc<dyn StorageFile>, end: Option<u64>) -> Result<Window<'p>> {
+        let len = file.len().map_err(|error| Error::io("read", path, error))?;
+        let end = end.map_or(len, |end| end.min(len));
+        Ok(Window { path, file, end, base: 0, buffer: Vec::new(), filled: 0 })
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -50,7 +54,7 @@ impl Window {
     }
 
     /// Returns at least `len` bytes from `offset` on; fewer if the file ends before.
-    pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
+    pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> Result<&[u8]> {
         let wanted_end = offset.saturating_add(len).min(self.end);
         let have_end = self.base + self.filled as u64;
         if offset < self.base || wanted_end > have_end {
@@ -63,19 +67,24 @@ impl Window {
                 self.buffer.resize(wanted, 0);
             }
             (self.base, self.filled) = (offset, 0);
-            self.filled = self.file.read_at(self.buffer.get_mut(..wanted).unwrap_or_default(), offset)?;
+            let read = self.file.read_at(self.buffer.get_mut(..wanted).unwrap_or_default(), offset);
+            self.filled = read.map_err(|error| Error::io("read", self.path, error))?;
         }
         let skip = usize::try_from(offset.saturating_sub(self.base)).unwrap_or(usize::MAX);
         Ok(self.buffer.get(skip..self.filled).unwrap_or_default())
     }
 
+    fn next_data(&self, offset: u64) -> Result<u64> {
+        self.file.next_data(offset).map_err(|error| Error::io("read", self.path, error))
+    }
+
     /// Returns the content from `offset` on, with `len` bytes wanted, as far as it is known at
     /// little cost: holes are not read.
-    pub(crate) fn span(&mut self, offset: u64, len: u64) -> io::Result<Span<'_>> {
+    pub(crate) fn span(&mut self, offset: u64, len: u64) -> Result<Span<'_>> {
         let read = self.base..=self.base + self.filled as u64;
         let is_read = read.contains(&offset) && read.contains(&offset.saturating_add(len));
         if !is_read && offset < self.end {
-            let data = self.file.next_data(offset)?.min(self.end);
+            let data = self.next_data(offset)?.min(self.end);
             if data > offset {
                 return Ok(Span::Hole { end: data });
             }
@@ -89,19 +98,19 @@ impl Window {
         &mut self,
         context: Context,
         offset: u64,
-    ) -> io::Result<Result<Frame<'_>, CodecError>> {
+    ) -> Result<std::result::Result<Frame<'_>, CodecError>> {
         let len = frame::claimed_len(self.bytes(offset, HEADER_LEN as u64)?);
         Ok(frame::decode(context, self.bytes(offset, len as u64)?))
     }
 
     /// Returns the offset after the last byte, at or after `from`, that is not 0; `from` if all
     /// are 0.
-    pub(crate) fn used_end(&mut self, from: u64) -> io::Result<u64> {
+    pub(crate) fn used_end(&mut self, from: u64) -> Result<u64> {
         let mut used = from;
         let mut offset = from;
         while offset < self.end {
             // A length is a mere claim: holes are not read, whatever length the file claims.
-            offset = self.file.next_data(offset)?.max(offset);
+            offset = self.next_data(offset)?.max(offset);
             if offset >= self.end {
                 break;
             }

@@ -38,7 +38,6 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{ItemId, Rollback, SessionOpening};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
-use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{SessionInner, WriterState};
@@ -165,9 +164,9 @@ impl ImageContent {
             tags: (*self.projection.tags).clone(),
             replicated: self.projection.replicated.as_deref().cloned(),
             unsupported: self.projection.unsupported,
-            open: operations.open().map(|open| open.with_texts(SmolStr::as_str)).collect(),
-            unsettled: operations.unsettled().map(|one| one.with_texts(SmolStr::as_str)).collect(),
-            suspended: operations.suspended().map(|one| one.with_texts(SmolStr::as_str)).collect(),
+            open: operations.open().cloned().collect(),
+            unsettled: operations.unsettled().cloned().collect(),
+            suspended: operations.suspended().cloned().collect(),
             begun,
             conversations: self.projection.conversations.image(),
             slices: image_conversion::slices(&self.projection),

@@ -48,7 +48,7 @@ impl SnapshotOptions {
     /// Adds the slices of all policies to the snapshot.
     #[must_use]
     pub fn include_all(self) -> SnapshotOptions {
-        SnapshotOptions { policies: Policy::ALL.into_iter().collect(), ..self }
+        SnapshotOptions { policies: Policy::ALL.iter().copied().collect(), ..self }
     }
 }
 

@@ -118,8 +118,12 @@ fn set_mode(made: &File, mode: u32) -> io::Result<()> {
 /// the name is taken.
 fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(made_with(mode)).create(path)?;
+    set_mode(&open_directory(path)?, mode)
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
-    set_mode(&OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?, mode)
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
 fn open(path: &Path, access: Access) -> io::Result<PlainFile> {
@@ -240,8 +244,7 @@ impl Storage for FileStorage {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
-        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
+        open_directory(path)?.sync_all()
     }
 
     fn watch(
@@ -316,8 +319,7 @@ impl Storage for FileStorage {
     }
 
     fn try_lock_directory(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
-        let directory = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        let directory = open_directory(path)?;
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             // If a file system cannot lock directories, only the store's own lock remains.
             Ok(())
@@ -412,25 +414,18 @@ impl StorageFile for PlainFile {
 
 /// Sets or clears the lock on the byte at `start`, without waiting.
 fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t) -> nix::Result<()> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: start,
-        l_len: 1,
-        l_pid: 0,
-    };
+    let lock = range_lock(kind, start, 1);
     retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop))
+}
+
+fn range_lock(kind: libc::c_int, l_start: libc::off_t, l_len: libc::off_t) -> libc::flock {
+    let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    libc::flock { l_type, l_whence, l_start, l_len, l_pid: 0 }
 }
 
 /// Returns the offset of a locked byte in `from..end`, if there is one.
 fn lock_within(file: &File, from: libc::off_t, end: libc::off_t) -> nix::Result<Option<libc::off_t>> {
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: from,
-        l_len: end - from,
-        l_pid: 0,
-    };
+    let mut lock = range_lock(libc::F_WRLCK, from, end - from);
     retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)).map(drop))?;
     let is_held = lock.l_type != libc::F_UNLCK as libc::c_short;
     Ok(is_held.then_some(lock.l_start.max(from)))
@@ -495,22 +490,18 @@ fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<(
 }
 
 fn describe(name: String, metadata: &Metadata) -> DirectoryEntry {
-    let (kind, mode) = (metadata.file_type(), Some(metadata.permissions().mode() & 0o7777));
-    if kind.is_file() {
-        DirectoryEntry { name, kind: EntryKind::File, len: metadata.len(), mode }
-    } else if kind.is_dir() {
-        DirectoryEntry { name, kind: EntryKind::Directory, len: 0, mode }
-    } else if kind.is_symlink() {
-        DirectoryEntry { name, kind: EntryKind::Link, len: 0, mode }
-    } else if kind.is_fifo() {
-        DirectoryEntry { name, kind: EntryKind::Pipe, len: 0, mode }
-    } else if kind.is_socket() {
-        DirectoryEntry { name, kind: EntryKind::Socket, len: 0, mode }
-    } else if kind.is_block_device() || kind.is_char_device() {
-        DirectoryEntry { name, kind: EntryKind::Device, len: 0, mode }
-    } else {
-        DirectoryEntry { name, kind: EntryKind::Other, len: 0, mode }
-    }
+    let found = metadata.file_type();
+    let kind = match found {
+        _ if found.is_file() => EntryKind::File,
+        _ if found.is_dir() => EntryKind::Directory,
+        _ if found.is_symlink() => EntryKind::Link,
+        _ if found.is_fifo() => EntryKind::Pipe,
+        _ if found.is_socket() => EntryKind::Socket,
+        _ if found.is_block_device() || found.is_char_device() => EntryKind::Device,
+        _ => EntryKind::Other,
+    };
+    let len = if found.is_file() { metadata.len() } else { 0 };
+    DirectoryEntry { name, kind, len, mode: Some(metadata.permissions().mode() & 0o7777) }
 }
 
 fn require_directory(found: &Metadata, path: &Path) -> io::Result<()> {

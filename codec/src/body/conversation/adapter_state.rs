@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use super::{ConversationScope, ScopeFields, len};
-use crate::body::fields::{require_field, walk};
-use crate::body::json::{NameBudget, Object, optional_sequence, optional_text, payload};
+use super::ConversationScope;
+use crate::body::fields::walk;
+use crate::body::json::{NameBudget, Object, payload};
+use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
-use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
 
 const STATE: &str = "adapter_state";
 
 /// Records the data that an adapter needs to resume its provider's session. No rollback affects it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdapterState<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -39,50 +39,29 @@ impl<'a> AdapterState<'a> {
 
     /// Encodes the body of an `adapter_state` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut fields = self.scope.begin(len(Some(&self.state)) + self.adapter.len());
-        fields.text("t", Some(&self.adapter));
-        fields.flag("res", self.resumable);
-        fields.payload("st", Some(self.state));
-        fields.sequence("sup", self.supersedes);
-        fields.text("ent", self.entry.as_deref());
-        fields.text("at", (!self.occasion.is_empty()).then_some(&self.occasion));
-        fields.finish()
+        self.scope.encode(payload_len(Some(self.state)) + self.adapter.len(), |fields| {
+            fields.set("t", &self.adapter);
+            fields.flag("res", self.resumable);
+            fields.set("st", self.state);
+            fields.some("sup", self.supersedes);
+            fields.some("ent", self.entry.as_ref());
+            fields.some("at", (!self.occasion.is_empty()).then_some(&self.occasion));
+        })
     }
 
     /// Decodes the body of an `adapter_state` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AdapterState<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let (mut adapter, mut state, mut supersedes, mut entry) = (None, None, None, None);
-        let (mut resumable, mut occasion) = (false, Cow::Borrowed(""));
-        walk(STATE, bytes, |name, value| {
-            match name {
-                "t" => adapter = Some(Cow::Borrowed(value.str()?)),
-                "res" => resumable = value.bool()?,
-                "st" => state = Some(Payload::new(value.rest())),
-                "sup" => supersedes = Some(value.unsigned()?.into()),
-                "ent" => entry = Some(Cow::Borrowed(value.str()?)),
-                "at" => occasion = Cow::Borrowed(value.str()?),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut state = AdapterState::default();
+        walk(STATE, &["t", "st", "ev"], bytes, |name, value| match name {
+            "t" => value.read_into(&mut state.adapter),
+            "res" => value.read_into(&mut state.resumable),
+            "st" => value.read_into(&mut state.state),
+            "sup" => value.read_into(&mut state.supersedes),
+            "ent" => value.read_into(&mut state.entry),
+            "at" => value.read_into(&mut state.occasion),
+            _ => state.scope.take(name, value),
         })?;
-        let (adapter, state) = (require_field(STATE, "t", adapter)?, require_field(STATE, "st", state)?);
-        Ok(AdapterState {
-            scope: scope.finish(STATE)?,
-            adapter,
-            resumable,
-            state,
-            supersedes,
-            entry,
-            occasion,
-        })
+        Ok(state)
     }
 }
 
@@ -93,12 +72,12 @@ impl<'a> Body<'a> for AdapterState<'a> {
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
-        object.set("adapter", Value::from(self.adapter.into_owned()));
-        object.set("resumable", Value::from(self.resumable));
+        object.set("adapter", self.adapter);
+        object.set("resumable", self.resumable);
         object.set("state", payload(self.state)?);
-        object.set("supersedes", optional_sequence(self.supersedes));
-        object.set("entry", optional_text(self.entry));
-        object.set("occasion", Value::from(self.occasion.into_owned()));
+        object.set("supersedes", self.supersedes);
+        object.set("entry", self.entry);
+        object.set("occasion", self.occasion);
         Ok(())
     }
 }

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blocks, ConversationScope, ScopeFields, blocks_json, len};
-use crate::body::fields::{FieldWriter, bad, list, require_field, walk, walk_map};
-use crate::body::json::{
-    NameBudget, Object, Part, array, optional, optional_sequence, optional_text, payload,
-};
+use super::{Blocks, ConversationScope, blocks_json};
+use crate::body::fields::{FieldWriter, ReadField, WriteField, bad, list, store, walk, walk_map, walk_part};
+use crate::body::json::{NameBudget, Object, Part, array, optional, payload};
+use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
@@ -16,7 +15,7 @@ use crate::{Error, SequenceNumber};
 const ANSWER: &str = "answer";
 
 /// Records a provider's answer, once it is complete and before any of its tool calls runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerBody<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -45,7 +44,7 @@ pub struct AnswerBody<'a> {
 }
 
 /// Contains one tool call of an answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnsweredCall<'a> {
     /// The provider's id of the call. A provider may use one id for different calls.
     pub id: Cow<'a, str>,
@@ -100,67 +99,67 @@ impl TokenUsage {
         let TokenUsage { input, output, cache_read, cache_write, reasoning } = *self;
         [("in", input), ("out", output), ("cr", cache_read), ("cw", cache_write), ("re", reasoning)]
     }
+}
 
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
+impl WriteField for TokenUsage {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let fields = self.fields();
         writer.map(fields.iter().filter(|(_, tokens)| *tokens > 0).count());
         for (name, tokens) in fields.into_iter().filter(|(_, tokens)| *tokens > 0) {
             writer.str(name).unsigned(tokens);
         }
     }
+}
 
-    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<TokenUsage, Error> {
+impl ReadField<'_> for TokenUsage {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<TokenUsage, Error> {
         let mut usage = TokenUsage::default();
-        walk_map(reader, |name, value| {
-            match name {
-                "in" => usage.input = value.unsigned()?,
-                "out" => usage.output = value.unsigned()?,
-                "cr" => usage.cache_read = value.unsigned()?,
-                "cw" => usage.cache_write = value.unsigned()?,
-                "re" => usage.reasoning = value.unsigned()?,
-                _ => {}
-            }
-            Ok(())
+        walk_map(reader, |name, value| match name {
+            "in" => value.read_into(&mut usage.input),
+            "out" => value.read_into(&mut usage.output),
+            "cr" => value.read_into(&mut usage.cache_read),
+            "cw" => value.read_into(&mut usage.cache_write),
+            "re" => value.read_into(&mut usage.reasoning),
+            _ => Ok(()),
         })?;
         Ok(usage)
     }
 }
 
-impl<'a> AnsweredCall<'a> {
+impl WriteField for AnsweredCall<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
-        let mut fields =
-            FieldWriter::with_capacity(self.id.len() + self.name.len() + len(Some(&self.arguments)) + 24);
-        fields.text("id", Some(&self.id));
-        fields.text("n", Some(&self.name));
-        fields.payload("a", Some(self.arguments));
-        fields.flag("cut", self.incomplete);
-        fields.into_map(writer);
+        writer.fields(|fields| {
+            fields.set("id", &self.id);
+            fields.set("n", &self.name);
+            fields.set("a", self.arguments);
+            fields.flag("cut", self.incomplete);
+        });
     }
+}
 
+impl<'a> AnsweredCall<'a> {
     fn read(reader: &mut MsgpackReader<'a>) -> Result<AnsweredCall<'a>, Error> {
-        let (mut id, mut tool, mut arguments, mut incomplete) = (None, None, None, false);
-        walk_map(reader, |name, value| {
-            match name {
-                "id" => id = Some(Cow::Borrowed(value.str()?)),
-                "n" => tool = Some(Cow::Borrowed(value.str()?)),
-                "a" => arguments = Some(Payload::new(value.rest())),
-                "cut" => incomplete = value.bool()?,
-                _ => {}
-            }
-            Ok(())
+        let mut call = AnsweredCall::default();
+        walk_part(ANSWER, &["calls.id", "calls.n", "calls.a"], reader, |name, value| match name {
+            "id" => value.read_into(&mut call.id),
+            "n" => value.read_into(&mut call.name),
+            "a" => value.read_into(&mut call.arguments),
+            "cut" => value.read_into(&mut call.incomplete),
+            _ => Ok(()),
         })?;
-        let (id, name) = (require_field(ANSWER, "calls.id", id)?, require_field(ANSWER, "calls.n", tool)?);
-        Ok(AnsweredCall { id, name, arguments: require_field(ANSWER, "calls.a", arguments)?, incomplete })
+        Ok(call)
     }
 }
 
 pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// Writes names and values alternately, as one array.
-pub(super) fn write_pairs(writer: &mut MsgpackWriter, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
-    writer.array(2 * pairs.len());
-    for (name, value) in pairs {
-        writer.str(name).str(value);
+pub(super) fn write_pairs(fields: &mut FieldWriter<'_>, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
+    if !pairs.is_empty() {
+        let writer = fields.field("rate").array(2 * pairs.len());
+        for (name, value) in pairs {
+            writer.str(name).str(value);
+        }
     }
 }
 
@@ -185,20 +184,7 @@ pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>)
 impl<'a> AnswerBody<'a> {
     /// Creates an answer with a text and no calls, with all other fields empty.
     pub fn new(scope: ConversationScope<'a>, content: Option<Payload<'a>>) -> AnswerBody<'a> {
-        AnswerBody {
-            scope,
-            request: None,
-            content,
-            calls: Vec::new(),
-            blocks: None,
-            stop: None,
-            continues: false,
-            model: None,
-            request_id: None,
-            usage: None,
-            rate_limits: Vec::new(),
-            payload: None,
-        }
+        AnswerBody { scope, content, ..AnswerBody::default() }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
@@ -211,64 +197,44 @@ impl<'a> AnswerBody<'a> {
 
     /// Encodes the body of an `answer` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let blocks = self.blocks.as_ref().map(|blocks| &blocks.json);
-        let payloads = [self.content.as_ref(), blocks, self.payload.as_ref()];
-        let calls =
-            self.calls.iter().map(|call| len(Some(&call.arguments)) + call.id.len() + call.name.len() + 24);
-        let bytes = payloads.into_iter().map(len).sum::<usize>() + calls.sum::<usize>();
-        let mut fields = self.scope.begin(bytes + 96);
-        fields.sequence("to", self.request);
-        fields.payload("c", self.content);
-        if !self.calls.is_empty() {
-            let writer = fields.field("calls").array(self.calls.len());
-            self.calls.iter().for_each(|call| call.write(writer));
-        }
-        if let Some(blocks) = &self.blocks {
-            blocks.write(fields.field("blocks"));
-        }
-        fields.text("stop", self.stop.as_deref());
-        fields.flag("more", self.continues);
-        fields.text("m", self.model.as_deref());
-        fields.text("rid", self.request_id.as_deref());
-        if let Some(usage) = &self.usage {
-            usage.write(fields.field("use"));
-        }
-        if !self.rate_limits.is_empty() {
-            write_pairs(fields.field("rate"), &self.rate_limits);
-        }
-        fields.payload("pp", self.payload);
-        fields.finish()
+        let blocks = self.blocks.as_ref().map(|blocks| blocks.json);
+        let payloads: usize = [self.content, blocks, self.payload].into_iter().map(payload_len).sum();
+        let call_len = |call: &AnsweredCall<'_>| {
+            payload_len(Some(call.arguments)) + call.id.len() + call.name.len() + 24
+        };
+        let calls: usize = self.calls.iter().map(call_len).sum();
+        self.scope.encode(payloads + calls + 96, |fields| {
+            fields.some("to", self.request);
+            fields.some("c", self.content);
+            fields.list("calls", &self.calls);
+            fields.some("blocks", self.blocks.as_ref());
+            fields.some("stop", self.stop.as_ref());
+            fields.flag("more", self.continues);
+            fields.some("m", self.model.as_ref());
+            fields.some("rid", self.request_id.as_ref());
+            fields.some("use", self.usage);
+            write_pairs(fields, &self.rate_limits);
+            fields.some("pp", self.payload);
+        })
     }
 
     /// Decodes the body of an `answer` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<AnswerBody<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let mut answer = AnswerBody::new(ConversationScope::default(), None);
-        walk(ANSWER, bytes, |name, value| {
-            match name {
-                "to" => answer.request = Some(value.unsigned()?.into()),
-                "c" => answer.content = Some(Payload::new(value.rest())),
-                "calls" => answer.calls = list(value, AnsweredCall::read)?,
-                "blocks" => answer.blocks = Some(Blocks::read(ANSWER, value)?),
-                "stop" => answer.stop = Some(Cow::Borrowed(value.str()?)),
-                "more" => answer.continues = value.bool()?,
-                "m" => answer.model = Some(Cow::Borrowed(value.str()?)),
-                "rid" => answer.request_id = Some(Cow::Borrowed(value.str()?)),
-                "use" => answer.usage = Some(TokenUsage::read(value)?),
-                "rate" => answer.rate_limits = read_pairs(ANSWER, value)?,
-                "pp" => answer.payload = Some(Payload::new(value.rest())),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut answer = AnswerBody::default();
+        walk(ANSWER, &["ev"], bytes, |name, value| match name {
+            "to" => value.read_into(&mut answer.request),
+            "c" => value.read_into(&mut answer.content),
+            "calls" => store(&mut answer.calls, list(value, AnsweredCall::read)),
+            "blocks" => store(&mut answer.blocks, Blocks::read(ANSWER, value)),
+            "stop" => value.read_into(&mut answer.stop),
+            "more" => value.read_into(&mut answer.continues),
+            "m" => value.read_into(&mut answer.model),
+            "rid" => value.read_into(&mut answer.request_id),
+            "use" => value.read_into(&mut answer.usage),
+            "rate" => store(&mut answer.rate_limits, read_pairs(ANSWER, value)),
+            "pp" => value.read_into(&mut answer.payload),
+            _ => answer.scope.take(name, value),
         })?;
-        answer.scope = scope.finish(ANSWER)?;
         Ok(answer)
     }
 }
@@ -280,24 +246,22 @@ impl<'a> Body<'a> for AnswerBody<'a> {
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
-        object.set("request", optional_sequence(self.request));
+        object.set("request", self.request);
         object.set("content", optional(self.content)?);
         let calls = array(self.calls.into_iter(), |call| {
             let mut object = Object::with_capacity(3 + usize::from(call.incomplete));
-            object.set("id", Value::from(call.id.into_owned()));
-            object.set("name", Value::from(call.name.into_owned()));
+            object.set("id", call.id);
+            object.set("name", call.name);
             object.set("arguments", payload(call.arguments)?);
-            if call.incomplete {
-                object.set("incomplete", Value::from(true));
-            }
+            object.flag("incomplete", call.incomplete);
             Ok(object.into_part())
         });
         object.set("tool_calls", calls?);
         object.set("blocks", blocks_json(self.blocks)?);
-        object.set("stop_reason", optional_text(self.stop));
-        object.set("continues", Value::from(self.continues));
-        object.set("model", optional_text(self.model));
-        object.set("request_id", optional_text(self.request_id));
+        object.set("stop_reason", self.stop);
+        object.set("continues", self.continues);
+        object.set("model", self.model);
+        object.set("request_id", self.request_id);
         object.set("usage", usage_json(self.usage));
         object.set("rate_limits", Part::Texts(self.rate_limits));
         object.set("provider_payload", optional(self.payload)?);
@@ -308,10 +272,10 @@ impl<'a> Body<'a> for AnswerBody<'a> {
 pub(super) fn usage_json<'a>(usage: Option<TokenUsage>) -> Part<'a> {
     let Some(usage) = usage else { return Part::Value(Value::Nil) };
     let mut object = Object::with_capacity(5);
-    object.set("input_tokens", Value::from(usage.input));
-    object.set("output_tokens", Value::from(usage.output));
-    object.set("cache_read_tokens", Value::from(usage.cache_read));
-    object.set("cache_write_tokens", Value::from(usage.cache_write));
-    object.set("reasoning_tokens", Value::from(usage.reasoning));
+    object.set("input_tokens", usage.input);
+    object.set("output_tokens", usage.output);
+    object.set("cache_read_tokens", usage.cache_read);
+    object.set("cache_write_tokens", usage.cache_write);
+    object.set("reasoning_tokens", usage.reasoning);
     object.into_part()
 }

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::prompt::prompt_json;
-use super::{Blocks, ConversationScope, PromptIdentity, ScopeFields, blocks_json, len};
+use super::{Blocks, ConversationScope, PromptIdentity, blocks_json};
 use crate::Error;
-use crate::body::fields::walk;
-use crate::body::json::{NameBudget, Object, Part, optional, optional_text};
-use crate::body::operation::{CallOrigin, asked_by, named, read_named};
+use crate::body::fields::{store, walk};
+use crate::body::json::{NameBudget, Object, Part, optional};
+use crate::body::operation::{CallOrigin, asked_by, named, payload_len, read_named};
 use crate::body::{Body, Payload};
 use crate::msgpack::Value;
 
@@ -17,10 +17,12 @@ const INPUT: &str = "input";
 
 named! {
     /// Names the author of a message.
+    #[derive(Default)]
     Role {
         /// The rendered prompt.
         System = "system",
         /// The user, or the host in the user's place.
+        #[default]
         User = "user",
         /// The model.
         Assistant = "assistant",
@@ -31,7 +33,7 @@ named! {
 
 /// Records a message that the host adds to a conversation: the rendered prompt, a user's message,
 /// or the result of a call that another engine ran.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Input<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -61,13 +63,7 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// Creates a message of a role with a text, and nothing else.
     pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
-        Input::from_parts(scope, role, Some(content))
-    }
-
-    fn from_parts(scope: ConversationScope<'a>, role: Role, content: Option<Payload<'a>>) -> Input<'a> {
-        let (blocks, id, name, prompt, call_id, origin) = (None, None, None, None, None, None);
-        let is_error = false;
-        Input { scope, role, content, blocks, id, name, prompt, call_id, origin, is_error, payload: None }
+        Input { scope, role, content: Some(content), ..Input::default() }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
@@ -79,56 +75,38 @@ impl<'a> Input<'a> {
 
     /// Encodes the body of an `input` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let blocks = self.blocks.as_ref().map(|blocks| &blocks.json);
-        let payloads = [self.content.as_ref(), blocks, self.payload.as_ref()];
-        let mut fields = self.scope.begin(payloads.into_iter().map(len).sum());
-        fields.text("r", (self.role != Role::User).then(|| self.role.name()));
-        fields.payload("c", self.content);
-        if let Some(blocks) = &self.blocks {
-            blocks.write(fields.field("blocks"));
-        }
-        fields.text("id", self.id.as_deref());
-        fields.text("n", self.name.as_deref());
-        if let Some(prompt) = &self.prompt {
-            prompt.write(fields.field("p"));
-        }
-        fields.text("call", self.call_id.as_deref());
-        if let Some(origin) = self.origin {
-            origin.write(fields.field("by"));
-        }
-        fields.flag("failed", self.is_error);
-        fields.payload("pp", self.payload);
-        fields.finish()
+        let blocks = self.blocks.as_ref().map(|blocks| blocks.json);
+        let payloads = [self.content, blocks, self.payload].into_iter().map(payload_len).sum();
+        self.scope.encode(payloads, |fields| {
+            fields.some("r", (self.role != Role::User).then_some(self.role));
+            fields.some("c", self.content);
+            fields.some("blocks", self.blocks.as_ref());
+            fields.some("id", self.id.as_ref());
+            fields.some("n", self.name.as_ref());
+            fields.some("p", self.prompt.as_ref());
+            fields.some("call", self.call_id.as_ref());
+            fields.some("by", self.origin);
+            fields.flag("failed", self.is_error);
+            fields.some("pp", self.payload);
+        })
     }
 
     /// Decodes the body of an `input` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let mut input = Input::from_parts(ConversationScope::default(), Role::User, None);
-        walk(INPUT, bytes, |name, value| {
-            match name {
-                "r" => input.role = read_named(INPUT, name, value, Role::from_name)?,
-                "c" => input.content = Some(Payload::new(value.rest())),
-                "blocks" => input.blocks = Some(Blocks::read(INPUT, value)?),
-                "id" => input.id = Some(Cow::Borrowed(value.str()?)),
-                "n" => input.name = Some(Cow::Borrowed(value.str()?)),
-                "p" => input.prompt = Some(PromptIdentity::read(INPUT, value)?),
-                "call" => input.call_id = Some(Cow::Borrowed(value.str()?)),
-                "by" => input.origin = Some(CallOrigin::read(value)?),
-                "failed" => input.is_error = value.bool()?,
-                "pp" => input.payload = Some(Payload::new(value.rest())),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut input = Input::default();
+        walk(INPUT, &["ev"], bytes, |name, value| match name {
+            "r" => store(&mut input.role, read_named(INPUT, name, value, Role::from_name)),
+            "c" => value.read_into(&mut input.content),
+            "blocks" => store(&mut input.blocks, Blocks::read(INPUT, value)),
+            "id" => value.read_into(&mut input.id),
+            "n" => value.read_into(&mut input.name),
+            "p" => store(&mut input.prompt, PromptIdentity::read(INPUT, value)),
+            "call" => value.read_into(&mut input.call_id),
+            "by" => value.read_into(&mut input.origin),
+            "failed" => value.read_into(&mut input.is_error),
+            "pp" => value.read_into(&mut input.payload),
+            _ => input.scope.take(name, value),
         })?;
-        input.scope = scope.finish(INPUT)?;
         Ok(input)
     }
 }
@@ -140,18 +118,16 @@ impl<'a> Body<'a> for Input<'a> {
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
-        object.set("role", Value::from(self.role.name()));
+        object.set("role", self.role.name());
         object.set("content", optional(self.content)?);
         object.set("blocks", blocks_json(self.blocks)?);
-        object.set("id", optional_text(self.id));
+        object.set("id", self.id);
         // A listing uses `name` for the name of the record itself.
-        object.set("speaker", optional_text(self.name));
+        object.set("speaker", self.name);
         object.set("prompt", self.prompt.map_or(Part::Value(Value::Nil), prompt_json));
-        object.set("call_id", optional_text(self.call_id));
+        object.set("call_id", self.call_id);
         object.set("asked_by", asked_by(self.origin));
-        if self.is_error {
-            object.set("is_error", Value::from(true));
-        }
+        object.flag("is_error", self.is_error);
         object.set("provider_payload", optional(self.payload)?);
         Ok(())
     }

@@ -25,8 +25,9 @@ mod request;
 mod shortened_messages;
 mod turn;
 
-use crate::body::json::{Object, Part, hex, optional_sequence, optional_text, payload};
-use crate::msgpack::Value;
+use crate::body::fields::{FieldWriter, ReadField, WriteField, encode_fields, walk_map, walk_part};
+use crate::body::json::{Object, Part, hex, payload};
+use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::record::time_text;
 use std::borrow::Cow;
 
@@ -38,10 +39,8 @@ pub use request::{Request, RequestFailure};
 pub use shortened_messages::{Shortened, ShortenedMessage};
 pub use turn::Turn;
 
-use super::fields::{FieldWriter, fixed, list, require_field, walk_map};
 use super::{Lane, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
-use crate::{Error, SequenceNumber};
+use crate::Error;
 
 /// Identifies the evaluation, the lane and the imported original of a record of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,29 +65,28 @@ pub struct Original {
     pub state: Option<([u8; 16], i64)>,
 }
 
-impl Original {
+impl WriteField for Original {
     fn write(&self, writer: &mut MsgpackWriter) {
-        let mut fields = FieldWriter::with_capacity(64);
-        fields.bytes("id", Some(&self.id));
-        fields.field("t").signed(self.time_us);
-        if let Some((id, time_us)) = &self.state {
-            fields.bytes("sid", Some(id));
-            fields.field("st").signed(*time_us);
-        }
-        fields.into_map(writer);
+        writer.fields(|fields| {
+            fields.set("id", self.id);
+            fields.set("t", self.time_us);
+            if let Some((id, time_us)) = self.state {
+                fields.set("sid", id);
+                fields.set("st", time_us);
+            }
+        });
     }
+}
 
+impl ReadField<'_> for Original {
     fn read(reader: &mut MsgpackReader<'_>) -> Result<Original, Error> {
         let (mut original, mut state, mut state_us) = (Original::default(), None, 0);
-        walk_map(reader, |name, value| {
-            match name {
-                "id" => original.id = fixed(value)?,
-                "t" => original.time_us = value.signed()?,
-                "sid" => state = Some(fixed(value)?),
-                "st" => state_us = value.signed()?,
-                _ => {}
-            }
-            Ok(())
+        walk_map(reader, |name, value| match name {
+            "id" => value.read_into(&mut original.id),
+            "t" => value.read_into(&mut original.time_us),
+            "sid" => value.read_into(&mut state),
+            "st" => value.read_into(&mut state_us),
+            _ => Ok(()),
         })?;
         Ok(Original { state: state.map(|id| (id, state_us)), ..original })
     }
@@ -100,44 +98,28 @@ impl<'a> ConversationScope<'a> {
         ConversationScope { evaluation: evaluation.into(), ..ConversationScope::default() }
     }
 
-    fn begin(&self, bytes: usize) -> FieldWriter {
-        let mut fields = FieldWriter::with_capacity(self.evaluation.len() + 96 + bytes);
-        fields.text("ev", Some(&self.evaluation));
-        self.lane.write(&mut fields);
-        if let Some(original) = &self.original {
-            original.write(fields.field("orig"));
-        }
-        fields
-    }
-}
-
-#[derive(Default)]
-struct ScopeFields<'a> {
-    evaluation: Option<Cow<'a, str>>,
-    lane: Lane<'a>,
-    original: Option<Original>,
-}
-
-impl<'a> ScopeFields<'a> {
-    /// Reads a field if it belongs to the scope; leaves other fields to the caller.
-    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
+    /// Reads a field of the scope; other fields are skipped.
+    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
         match name {
-            "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
-            "orig" => self.original = Some(Original::read(value)?),
-            _ => return self.lane.take(name, value),
+            "ev" => value.read_into(&mut self.evaluation),
+            "orig" => value.read_into(&mut self.original),
+            _ => self.lane.take(name, value).map(drop),
         }
-        Ok(true)
     }
 
-    fn finish(self, kind: &'static str) -> Result<ConversationScope<'a>, Error> {
-        let evaluation = require_field(kind, "ev", self.evaluation)?;
-        Ok(ConversationScope { evaluation, lane: self.lane, original: self.original })
+    fn encode(&self, bytes: usize, write: impl FnOnce(&mut FieldWriter<'_>)) -> Vec<u8> {
+        encode_fields(self.evaluation.len() + 96 + bytes, |fields| {
+            fields.set("ev", &self.evaluation);
+            self.lane.write(fields);
+            fields.some("orig", self.original);
+            write(fields);
+        })
     }
 }
 
 /// Contains a message in the form of one provider, byte for byte: content blocks such as images,
 /// thinking with its signature, citations, and those of later versions of the provider's API.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Blocks<'a> {
     /// Name of the form, such as `anthropic` or `openai`.
     pub format: Cow<'a, str>,
@@ -145,45 +127,33 @@ pub struct Blocks<'a> {
     pub json: Payload<'a>,
 }
 
-impl<'a> Blocks<'a> {
+impl WriteField for Blocks<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(2).str("f").str(&self.format).str("j").raw(self.json.bytes());
     }
+}
 
+impl<'a> Blocks<'a> {
     fn read(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Blocks<'a>, Error> {
-        let (mut format, mut json) = (None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "f" => format = Some(Cow::Borrowed(value.str()?)),
-                "j" => json = Some(Payload::new(value.rest())),
-                _ => {}
-            }
-            Ok(())
+        let mut blocks = Blocks::default();
+        walk_part(kind, &["blocks.f", "blocks.j"], reader, |name, value| match name {
+            "f" => value.read_into(&mut blocks.format),
+            "j" => value.read_into(&mut blocks.json),
+            _ => Ok(()),
         })?;
-        Ok(Blocks {
-            format: require_field(kind, "blocks.f", format)?,
-            json: require_field(kind, "blocks.j", json)?,
-        })
+        Ok(blocks)
     }
-}
-
-fn sequences(reader: &mut MsgpackReader<'_>) -> Result<Vec<SequenceNumber>, Error> {
-    list(reader, |value| Ok(value.unsigned()?.into()))
-}
-
-fn len(payload: Option<&Payload<'_>>) -> usize {
-    payload.map_or(0, |payload| payload.bytes().len())
 }
 
 impl ConversationScope<'_> {
     fn set_json(self, object: &mut Object<'_>) {
-        object.set("evaluation_id", Value::from(self.evaluation.into_owned()));
-        object.set("within", optional_sequence(self.lane.within));
-        object.set("lane", optional_text(self.lane.name));
+        object.set("evaluation_id", self.evaluation);
+        object.set("within", self.lane.within);
+        object.set("lane", self.lane.name);
         if let Some(original) = self.original {
             let mut object_of = Object::with_capacity(2);
-            object_of.set("message_id", Value::from(hex(&original.id)));
-            object_of.set("created_at", Value::from(time_text(original.time_us)));
+            object_of.set("message_id", hex(original.id));
+            object_of.set("created_at", time_text(original.time_us));
             object.set("imported_from", object_of.into_part());
         }
     }
@@ -192,7 +162,7 @@ impl ConversationScope<'_> {
 fn blocks_json(blocks: Option<Blocks<'_>>) -> Result<Part<'_>, Error> {
     let Some(blocks) = blocks else { return Ok(Part::Value(Value::Nil)) };
     let mut object = Object::with_capacity(2);
-    object.set("format", Value::from(blocks.format.into_owned()));
+    object.set("format", blocks.format);
     object.set("json", payload(blocks.json)?);
     Ok(object.into_part())
 }

@@ -2,19 +2,18 @@
 //! prompt.
 
 use std::borrow::Cow;
-use std::iter;
 
-use super::{ConversationScope, ScopeFields};
+use super::ConversationScope;
 use crate::Error;
-use crate::body::fields::{fixed, require_field, walk, walk_map};
-use crate::body::json::{NameBudget, Object, Part, optional_digest};
-use crate::body::{Body, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::body::Body;
+use crate::body::fields::{WriteField, store, walk, walk_part};
+use crate::body::json::{NameBudget, Object, Part, hex};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const ACCEPTED: &str = "prompt_accepted";
 
 /// Identifies a prompt by its names and by a digest of its unrendered form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptIdentity<'a> {
     /// Namespace of the prompt.
     pub namespace: Cow<'a, str>,
@@ -24,35 +23,30 @@ pub struct PromptIdentity<'a> {
     pub digest: [u8; 32],
 }
 
-impl<'a> PromptIdentity<'a> {
-    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
+impl WriteField for PromptIdentity<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(3).str("ns").str(&self.namespace).str("key").str(&self.key).str("d").bin(&self.digest);
     }
+}
 
+impl<'a> PromptIdentity<'a> {
     pub(super) fn read(
         kind: &'static str,
         reader: &mut MsgpackReader<'a>,
     ) -> Result<PromptIdentity<'a>, Error> {
-        let (mut namespace, mut key, mut digest) = (None, None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "ns" => namespace = Some(Cow::Borrowed(value.str()?)),
-                "key" => key = Some(Cow::Borrowed(value.str()?)),
-                "d" => digest = Some(fixed(value)?),
-                _ => {}
-            }
-            Ok(())
+        let mut prompt = PromptIdentity::default();
+        walk_part(kind, &["ns", "key", "d"], reader, |name, value| match name {
+            "ns" => value.read_into(&mut prompt.namespace),
+            "key" => value.read_into(&mut prompt.key),
+            "d" => value.read_into(&mut prompt.digest),
+            _ => Ok(()),
         })?;
-        Ok(PromptIdentity {
-            namespace: require_field(kind, "ns", namespace)?,
-            key: require_field(kind, "key", key)?,
-            digest: require_field(kind, "d", digest)?,
-        })
+        Ok(prompt)
     }
 }
 
 /// Records that a prompt was accepted although it has changed since the conversation started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptAccepted<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -69,60 +63,43 @@ pub struct PromptAccepted<'a> {
 impl<'a> PromptAccepted<'a> {
     /// Encodes the body of a `prompt_accepted` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut fields = self.scope.begin(128);
-        self.was.write(fields.field("was"));
-        self.now.write(fields.field("now"));
-        fields.text("by", Some(&self.by));
-        fields.text("why", Some(&self.reason));
-        fields.finish()
+        self.scope.encode(128, |fields| {
+            fields.set("was", &self.was);
+            fields.set("now", &self.now);
+            fields.set("by", &self.by);
+            fields.set("why", &self.reason);
+        })
     }
 
     /// Decodes the body of a `prompt_accepted` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<PromptAccepted<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let (mut was, mut now) = (None, None);
-        let (mut by, mut reason) = (Cow::Borrowed(""), Cow::Borrowed(""));
-        walk(ACCEPTED, bytes, |name, value| {
-            match name {
-                "was" => was = Some(PromptIdentity::read(ACCEPTED, value)?),
-                "now" => now = Some(PromptIdentity::read(ACCEPTED, value)?),
-                "by" => by = Cow::Borrowed(value.str()?),
-                "why" => reason = Cow::Borrowed(value.str()?),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut accepted = PromptAccepted::default();
+        walk(ACCEPTED, &["was", "now", "ev"], bytes, |name, value| match name {
+            "was" => store(&mut accepted.was, PromptIdentity::read(ACCEPTED, value)),
+            "now" => store(&mut accepted.now, PromptIdentity::read(ACCEPTED, value)),
+            "by" => value.read_into(&mut accepted.by),
+            "why" => value.read_into(&mut accepted.reason),
+            _ => accepted.scope.take(name, value),
         })?;
-        let (was, now) = (require_field(ACCEPTED, "was", was)?, require_field(ACCEPTED, "now", now)?);
-        Ok(PromptAccepted { scope: scope.finish(ACCEPTED)?, was, now, by, reason })
+        Ok(accepted)
     }
 }
 
 impl<'a> Body<'a> for PromptAccepted<'a> {
-    fn payloads(&mut self) -> impl Iterator<Item = Payload<'a>> {
-        iter::empty()
-    }
-
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
         object.set("was", prompt_json(self.was));
         object.set("now", prompt_json(self.now));
-        object.set("by", Value::from(self.by.into_owned()));
-        object.set("reason", Value::from(self.reason.into_owned()));
+        object.set("by", self.by);
+        object.set("reason", self.reason);
         Ok(())
     }
 }
 
 pub(super) fn prompt_json<'a>(prompt: PromptIdentity<'_>) -> Part<'a> {
     let mut object = Object::with_capacity(3);
-    object.set("namespace", Value::from(prompt.namespace.into_owned()));
-    object.set("key", Value::from(prompt.key.into_owned()));
-    object.set("digest", optional_digest(Some(prompt.digest)));
+    object.set("namespace", prompt.namespace);
+    object.set("key", prompt.key);
+    object.set("digest", hex(prompt.digest));
     object.into_part()
 }

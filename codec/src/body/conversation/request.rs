@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use super::answer::{read_pairs, usage_json, write_pairs};
-use super::{ConversationScope, ScopeFields, TokenUsage, len};
-use crate::body::fields::{FieldWriter, fixed, require_field, walk, walk_map};
-use crate::body::json::{NameBudget, Object, Part, optional, optional_digest, optional_text};
+use super::{ConversationScope, TokenUsage};
+use crate::body::fields::{ReadField, WriteField, store, walk, walk_part};
+use crate::body::json::{NameBudget, Object, Part, hex, optional};
+use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
@@ -13,7 +14,7 @@ use crate::{Error, SequenceNumber};
 const REQUEST: &str = "request";
 
 /// Records that a request to a provider is about to be sent, or that it failed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -34,7 +35,7 @@ pub struct Request<'a> {
 }
 
 /// Describes why a request got no answer, and its cost as far as it is known.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestFailure<'a> {
     /// Sequence number of the request.
     pub request: SequenceNumber,
@@ -61,46 +62,40 @@ impl<'a> RequestFailure<'a> {
         cause: impl Into<Cow<'a, str>>,
         message: impl Into<Cow<'a, str>>,
     ) -> RequestFailure<'a> {
-        let (status, arrived, request_id, usage, rate_limits) = (None, None, None, None, Vec::new());
         let (cause, message) = (cause.into(), message.into());
-        RequestFailure { request, cause, message, status, arrived, request_id, usage, rate_limits }
+        RequestFailure { request, cause, message, ..RequestFailure::default() }
     }
+}
 
+impl WriteField for RequestFailure<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
-        let mut fields = FieldWriter::with_capacity(64 + self.message.len() + len(self.arrived.as_ref()));
-        fields.sequence("of", Some(self.request));
-        fields.text("why", Some(&self.cause));
-        fields.text("m", Some(&self.message));
-        fields.number("st", self.status.map(u64::from));
-        fields.payload("c", self.arrived);
-        fields.text("rid", self.request_id.as_deref());
-        if let Some(usage) = &self.usage {
-            usage.write(fields.field("use"));
-        }
-        if !self.rate_limits.is_empty() {
-            write_pairs(fields.field("rate"), &self.rate_limits);
-        }
-        fields.into_map(writer);
+        writer.fields(|fields| {
+            fields.set("of", self.request);
+            fields.set("why", &self.cause);
+            fields.set("m", &self.message);
+            fields.some("st", self.status);
+            fields.some("c", self.arrived);
+            fields.some("rid", self.request_id.as_ref());
+            fields.some("use", self.usage);
+            write_pairs(fields, &self.rate_limits);
+        });
     }
+}
 
+impl<'a> ReadField<'a> for RequestFailure<'a> {
     fn read(reader: &mut MsgpackReader<'a>) -> Result<RequestFailure<'a>, Error> {
-        let mut request = None;
-        let mut failure = RequestFailure::new(SequenceNumber::MIN, "", "");
-        walk_map(reader, |name, value| {
-            match name {
-                "of" => request = Some(value.unsigned()?.into()),
-                "why" => failure.cause = Cow::Borrowed(value.str()?),
-                "m" => failure.message = Cow::Borrowed(value.str()?),
-                "st" => failure.status = Some(value.unsigned32()?),
-                "c" => failure.arrived = Some(Payload::new(value.rest())),
-                "rid" => failure.request_id = Some(Cow::Borrowed(value.str()?)),
-                "use" => failure.usage = Some(TokenUsage::read(value)?),
-                "rate" => failure.rate_limits = read_pairs(REQUEST, value)?,
-                _ => {}
-            }
-            Ok(())
+        let mut failure = RequestFailure::default();
+        walk_part(REQUEST, &["fail.of"], reader, |name, value| match name {
+            "of" => value.read_into(&mut failure.request),
+            "why" => value.read_into(&mut failure.cause),
+            "m" => value.read_into(&mut failure.message),
+            "st" => value.read_into(&mut failure.status),
+            "c" => value.read_into(&mut failure.arrived),
+            "rid" => value.read_into(&mut failure.request_id),
+            "use" => value.read_into(&mut failure.usage),
+            "rate" => store(&mut failure.rate_limits, read_pairs(REQUEST, value)),
+            _ => Ok(()),
         })?;
-        failure.request = require_field(REQUEST, "fail.of", request)?;
         Ok(failure)
     }
 }
@@ -108,8 +103,7 @@ impl<'a> RequestFailure<'a> {
 impl<'a> Request<'a> {
     /// Creates a request with all other fields empty.
     pub fn new(scope: ConversationScope<'a>, attempt: u64) -> Request<'a> {
-        let (prompt, model, parameters, sent, failure) = (None, None, None, None, None);
-        Request { scope, attempt, prompt, model, parameters, sent, failure }
+        Request { scope, attempt, ..Request::default() }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
@@ -121,43 +115,29 @@ impl<'a> Request<'a> {
 
     /// Encodes the body of a `request` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let arrived = self.failure.as_ref().and_then(|failure| failure.arrived.as_ref());
-        let mut fields = self.scope.begin(len(self.parameters.as_ref()) + len(arrived) + 96);
-        fields.number("n", (self.attempt != 1).then_some(self.attempt));
-        fields.bytes("p", self.prompt.as_ref().map(<[u8; 32]>::as_slice));
-        fields.text("m", self.model.as_deref());
-        fields.payload("par", self.parameters);
-        fields.bytes("sent", self.sent.as_ref().map(<[u8; 32]>::as_slice));
-        if let Some(failure) = &self.failure {
-            failure.write(fields.field("fail"));
-        }
-        fields.finish()
+        let arrived = self.failure.as_ref().and_then(|failure| failure.arrived);
+        self.scope.encode(payload_len(self.parameters) + payload_len(arrived) + 96, |fields| {
+            fields.some("n", (self.attempt != 1).then_some(self.attempt));
+            fields.some("p", self.prompt);
+            fields.some("m", self.model.as_ref());
+            fields.some("par", self.parameters);
+            fields.some("sent", self.sent);
+            fields.some("fail", self.failure.as_ref());
+        })
     }
 
     /// Decodes the body of a `request` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let mut request = Request::new(ConversationScope::default(), 1);
-        walk(REQUEST, bytes, |name, value| {
-            match name {
-                "n" => request.attempt = value.unsigned()?,
-                "p" => request.prompt = Some(fixed(value)?),
-                "m" => request.model = Some(Cow::Borrowed(value.str()?)),
-                "par" => request.parameters = Some(Payload::new(value.rest())),
-                "sent" => request.sent = Some(fixed(value)?),
-                "fail" => request.failure = Some(RequestFailure::read(value)?),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut request = Request { attempt: 1, ..Request::default() };
+        walk(REQUEST, &["ev"], bytes, |name, value| match name {
+            "n" => value.read_into(&mut request.attempt),
+            "p" => value.read_into(&mut request.prompt),
+            "m" => value.read_into(&mut request.model),
+            "par" => value.read_into(&mut request.parameters),
+            "sent" => value.read_into(&mut request.sent),
+            "fail" => value.read_into(&mut request.failure),
+            _ => request.scope.take(name, value),
         })?;
-        request.scope = scope.finish(REQUEST)?;
         Ok(request)
     }
 }
@@ -169,11 +149,11 @@ impl<'a> Body<'a> for Request<'a> {
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
-        object.set("attempt", Value::from(self.attempt));
-        object.set("model", optional_text(self.model));
-        object.set("prompt_digest", optional_digest(self.prompt));
+        object.set("attempt", self.attempt);
+        object.set("model", self.model);
+        object.set("prompt_digest", self.prompt.map(hex));
         object.set("parameters", optional(self.parameters)?);
-        object.set("sent_digest", optional_digest(self.sent));
+        object.set("sent_digest", self.sent.map(hex));
         object.set("failure", self.failure.map_or(Ok(Part::Value(Value::Nil)), failure)?);
         Ok(())
     }
@@ -181,12 +161,12 @@ impl<'a> Body<'a> for Request<'a> {
 
 fn failure(failure: RequestFailure<'_>) -> Result<Part<'_>, Error> {
     let mut object = Object::with_capacity(8);
-    object.set("request", Value::from(failure.request));
-    object.set("cause", Value::from(failure.cause.into_owned()));
-    object.set("message", Value::from(failure.message.into_owned()));
-    object.set("status", failure.status.map_or(Value::Nil, |status| Value::from(u64::from(status))));
+    object.set("request", failure.request);
+    object.set("cause", failure.cause);
+    object.set("message", failure.message);
+    object.set("status", failure.status);
     object.set("arrived", optional(failure.arrived)?);
-    object.set("request_id", optional_text(failure.request_id));
+    object.set("request_id", failure.request_id);
     object.set("usage", usage_json(failure.usage));
     object.set("rate_limits", Part::Texts(failure.rate_limits));
     Ok(object.into_part())

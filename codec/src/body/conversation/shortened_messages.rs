@@ -2,19 +2,19 @@
 
 use std::borrow::Cow;
 
-use super::{ConversationScope, Role, ScopeFields, len};
-use crate::body::fields::{list, require_field, walk, walk_map};
+use super::{ConversationScope, Role};
+use crate::body::fields::{WriteField, list, store, walk, walk_part};
 use crate::body::json::{NameBudget, Object, array, payload};
-use crate::body::operation::read_named;
+use crate::body::operation::{payload_len, read_named};
 use crate::body::{Body, Payload};
-use crate::msgpack::{MsgpackReader, Value};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 const SHORTENED: &str = "shortened";
 
 /// Records that the provider is sent other messages in place of a part of the conversation. That
 /// part stays in the log.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shortened<'a> {
     /// Evaluation, lane and imported original of the record.
     pub scope: ConversationScope<'a>,
@@ -29,7 +29,7 @@ pub struct Shortened<'a> {
 }
 
 /// Contains a message that replaces a part of a conversation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShortenedMessage<'a> {
     /// Author of the message.
     pub role: Role,
@@ -46,58 +46,45 @@ impl<'a> Shortened<'a> {
 
     /// Encodes the body of a `shortened` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let messages: usize = self.messages.iter().map(|message| len(Some(&message.content)) + 16).sum();
-        let mut fields = self.scope.begin(messages + self.reason.len());
-        fields.sequence("from", Some(self.from));
-        fields.sequence("to", Some(self.to));
-        let writer = fields.field("msgs").array(self.messages.len());
-        for message in &self.messages {
-            writer.map(2).str("r").str(message.role.name()).str("c").raw(message.content.bytes());
-        }
-        fields.text("why", (!self.reason.is_empty()).then_some(&self.reason));
-        fields.finish()
+        let messages: usize =
+            self.messages.iter().map(|message| payload_len(Some(message.content)) + 16).sum();
+        self.scope.encode(messages + self.reason.len(), |fields| {
+            fields.set("from", self.from);
+            fields.set("to", self.to);
+            fields.set("msgs", self.messages.as_slice());
+            fields.some("why", (!self.reason.is_empty()).then_some(&self.reason));
+        })
     }
 
     /// Decodes the body of a `shortened` record.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Body`] if the bytes are not one MessagePack map within the default limits,
-    /// if its version is unsupported, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Shortened<'a>, Error> {
-        let mut scope = ScopeFields::default();
-        let (mut from, mut to, mut messages, mut reason) = (None, None, Vec::new(), Cow::Borrowed(""));
-        walk(SHORTENED, bytes, |name, value| {
-            match name {
-                "from" => from = Some(value.unsigned()?.into()),
-                "to" => to = Some(value.unsigned()?.into()),
-                "msgs" => messages = list(value, ShortenedMessage::read)?,
-                "why" => reason = Cow::Borrowed(value.str()?),
-                _ => {
-                    scope.take(name, value)?;
-                }
-            }
-            Ok(())
+        let mut shortened = Shortened::default();
+        walk(SHORTENED, &["from", "to", "ev"], bytes, |name, value| match name {
+            "from" => value.read_into(&mut shortened.from),
+            "to" => value.read_into(&mut shortened.to),
+            "msgs" => store(&mut shortened.messages, list(value, ShortenedMessage::read)),
+            "why" => value.read_into(&mut shortened.reason),
+            _ => shortened.scope.take(name, value),
         })?;
-        let (from, to) = (require_field(SHORTENED, "from", from)?, require_field(SHORTENED, "to", to)?);
-        Ok(Shortened { scope: scope.finish(SHORTENED)?, from, to, messages, reason })
+        Ok(shortened)
+    }
+}
+
+impl WriteField for ShortenedMessage<'_> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.map(2).str("r").str(self.role.name()).str("c").raw(self.content.bytes());
     }
 }
 
 impl<'a> ShortenedMessage<'a> {
     fn read(reader: &mut MsgpackReader<'a>) -> Result<ShortenedMessage<'a>, Error> {
-        let (mut role, mut content) = (None, None);
-        walk_map(reader, |name, value| {
-            match name {
-                "r" => role = Some(read_named(SHORTENED, name, value, Role::from_name)?),
-                "c" => content = Some(Payload::new(value.rest())),
-                _ => {}
-            }
-            Ok(())
+        let mut message = ShortenedMessage::default();
+        walk_part(SHORTENED, &["msgs.r", "msgs.c"], reader, |name, value| match name {
+            "r" => store(&mut message.role, read_named(SHORTENED, name, value, Role::from_name)),
+            "c" => value.read_into(&mut message.content),
+            _ => Ok(()),
         })?;
-        let (role, content) =
-            (require_field(SHORTENED, "msgs.r", role)?, require_field(SHORTENED, "msgs.c", content)?);
-        Ok(ShortenedMessage { role, content })
+        Ok(message)
     }
 }
 
@@ -108,16 +95,16 @@ impl<'a> Body<'a> for Shortened<'a> {
 
     fn set_json(self, object: &mut Object<'a>, _: &mut NameBudget<'_>) -> Result<(), Error> {
         self.scope.set_json(object);
-        object.set("from", Value::from(self.from));
-        object.set("to", Value::from(self.to));
+        object.set("from", self.from);
+        object.set("to", self.to);
         let messages = array(self.messages.into_iter(), |message| {
             let mut object = Object::with_capacity(2);
-            object.set("role", Value::from(message.role.name()));
+            object.set("role", message.role.name());
             object.set("content", payload(message.content)?);
             Ok(object.into_part())
         });
         object.set("messages", messages?);
-        object.set("reason", Value::from(self.reason.into_owned()));
+        object.set("reason", self.reason);
         Ok(())
     }
 }

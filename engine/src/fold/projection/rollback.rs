@@ -110,7 +110,7 @@ impl Projection {
                     items.roll_back(then, to, sequence);
                 }
                 (SliceItems::InLog(items), _) => {
-                    let then = LogItems::new(items.tail_max());
+                    let then = LogItems::new(items.tail_max);
                     items.roll_back(&then, to, sequence);
                 }
             }

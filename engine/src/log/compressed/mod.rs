@@ -59,10 +59,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, claimed_len};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
+use crate::log::chain::corrupt;
 use crate::storage::{Access, Storage, StorageFile};
 
 mod codecs;
@@ -175,22 +177,17 @@ impl CompressedPreamble {
     }
 
     fn decode(bytes: &[u8]) -> SegmentFormat {
-        let Some((covered, rest)) = bytes.split_at_checked(FIXED_LEN - 4) else {
-            return SegmentFormat::Other;
-        };
-        let checks = u32_at(rest, 0) == Some(crc32fast::hash(covered));
-        if !covered.starts_with(&MAGIC) || !checks {
-            return SegmentFormat::Other;
-        }
-        let version =
-            covered.get(8..10).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_le_bytes(*two));
-        let [codec, block_log] =
-            covered.get(10..12).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
-        let plain_len =
-            covered.get(16..24).and_then(<[u8]>::first_chunk).map(|eight| u64::from_le_bytes(*eight));
-        let fields = (u32_at(covered, 12), plain_len, u32_at(covered, 24));
-        match (Compression::of_number(codec), fields) {
-            (Some(compression), (Some(head_crc), Some(plain_len), Some(table_crc)))
+        let fields = bytes.split_at_checked(FIXED_LEN - 4).filter(|(covered, rest)| {
+            covered.starts_with(&MAGIC) && u32_at(rest, 0) == Some(crc32fast::hash(covered))
+        });
+        let Some((fields, _)) = fields else { return SegmentFormat::Other };
+        let four = fields.get(8..).and_then(<[u8]>::first_chunk);
+        let [low, high, codec, block_log] = four.copied().unwrap_or_default();
+        let version = u16::from_le_bytes([low, high]);
+        let plain_len = fields.get(16..).and_then(<[u8]>::first_chunk).map(|len| u64::from_le_bytes(*len));
+        let crcs = u32_at(fields, 12).zip(u32_at(fields, 24));
+        match Compression::of_number(codec).zip(plain_len).zip(crcs) {
+            Some(((compression, plain_len), (head_crc, table_crc)))
                 if version == VERSION && block_log == BLOCK_LOG =>
             {
                 SegmentFormat::Compressed(CompressedPreamble { compression, head_crc, plain_len, table_crc })
@@ -336,15 +333,6 @@ pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason:
 /// The errors of [`open`].
 pub(crate) fn damage(storage: &dyn Storage, path: &Path, from: u64) -> Result<Option<Error>> {
     let SegmentHandle::Compressed(file) = opened(storage, path)? else { return Ok(None) };
-    Ok(file.damage_behind(from).map(|(offset, reason)| {
-        Error::Corrupt(Box::new(Corruption {
-            session: None,
-            segment: path.to_owned(),
-            offset,
-            sequence: foldlog_codec::SequenceNumber::MIN,
-            expected_crc: None,
-            found_crc: None,
-            reason,
-        }))
-    }))
+    let damage = file.damage_behind(from);
+    Ok(damage.map(|(offset, reason)| corrupt(None, path, offset, SequenceNumber::MIN, reason)))
 }

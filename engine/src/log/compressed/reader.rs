@@ -140,10 +140,8 @@ impl CompressedFile {
         };
         let first = from / BLOCK_BYTES as u64;
         let last = to.saturating_sub(1).max(from) / BLOCK_BYTES as u64;
-        let (mut held, mut plain) = (BlockCache::default(), Vec::new());
-        (first..=last.min((blocks.len() as u64).saturating_sub(1)))
-            .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true))
-            .map(|number| self.block_damage(number))
+        let last = last.min((blocks.len() as u64).saturating_sub(1));
+        self.damaged_block(first..=last).map(|number| self.block_damage(number))
     }
 
     /// Returns the plain offset of the file's first damage, and its description. Skips the blocks
@@ -161,10 +159,7 @@ impl CompressedFile {
             );
             return Some((0, reason));
         }
-        let (mut held, mut plain) = (BlockCache::default(), Vec::new());
-        let bad = (from / BLOCK_BYTES as u64..blocks)
-            .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true));
-        if let Some(number) = bad {
+        if let Some(number) = self.damaged_block(from / BLOCK_BYTES as u64..blocks) {
             return Some((number * BLOCK_BYTES as u64, self.block_damage(number)));
         }
         let Table::Sound(_, end) = &self.table else { return None };
@@ -175,6 +170,11 @@ impl CompressedFile {
             );
             (self.fixed.plain_len, reason)
         })
+    }
+
+    fn damaged_block(&self, mut numbers: impl Iterator<Item = u64>) -> Option<u64> {
+        let (mut held, mut plain) = (BlockCache::default(), Vec::new());
+        numbers.find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true))
     }
 
     fn table_damage(&self, table: &Range<u64>) -> String {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
+use crate::log::copy::{each_piece, same};
 use crate::log::layout;
 use crate::log::segment_replacement::replace;
 use crate::log::window::Window;
@@ -68,10 +69,10 @@ impl SegmentCompression<'_> {
         let (now, old) = (compression_of(self.storage, &path)?, open(self.storage, &path)?);
         let plain_len = match now {
             Compression::None => {
-                let used = Window::new(Arc::clone(&old), None).and_then(|mut window| window.used_end(0));
+                let used = Window::new(&path, Arc::clone(&old), None)?.used_end(0)?;
                 // The last bytes of a frame may be 0.
                 let seal = self.segment.seal(self.storage)?.map_or(0, |(_, len)| len);
-                used.map_err(io)?.max(self.segment.end.unwrap_or(0) + seal)
+                used.max(self.segment.end.unwrap_or(0) + seal)
             }
             _ => old.len().map_err(io)?,
         };
@@ -192,34 +193,15 @@ struct Plain<'a> {
 
 impl Plain<'_> {
     fn each_block(&self, visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let mut block = vec![0; BLOCK_BYTES];
-        let mut offset = 0;
-        while offset < self.len {
-            let bytes = self.block(offset, &mut block)?;
-            visit(offset, bytes)?;
-            offset += bytes.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn block<'b>(&self, offset: u64, block: &'b mut [u8]) -> Result<&'b [u8]> {
-        let wanted = usize::try_from(self.len.saturating_sub(offset))
-            .map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
-        let room = block.get_mut(..wanted).unwrap_or_default();
-        let read = self.file.read_at(room, offset).map_err(|error| Error::io("read", self.path, error))?;
-        match read == wanted && wanted > 0 {
-            true => Ok(room),
+        let read = each_piece(self.file, self.path, 0..self.len, BLOCK_BYTES, visit)?;
+        match read == self.len {
+            true => Ok(()),
             false => Err(Error::io("read", self.path, std::io::ErrorKind::UnexpectedEof.into())),
         }
     }
 
     fn is(&self, other: &Plain<'_>) -> Result<bool> {
-        let (mut block, mut same) = (vec![0; BLOCK_BYTES], self.len == other.len);
-        self.each_block(&mut |offset, bytes| {
-            same = same && other.block(offset, &mut block)? == bytes;
-            Ok(())
-        })?;
-        Ok(same)
+        Ok(self.len == other.len && same(self.file, self.path, other.file, other.path, self.len)?)
     }
 }
 

@@ -14,11 +14,10 @@
 //! If this process walked a log to its end, it continues the walk in the same way, with the data of
 //! an image of that end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Declare, Seal};
-use foldlog_codec::image::{ConversationsImage, Image, LastFrame};
+use foldlog_codec::body::Seal;
+use foldlog_codec::image::{Image, LastFrame};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 
@@ -27,7 +26,6 @@ use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::reader::{Index, RecordLocator};
-use crate::log::window::Window;
 
 impl Scanner<'_> {
     /// Makes the walk begin after the records that `image` covers, and returns the locator of these
@@ -110,17 +108,7 @@ impl LogScan {
             rollbacks: self.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
             index: places.indexed_locations(),
             compacted: places.compacted_segments(),
-            unsealed: Vec::new(),
-            declared: Declare::default(),
-            tags: BTreeMap::new(),
-            replicated: None,
-            unsupported: None,
-            open: Vec::new(),
-            unsettled: Vec::new(),
-            suspended: Vec::new(),
-            begun: Vec::new(),
-            conversations: ConversationsImage::default(),
-            slices: Vec::new(),
+            ..Image::default()
         })
     }
 }
@@ -137,9 +125,8 @@ impl ChainWalk<'_> {
     /// such frame.
     fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<RecordKind>> {
         let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
-        let io = |error| Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
-        let Ok(frame) = window.frame(segment.context(), image.last.offset).map_err(io)? else {
+        let mut window = segment.window(self.storage)?;
+        let Ok(frame) = window.frame(segment.context(), image.last.offset)? else {
             return Ok(None);
         };
         let header = frame.header;
@@ -191,13 +178,12 @@ impl ChainWalk<'_> {
 
     /// Returns whether the frames of a segment lead from its header to its successor's.
     fn frames_hold(&self, segment: &Segment, next: &Segment) -> Result<bool> {
-        let io = |error| Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
+        let mut window = segment.window(self.storage)?;
         let (context, end) = (segment.context(), segment.end.unwrap_or(0));
         let (mut crc, mut sequence) = (segment.first_predecessor_crc(), segment.header.first_sequence);
         let mut offset = SEGMENT_HEADER_LEN as u64;
         while offset < end {
-            let Ok(frame) = window.frame(context, offset).map_err(io)? else { return Ok(false) };
+            let Ok(frame) = window.frame(context, offset)? else { return Ok(false) };
             if frame.header.predecessor_crc != crc || frame.header.sequence != sequence {
                 return Ok(false);
             }

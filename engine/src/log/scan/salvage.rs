@@ -37,7 +37,7 @@ use uuid::Uuid;
 
 use super::search::{SearchRange, search};
 use super::{ChainWalk, FrameAt, out_of_chain};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::chain::{self, Chain, Segment, SegmentFile, SegmentFiles};
 use crate::log::compressed;
 use crate::log::dropped_ranges::Compaction;
@@ -187,10 +187,9 @@ impl<'a> SalvageReader<'a> {
             return Ok(SegmentWalkEnd::Ended);
         };
         let next = self.walk.chain.segments.get(index + 1).map(|next| next.header);
-        let before = (self.walk.next_sequence, self.walk.last_crc, self.walk.last_time_us, self.walk.end);
-        let (mends, openings, last_record) = (self.mends.len(), self.walk.openings.len(), self.last_record);
-        let io = |error| Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(self.walk.storage)?, None).map_err(io)?;
+        let before = self.walk.savepoint();
+        let (mends, last_record) = (self.mends.len(), self.last_record);
+        let mut window = Window::new(&segment.path, segment.open(self.walk.storage)?, None)?;
         let context = segment.context();
         let mut offset = SEGMENT_HEADER_LEN as u64;
         let went = loop {
@@ -200,7 +199,7 @@ impl<'a> SalvageReader<'a> {
                 break SegmentWalkEnd::ToNext;
             }
             let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
-            let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
+            let sound = window.frame(context, offset)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
                     // A segment's seal is never followed by a frame of the chain.
                     && frame.header.kind != RecordKind::Seal
@@ -211,7 +210,7 @@ impl<'a> SalvageReader<'a> {
             };
             let frame = match &mended {
                 Some(bytes) => frame::decode(context, bytes),
-                None => window.frame(context, offset).map_err(io)?,
+                None => window.frame(context, offset)?,
             };
             let Some(frame) = frame.ok().filter(|_| sound || mended.is_some()) else {
                 break self.judge_end(&segment, offset, next.as_ref());
@@ -233,12 +232,9 @@ impl<'a> SalvageReader<'a> {
             }
         };
         if self.walk.lineage(&segment, index).is_err() {
-            (self.walk.next_sequence, self.walk.last_crc, self.walk.last_time_us, self.walk.end) = before;
+            self.walk.restore(before);
             self.mends.truncate(mends);
-            self.walk.openings.truncate(openings);
             self.last_record = last_record;
-            self.walk.rollbacks.split_off(&before.0);
-            self.walk.index.cut_at(before.0);
             return Ok(SegmentWalkEnd::Back);
         }
         Ok(went)
@@ -306,15 +302,12 @@ impl<'a> SalvageReader<'a> {
     /// is the place that it follows, unless that is the end of the part read: a recovery writes the
     /// last records again.
     fn mended_header(&self, file: &SegmentFile) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
-        let io = |error| Error::io("read", &file.path, error);
         let storage = self.walk.storage;
         let opened = compressed::open(storage, &file.path)?;
-        let mut window = Window::new(opened, None).map_err(io)?;
+        let mut window = Window::new(&file.path, opened, None)?;
         let first_offset = SEGMENT_HEADER_LEN as u64;
         for salt in &file.salts {
-            let Ok(first) =
-                window.frame(Context::new(*salt, SequenceNumber::MIN), first_offset).map_err(io)?
-            else {
+            let Ok(first) = window.frame(Context::new(*salt, SequenceNumber::MIN), first_offset)? else {
                 continue;
             };
             let (predecessor_crc, relative) = (first.header.predecessor_crc, first.header.sequence);
@@ -333,7 +326,7 @@ impl<'a> SalvageReader<'a> {
             let mut session = own.map(|(_, opened)| opened.session);
             let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
             // A fork's own part begins with its `SessionOpening` record, after envelope frames.
-            while let Ok(frame) = window.frame(context, offset).map_err(io)? {
+            while let Ok(frame) = window.frame(context, offset)? {
                 if frame.header.kind == RecordKind::Opened
                     && let Ok(opened) = SessionOpening::decode(frame.body)
                 {
@@ -362,12 +355,11 @@ impl<'a> SalvageReader<'a> {
     /// Returns the place in the chain after the last frame with that checksum.
     fn boundary(&self, crc: u32) -> Result<Option<Boundary>> {
         for (index, segment) in self.walk.chain.segments.iter().enumerate().rev() {
-            let io = |error| Error::io("read", &segment.path, error);
-            let mut window = Window::new(segment.open(self.walk.storage)?, segment.end).map_err(io)?;
+            let mut window = segment.window(self.walk.storage)?;
             let (context, mut offset) = (segment.context(), SEGMENT_HEADER_LEN as u64);
             let mut last_record = None;
             while offset < window.end() {
-                let Ok(frame) = window.frame(context, offset).map_err(io)? else { break };
+                let Ok(frame) = window.frame(context, offset)? else { break };
                 let header = frame.header;
                 offset += frame.len() as u64;
                 let next_sequence = header.sequence + u64::from(!header.kind.is_envelope());
@@ -392,8 +384,7 @@ impl<'a> SalvageReader<'a> {
         }
         (walk.end, walk.last_crc, walk.next_sequence, walk.last_time_us) = (end, crc, next_sequence, time_us);
         walk.openings.retain(|(sequence, _)| *sequence < next_sequence);
-        walk.rollbacks.split_off(&next_sequence);
-        walk.index.cut_at(next_sequence);
+        walk.forget_later_records();
         self.last_record = match (last_record, segment.checked_sub(1)) {
             (None, Some(before)) => {
                 let end = walk.chain.segments.get(before).and_then(|segment| segment.end);

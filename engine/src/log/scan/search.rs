@@ -15,7 +15,7 @@ use std::path::Path;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header, UNCOVERED_LEN};
 use foldlog_codec::{SequenceNumber, crc};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::compressed;
 use crate::log::window::{Span, Window};
 use crate::storage::Storage;
@@ -56,7 +56,7 @@ impl Prefix {
         }
     }
 
-    fn go_to(&mut self, window: &mut Window, to: u64) -> std::io::Result<()> {
+    fn go_to(&mut self, window: &mut Window<'_>, to: u64) -> Result<()> {
         while self.offset < to {
             match window.span(self.offset, 1)? {
                 Span::Hole { end } => self.take_zeros(end.min(to)),
@@ -93,21 +93,20 @@ pub(super) fn search(
     found: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<u64> {
     let SearchRange { path, from, end } = range;
-    let io = |error| Error::io("read", path, error);
-    let mut window = Window::new(compressed::open(storage, path)?, end).map_err(io)?;
-    let used = window.used_end(from).map_err(io)?;
+    let mut window = Window::new(path, compressed::open(storage, path)?, end)?;
+    let used = window.used_end(from)?;
     let mut at = Prefix { offset: from, crc: 0 };
     let mut next = from;
     let mut behind = from;
     while next < used {
         let begun = at;
         let mut places = Vec::new();
-        next = gather(&mut window, next, used, &mut at, contexts, q, &mut places).map_err(io)?;
-        for place in sound(&mut window, begun, places).map_err(io)? {
+        next = gather(&mut window, next, used, &mut at, contexts, q, &mut places)?;
+        for place in sound(&mut window, begun, places)? {
             if place.offset < behind {
                 continue;
             }
-            let bytes = window.bytes(place.offset, u64::from(place.len)).map_err(io)?;
+            let bytes = window.bytes(place.offset, u64::from(place.len))?;
             if let Some(frame) = contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
                 behind = place.offset + frame.len() as u64;
                 found(place.offset, frame);
@@ -120,14 +119,14 @@ pub(super) fn search(
 /// Collects the places from `from` up to `used` at which a frame may begin, and returns the offset
 /// at which to continue.
 fn gather(
-    window: &mut Window,
+    window: &mut Window<'_>,
     from: u64,
     used: u64,
     at: &mut Prefix,
     contexts: &[Context],
     q: SequenceNumber,
     places: &mut Vec<FrameCandidate>,
-) -> std::io::Result<u64> {
+) -> Result<u64> {
     let end = window.end();
     let mut offset = from;
     while offset < used && places.len() < PLACES_MAX {
@@ -180,10 +179,10 @@ fn gather(
 /// Returns those of the places that have a valid frame, in order. `begun` is the checksum up to the
 /// first of them.
 fn sound(
-    window: &mut Window,
+    window: &mut Window<'_>,
     begun: Prefix,
     mut places: Vec<FrameCandidate>,
-) -> std::io::Result<Vec<FrameCandidate>> {
+) -> Result<Vec<FrameCandidate>> {
     let mut at = begun;
     places.sort_unstable_by_key(FrameCandidate::end);
     let mut sound = Vec::new();

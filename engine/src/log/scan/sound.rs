@@ -5,10 +5,9 @@
 
 use std::path::Path;
 
-use foldlog_codec::SequenceNumber;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
-use super::{ChainWalk, FrameAt, LogScan, Scanner};
+use super::{ChainWalk, FrameAt, LogScan, Scanner, WalkSavepoint};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
 use crate::log::layout;
@@ -51,7 +50,7 @@ pub(crate) fn scan_sound(
     let is_own = layout::session_of(dir).is_some_and(|own| headers.any(|header| header.session == own));
     let mut index = 0;
     while index < walk.chain.segments.len() {
-        let before = WalkSavepoint::from_walk(&walk);
+        let before = walk.savepoint();
         match walk.segment(index, SEGMENT_HEADER_LEN as u64, visit) {
             Ok(went) if went.is_break() => break,
             Ok(_) => {}
@@ -78,21 +77,6 @@ pub(crate) fn scan_sound(
     walk.finish_before(damage)
 }
 
-struct WalkSavepoint {
-    next_sequence: SequenceNumber,
-    last_crc: u32,
-    last_time_us: i64,
-    end: u64,
-    openings: usize,
-}
-
-impl WalkSavepoint {
-    fn from_walk(walk: &ChainWalk<'_>) -> WalkSavepoint {
-        let ChainWalk { next_sequence, last_crc, last_time_us, end, .. } = *walk;
-        WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings: walk.openings.len() }
-    }
-}
-
 impl ChainWalk<'_> {
     fn end_at(&mut self, index: usize, before: WalkSavepoint, damage: &Error) {
         let Some(segment) = self.chain.segments.get(index).cloned() else { return };
@@ -103,10 +87,7 @@ impl ChainWalk<'_> {
             _ => false,
         };
         if nothing_read {
-            let WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings } = before;
-            (self.next_sequence, self.last_crc) = (next_sequence, last_crc);
-            (self.last_time_us, self.end) = (last_time_us, end);
-            self.openings.truncate(openings);
+            self.restore(before);
             self.chain.segments.truncate(index);
         } else {
             self.used_bytes += self.end;
@@ -116,8 +97,7 @@ impl ChainWalk<'_> {
             }
         }
         // The frame whose body does not decode may have been recorded already.
-        self.rollbacks.split_off(&self.next_sequence);
-        self.index.cut_at(self.next_sequence);
+        self.forget_later_records();
     }
 
     fn finish_before(mut self, damage: Error) -> Result<(LogScan, Option<Error>)> {

@@ -12,8 +12,6 @@
 //! Such a copy is incomplete but not wrong. A disk that lost the bytes leaves the same state, and
 //! the error says so.
 
-use std::io;
-
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::{HEADER_LEN, claimed_len};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
@@ -61,26 +59,23 @@ pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) ->
     if compressed::damage_at(storage, &segment.path, offset).is_some() {
         return Ok(None);
     }
-    let lacks_to = || {
-        let mut window = Window::new(segment.open(storage).map_err(io::Error::other)?, None)?;
-        let used = window.used_end(offset)?;
-        let frame_end = offset + claimed_len(window.bytes(offset, HEADER_LEN as u64)?) as u64;
-        if let Some(end) = segment.end {
-            // Bytes after the end that the successor names are younger than the missing ones; no
-            // copy has these.
-            let begun = used <= frame_end && frame_end < end;
-            if used == offset || begun {
-                return Ok(Some(end));
-            }
+    let mut window = Window::new(&segment.path, segment.open(storage)?, None)?;
+    let used = window.used_end(offset)?;
+    let frame_end = offset + claimed_len(window.bytes(offset, HEADER_LEN as u64)?) as u64;
+    if let Some(end) = segment.end {
+        // Bytes after the end that the successor names are younger than the missing ones; no
+        // copy has these.
+        let begun = used <= frame_end && frame_end < end;
+        if used == offset || begun {
+            return Ok(Some(end));
         }
-        page_with_zeros(&mut window, offset, frame_end, used)
-    };
-    lacks_to().map_err(|error| Error::io("read", &segment.path, error))
+    }
+    page_with_zeros(&mut window, offset, frame_end, used)
 }
 
 /// Returns the end of the first page, among those of the frame from `offset` to `frame_end`, that
 /// ends in zeros and is followed by used bytes. Returns `None` if there is none.
-fn page_with_zeros(window: &mut Window, offset: u64, frame_end: u64, used: u64) -> io::Result<Option<u64>> {
+fn page_with_zeros(window: &mut Window<'_>, offset: u64, frame_end: u64, used: u64) -> Result<Option<u64>> {
     let mut page_end = offset;
     while page_end < frame_end.min(used) {
         page_end = (page_end / PAGE_BYTES + 1) * PAGE_BYTES;
@@ -108,10 +103,9 @@ pub(super) fn judge_header(
     };
     let lost = beyond.iter().find(|file| file.named == previous.ordinal && file.header.is_none());
     let Some(lost) = lost else { return Ok(None) };
-    let io = |error| Error::io("read", &lost.path, error);
-    let mut window = Window::new(compressed::open(storage, &lost.path)?, None).map_err(io)?;
+    let mut window = Window::new(&lost.path, compressed::open(storage, &lost.path)?, None)?;
     // A segment has its length before it has a header.
-    if window.end() <= SEGMENT_HEADER_LEN as u64 || window.used_end(0).map_err(io)? != 0 {
+    if window.end() <= SEGMENT_HEADER_LEN as u64 || window.used_end(0)? != 0 {
         return Ok(None);
     }
     Ok(Some(Error::OlderThanSuccessor {

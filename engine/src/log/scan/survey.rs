@@ -31,8 +31,8 @@ use super::{describe, out_of_chain, stale};
 use crate::error::Result;
 use crate::log::chain::{self, Segment, SegmentFile, SegmentFiles};
 use crate::log::compressed;
+use crate::log::copy::Spot;
 use crate::log::layout;
-use crate::log::window::Window;
 use crate::storage::Storage;
 
 #[derive(Clone, Debug)]
@@ -175,27 +175,13 @@ struct Surveyor<'a, 'v> {
     sealed: Option<u32>,
 }
 
-#[derive(Clone, Copy)]
-struct FrameBoundary {
-    offset: u64,
-    crc: u32,
-    next: SequenceNumber,
-}
-
-impl FrameBoundary {
-    fn after_frame(offset: u64, frame: &Frame<'_>) -> FrameBoundary {
-        let next = frame.header.sequence + u64::from(!frame.header.kind.is_envelope());
-        FrameBoundary { offset: offset + frame.len() as u64, crc: frame.header.crc, next }
+/// Returns the reason why a frame at `offset` does not follow a place; `None` if it does. The inner
+/// reason is `None` if the frame is at another offset.
+fn breaks(at: &Spot, offset: u64, frame: &Frame<'_>) -> Option<Option<String>> {
+    if offset != at.offset {
+        return Some(None);
     }
-
-    /// Returns the reason why a frame at `offset` does not follow this place; `None` if it does.
-    /// The inner reason is `None` if the frame is at another offset.
-    fn breaks(&self, offset: u64, frame: &Frame<'_>) -> Option<Option<String>> {
-        if offset != self.offset {
-            return Some(None);
-        }
-        out_of_chain(&frame.header, self.crc, self.next).map(|(_, _, reason)| Some(reason))
-    }
+    out_of_chain(&frame.header, at.last_crc, at.next_sequence).map(|flaw| Some(flaw.reason))
 }
 
 impl Surveyor<'_, '_> {
@@ -220,7 +206,7 @@ impl Surveyor<'_, '_> {
         }
         self.next = Some(first_sequence);
         self.sealed = None;
-        let mut at = FrameBoundary { offset: SEGMENT_HEADER_LEN as u64, crc, next: first_sequence };
+        let mut at = Spot::head_of(segment);
         let bad = self.walk(segment, &mut at)?;
         if let Some(reason) = bad {
             let before = self.places.len();
@@ -231,35 +217,34 @@ impl Surveyor<'_, '_> {
             }
         }
         let whole = segment.end.is_none_or(|end| at.offset >= end);
-        let crc = segment.exit_crc(at.crc);
-        (self.crc, self.next) = if whole { (Some(crc), Some(at.next)) } else { (None, None) };
+        let crc = segment.exit_crc(at.last_crc);
+        (self.crc, self.next) = if whole { (Some(crc), Some(at.next_sequence)) } else { (None, None) };
         Ok(())
     }
 
     /// Walks a segment as long as its frames follow each other. Returns the reason if the walk
     /// ended before the segment's end.
-    fn walk(&mut self, segment: &Segment, at: &mut FrameBoundary) -> Result<Option<String>> {
-        let io = |error| crate::error::Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
+    fn walk(&mut self, segment: &Segment, at: &mut Spot) -> Result<Option<String>> {
+        let mut window = segment.window(self.storage)?;
         let context = segment.context();
         let mut read_again = false;
         while segment.end.is_none_or(|end| at.offset < end) {
-            let reason = match window.frame(context, at.offset).map_err(io)? {
+            let reason = match window.frame(context, at.offset)? {
                 Ok(frame) if segment.end.is_none() && frame.header.kind == RecordKind::Seal => {
                     self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
                     return Ok(None);
                 }
-                Ok(frame) => match at.breaks(at.offset, &frame) {
+                Ok(frame) => match breaks(at, at.offset, &frame) {
                     None => {
                         let offset = at.offset;
-                        *at = FrameBoundary::after_frame(offset, &frame);
+                        *at = Spot::behind(offset, &frame);
                         self.frame(&segment.path, offset, frame)?;
                         read_again = false;
                         continue;
                     }
                     Some(reason) => reason.unwrap_or_default(),
                 },
-                Err(error) => describe(&error).2,
+                Err(error) => describe(&error).reason,
             };
             if read_again {
                 return Ok(Some(reason));
@@ -272,12 +257,12 @@ impl Surveyor<'_, '_> {
     }
 
     /// Continues after a place at which a segment's valid frames end, for `reason`.
-    fn resume(&mut self, segment: &Segment, at: &mut FrameBoundary, reason: String) -> Result<()> {
+    fn resume(&mut self, segment: &Segment, at: &mut Spot, reason: String) -> Result<()> {
         let (path, mut reason) = (segment.path.as_path(), Some(reason));
         let (storage, range) = (self.storage, SearchRange { path, from: at.offset, end: segment.end });
         let (mut failed, mut sealed) = (None, false);
         let is_last = segment.end.is_none();
-        search(storage, range, &[segment.context()], at.next, &mut |offset, frame| {
+        search(storage, range, &[segment.context()], at.next_sequence, &mut |offset, frame| {
             // A seal comes after the frames of the chain.
             if is_last && frame.header.kind == RecordKind::Seal {
                 sealed = true;
@@ -288,20 +273,20 @@ impl Surveyor<'_, '_> {
             }
             let broken = match reason.take() {
                 Some(reason) => Some(Some(reason)),
-                None => at.breaks(offset, &frame),
+                None => breaks(at, offset, &frame),
             };
             if let Some(why) = broken {
-                self.next = Some(at.next);
+                self.next = Some(at.next_sequence);
                 self.place(path, Some(at.offset), why.unwrap_or_else(no_frame));
             }
-            *at = FrameBoundary::after_frame(offset, &frame);
+            *at = Spot::behind(offset, &frame);
             failed = self.frame(path, offset, frame).err();
         })?;
         if let Some(error) = failed {
             return Err(error);
         }
         if segment.end.is_some_and(|end| at.offset < end) {
-            self.next = Some(at.next);
+            self.next = Some(at.next_sequence);
             self.place(path, Some(at.offset), reason.unwrap_or_else(no_frame));
         }
         Ok(())
@@ -356,14 +341,14 @@ impl Surveyor<'_, '_> {
                         && known.is_some_and(|(_, crc)| frame.header.predecessor_crc == crc);
                 }
                 Some(at) => {
-                    let at: FrameBoundary = at;
-                    if let Some(why) = at.breaks(offset, &frame) {
-                        self.next = follows.then_some(at.next);
+                    let at: Spot = at;
+                    if let Some(why) = breaks(&at, offset, &frame) {
+                        self.next = follows.then_some(at.next_sequence);
                         self.place(path, Some(at.offset), why.unwrap_or_else(no_frame));
                     }
                 }
             }
-            at = Some(FrameBoundary::after_frame(offset, &frame));
+            at = Some(Spot::behind(offset, &frame));
             if follows {
                 failed = self.frame(path, offset, frame).err();
             } else {
@@ -372,14 +357,14 @@ impl Surveyor<'_, '_> {
         })?;
         if let Some(at) = at.filter(|at| failed.is_none() && end.is_some_and(|end| at.offset < end)) {
             // According to the next header, frames after these are lost too.
-            self.next = follows.then_some(at.next);
+            self.next = follows.then_some(at.next_sequence);
             self.place(path, Some(at.offset), no_frame());
             (self.crc, self.next) = (None, None);
             return Ok(());
         }
         (self.crc, self.next) = match at {
-            Some(at) if follows => (Some(at.crc), Some(at.next)),
-            Some(at) => (Some(at.crc), None),
+            Some(at) if follows => (Some(at.last_crc), Some(at.next_sequence)),
+            Some(at) => (Some(at.last_crc), None),
             None => (None, None),
         };
         failed.map_or(Ok(()), Err)

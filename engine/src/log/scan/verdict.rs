@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::search::{SearchRange, search};
 use super::{ChainWalk, READ_AGAIN_MAX, TornTail, stale};
 use crate::error::{Error, Result};
-use crate::log::chain::{self, Chain};
+use crate::log::chain::{self, Chain, Flaw};
 use crate::log::compressed;
 use crate::log::layout;
 use crate::storage::Storage;
@@ -20,9 +20,7 @@ pub(in crate::log) struct BadSpot {
     /// Place of the segment in the chain.
     pub(in crate::log) segment: usize,
     pub(in crate::log) offset: u64,
-    pub(in crate::log) expected_crc: Option<u32>,
-    pub(in crate::log) found_crc: Option<u32>,
-    pub(in crate::log) reason: String,
+    pub(in crate::log) flaw: Flaw,
 }
 
 /// Judges a bad spot of a walk other than a full scan, by the rules of a scan. The record
@@ -80,9 +78,10 @@ impl ChainWalk<'_> {
             if let Some(error) = stale::judge(self.storage, &self.chain.segments, spot, q)? {
                 return Err(error);
             }
-            let reason = compressed::explained(self.storage, &segment.path, spot.offset, spot.reason.clone());
-            let reason = format!("{reason}; {proof}");
-            return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
+            let mut flaw = spot.flaw.clone();
+            let reason = compressed::explained(self.storage, &segment.path, spot.offset, flaw.reason);
+            flaw.reason = format!("{reason}; {proof}");
+            return Err(self.corrupt(&segment.path, spot.offset, flaw));
         }
         let (segment, offset) = (segment.path.clone(), spot.offset);
         Ok(Some(TornTail { segment, offset, sequence: q, bytes: torn_bytes }))
@@ -176,7 +175,7 @@ impl ChainWalk<'_> {
             let reason = "the segment's header is damaged".to_owned();
             let reason = compressed::explained(self.storage, &first.path, 0, reason);
             let reason = format!("{reason}; {proof}");
-            return Err(self.corrupt(&first.path, 0, None, None, reason));
+            return Err(self.corrupt(&first.path, 0, reason));
         }
         if bytes > 0 {
             let (segment, sequence) = (first.path.clone(), self.next_sequence);
@@ -186,27 +185,28 @@ impl ChainWalk<'_> {
     }
 }
 
-/// Returns the reason why a frame with valid bytes does not follow the preceding frame: the
-/// expected and found checksums, if they are the reason, and a text. Returns `None` if the frame
-/// follows.
+/// Returns the reason why a frame with valid bytes does not follow the preceding frame, or `None` if
+/// it does.
 pub(in crate::log) fn out_of_chain(
     header: &Header,
     last_crc: u32,
     next_sequence: SequenceNumber,
-) -> Option<(Option<u32>, Option<u32>, String)> {
+) -> Option<Flaw> {
     if header.predecessor_crc != last_crc {
+        let (expected_crc, found_crc) = (Some(last_crc), Some(header.predecessor_crc));
         let reason = "the frame names a predecessor other than the frame before it".to_owned();
-        return Some((Some(last_crc), Some(header.predecessor_crc), reason));
+        return Some(Flaw { expected_crc, found_crc, reason });
     }
     (header.sequence != next_sequence)
-        .then(|| (None, None, format!("the frame contains record {}", header.sequence)))
+        .then(|| format!("the frame contains record {}", header.sequence).into())
 }
 
-pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
+pub(in crate::log) fn describe(error: &CodecError) -> Flaw {
     match error {
         CodecError::Checksum { expected, found } => {
-            (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())
+            let reason = "the frame's checksum does not match".to_owned();
+            Flaw { expected_crc: Some(*expected), found_crc: Some(*found), reason }
         }
-        other => (None, None, format!("there is no intact frame: {other}")),
+        other => format!("there is no intact frame: {other}").into(),
     }
 }

@@ -155,16 +155,16 @@ pub(crate) struct AppendContext<'a> {
 
 #[derive(Debug)]
 enum WriterPhase {
-    New,
+    /// A log without a segment of its own; `previous` is in the segments that it shares.
+    New {
+        previous: Option<Previous>,
+    },
     Continue {
         end: u64,
         named: bool,
     },
     Recover {
         attested: SequenceNumber,
-    },
-    Behind {
-        previous: Previous,
     },
     Running,
     /// Everything written is durable, and no file is open.
@@ -274,7 +274,7 @@ impl LogWriter {
         parents: Vec<PathBuf>,
     ) -> LogWriter {
         let places = RecordLocator::default();
-        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New);
+        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New { previous: None });
         log.unsynced_dirs = parents;
         log.ordinal_max = partial_creation.ordinal_max;
         log
@@ -309,8 +309,8 @@ impl LogWriter {
         epoch: u64,
     ) -> LogWriter {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
-        let previous = Previous { ordinal, end: located.end, crc: located.crc };
-        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::Behind { previous });
+        let previous = Some(Previous { ordinal, end: located.end, crc: located.crc });
+        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
         log.last_time_us = located.time_us;
@@ -479,13 +479,7 @@ impl LogWriter {
         // A recovery writes the declarations twice: as records, and at the head of its segment.
         let again = if kind == RecordKind::Declare { frame_len as u64 } else { 0 };
         self.make_room(frame_len as u64 + again + reserved, context)?;
-        let sequence = self.places.next_sequence;
-        let offset = self.write(kind, sequence, time_us, body, context.synced)?;
-        let segment = self.places.segments.len().saturating_sub(1);
-        self.places.index.note(sequence, Location { segment, offset });
-        self.places.next_sequence += 1;
-        self.last_time_us = time_us;
-        Ok(sequence)
+        self.write_record(kind, time_us, body, context.synced)
     }
 
     /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same.
@@ -525,8 +519,7 @@ impl LogWriter {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
         if room {
-            let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
-            self.write(kind, sequence, time_us, AppendBody::Alone(&[]), synced)?;
+            self.write_envelope(kind, &[], synced)?;
             self.spare.note_attested(synced, self.written_bytes);
         }
         self.seals.seal_synced(synced);
@@ -620,12 +613,8 @@ impl LogWriter {
                 let reason = "it replays recorded records".to_owned();
                 return Err(Error::ReadOnly { session: self.session, reason });
             }
-            WriterPhase::New => {
-                self.new_segment(None, 0, context)?;
-                self.unsynced_dirs.push(self.dir.clone());
-            }
-            WriterPhase::Behind { previous } => {
-                self.new_segment(Some(previous), 0, context)?;
+            WriterPhase::New { previous } => {
+                self.new_segment(previous, 0, context)?;
                 self.unsynced_dirs.push(self.dir.clone());
             }
             WriterPhase::Continue { end, named } => self.reopen(end, named)?,
@@ -646,15 +635,7 @@ impl LogWriter {
         // first.
         self.start = WriterPhase::Running;
         self.epoch = Some(self.next_epoch());
-        let sequence = self.places.next_sequence;
-        self.write(
-            RecordKind::Resumed,
-            sequence,
-            self.last_time_us,
-            AppendBody::Alone(&body),
-            context.synced,
-        )?;
-        Ok(())
+        self.write_envelope(RecordKind::Resumed, &body, context.synced)
     }
 
     fn next_epoch(&self) -> u64 {
@@ -715,6 +696,28 @@ impl LogWriter {
             _ if is_out_of_handles(&error) => Error::unmade(op, path, 0, error),
             _ => Error::io(op, path, error),
         }
+    }
+
+    #[inline(always)]
+    fn write_record(
+        &mut self,
+        kind: RecordKind,
+        time_us: i64,
+        body: AppendBody<'_>,
+        watermark: SequenceNumber,
+    ) -> Result<SequenceNumber> {
+        let sequence = self.places.next_sequence;
+        let offset = self.write(kind, sequence, time_us, body, watermark)?;
+        let segment = self.places.segments.len().saturating_sub(1);
+        self.places.index.note(sequence, Location { segment, offset });
+        self.places.next_sequence += 1;
+        self.last_time_us = time_us;
+        Ok(sequence)
+    }
+
+    fn write_envelope(&mut self, kind: RecordKind, body: &[u8], watermark: SequenceNumber) -> Result<()> {
+        let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
+        self.write(kind, sequence, time_us, AppendBody::Alone(body), watermark).map(drop)
     }
 
     /// Writes a frame after the last one, and returns its offset.

@@ -46,7 +46,6 @@ use crate::log::chain::Segment;
 use crate::log::compressed;
 use crate::log::layout;
 use crate::log::reader::RecordLocator;
-use crate::log::scan::Location;
 use crate::log::window::Window;
 use crate::storage::{Access, EntryKind};
 
@@ -83,12 +82,12 @@ impl LogWriter {
         self.ordinal_max = Some(ordinal);
         self.follow_with(active, segment);
         self.epoch = Some(self.next_epoch());
-        let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
-        self.write(RecordKind::Resumed, sequence, last_time_us, AppendBody::Alone(&body), attested)?;
+        self.write_envelope(RecordKind::Resumed, &body, attested)?;
         self.declare_head(&declared, attested)?;
-        self.rewrite(records, attested)?;
-        let last_time_us = self.last_time_us;
-        self.write(RecordKind::Synced, through, last_time_us, AppendBody::Alone(&[]), through)?;
+        for (kind, time_us, body) in records {
+            self.write_record(kind, time_us, AppendBody::Alone(&body), attested)?;
+        }
+        self.write_envelope(RecordKind::Synced, &[], through)?;
         self.name_for_good(&building, &path)?;
         self.recovered = through;
         self.spare.note_recovered(self.written_bytes);
@@ -128,18 +127,6 @@ impl LogWriter {
             Ok(())
         })?;
         Ok(began)
-    }
-
-    fn rewrite(&mut self, records: Vec<(RecordKind, i64, Vec<u8>)>, attested: SequenceNumber) -> Result<()> {
-        for (kind, time_us, body) in records {
-            let sequence = self.places.next_sequence;
-            let offset = self.write(kind, sequence, time_us, AppendBody::Alone(&body), attested)?;
-            let segment = self.places.segments.len().saturating_sub(1);
-            self.places.index.note(sequence, Location { segment, offset });
-            self.places.next_sequence += 1;
-            self.last_time_us = time_us;
-        }
-        Ok(())
     }
 
     /// Syncs the new segment, gives it its final name, and makes that name durable.
@@ -182,13 +169,14 @@ impl LogWriter {
     }
 
     /// Gives back the whole pages of a file after its last byte that is not 0.
-    fn give_back(&self, path: &Path, len: u64) -> std::io::Result<()> {
+    fn give_back(&self, path: &Path, len: u64) -> Result<()> {
+        let io = |error| Error::io("write", path, error);
         if compressed::is_compressed(self.storage.as_ref(), path).unwrap_or(true) {
             return Ok(());
         }
-        let file = self.storage.open(path, Access::Write)?;
-        let used = Window::new(Arc::clone(&file), None)?.used_end(0)?.next_multiple_of(PAGE_BYTES);
-        if used < len { file.give_back(used, len) } else { Ok(()) }
+        let file = self.storage.open(path, Access::Write).map_err(io)?;
+        let used = Window::new(path, Arc::clone(&file), None)?.used_end(0)?.next_multiple_of(PAGE_BYTES);
+        if used < len { file.give_back(used, len).map_err(io) } else { Ok(()) }
     }
 
     /// Counts the bytes of the chain again: rewritten records count once.

@@ -221,8 +221,7 @@ impl LogWriter {
             if half_built.is_none() && path != layout::spare_file(&self.dir) {
                 continue;
             }
-            let is_ours = self.may_be_built_in(&path, half_built);
-            match is_ours.map_err(|error| Error::io("read", &path, error))? {
+            match self.may_be_built_in(&path, half_built)? {
                 true => left.files.push((path, entry.len)),
                 false => left.unclear.push(path),
             }
@@ -233,13 +232,14 @@ impl LogWriter {
 
     /// Returns whether a file contains only zeros, or data that a recovery of this session wrote
     /// under its temporary name, and has no other name.
-    fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> std::io::Result<bool> {
+    fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> Result<bool> {
+        let io = |error| Error::io("read", path, error);
         // A fork may have linked the segment under its final name before a power cut restored the
         // temporary name in this session.
-        if self.storage.links(path)? != 1 {
+        if self.storage.links(path).map_err(io)? != 1 {
             return Ok(false);
         }
-        let mut window = Window::new(self.storage.open(path, Access::Read)?, None)?;
+        let mut window = Window::new(path, self.storage.open(path, Access::Read).map_err(io)?, None)?;
         let head = window.bytes(0, SEGMENT_HEADER_LEN as u64)?;
         let header = SegmentHeader::decode(head.get(..SEGMENT_HEADER_LEN).unwrap_or(head)).ok();
         let ours =
@@ -252,8 +252,7 @@ impl LogWriter {
     fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<SegmentSpace> {
         let io = |op: &'static str| move |error| Error::io(op, left, error);
         let file = self.storage.open(left, Access::Write).map_err(io("open"))?;
-        let used = Window::new(Arc::clone(&file), None).and_then(|mut window| window.used_end(0));
-        let used = used.map_err(io("read"))?;
+        let used = Window::new(left, Arc::clone(&file), None)?.used_end(0)?;
         // The file is overwritten instead of created again: its freed space might be taken by
         // another program.
         let mut at = 0;

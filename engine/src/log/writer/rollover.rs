@@ -12,7 +12,7 @@ use foldlog_filesystem::is_out_of_space;
 use super::preallocate::PreallocatedSegment;
 use super::seals::SealBuilder;
 use super::sync::UnsyncedRange;
-use super::{Active, AppendBody, AppendContext, LogWriter, RESERVED_BYTES};
+use super::{Active, AppendContext, LogWriter, RESERVED_BYTES};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
@@ -132,17 +132,10 @@ impl LogWriter {
     }
 
     pub(super) fn declare_head(&mut self, declared: &[u8], synced: SequenceNumber) -> Result<()> {
-        if !declared.is_empty() {
-            let sequence = self.places.next_sequence;
-            self.write(
-                RecordKind::Declared,
-                sequence,
-                self.last_time_us,
-                AppendBody::Alone(declared),
-                synced,
-            )?;
+        match declared {
+            [] => Ok(()),
+            declared => self.write_envelope(RecordKind::Declared, declared, synced),
         }
-        Ok(())
     }
 
     /// Creates a segment file, or takes the preallocated one. The header is still to be written.

@@ -24,7 +24,6 @@ use super::sync::UnsyncedRange;
 use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
-use crate::log::window::Window;
 use crate::storage::{Access, Storage, StorageFile};
 
 const STEP_BYTES: u64 = 256 << 10;
@@ -52,12 +51,11 @@ impl SealBuilder {
     }
 
     fn step(&mut self, storage: &dyn Storage) -> Result<()> {
-        let io = |error| Error::io("read", &self.segment.path, error);
-        let mut window = Window::new(self.segment.open(storage)?, self.segment.end).map_err(io)?;
+        let mut window = self.segment.window(storage)?;
         let context = self.segment.context();
         let until = self.offset.saturating_add(STEP_BYTES).min(self.end());
         while self.offset < until {
-            let frame = match window.frame(context, self.offset).map_err(io)? {
+            let frame = match window.frame(context, self.offset)? {
                 Ok(frame) => frame,
                 Err(error) => {
                     return Err(self.segment.changed_error(

@@ -98,7 +98,7 @@ pub(super) struct FilePages {
     abandoned: BTreeSet<u64>,
     /// Number of failed syncs. Each handle that was open then reports one of them once, as on
     /// Linux.
-    failures: u64,
+    pub(super) failures: u64,
 }
 
 impl FilePages {
@@ -172,10 +172,6 @@ impl FilePages {
     pub(super) fn fail_sync(&mut self) {
         self.abandoned.append(&mut self.dirty);
         self.failures += 1;
-    }
-
-    pub(super) fn failures(&self) -> u64 {
-        self.failures
     }
 
     /// Writes some dirty pages, as the kernel may at any time.

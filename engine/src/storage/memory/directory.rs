@@ -6,34 +6,22 @@ use std::ffi::{OsStr, OsString};
 use super::chance::{Chance, PowerCutOutcome};
 use super::disk::NodeId;
 
-/// A change of names. A power cut preserves or loses it as a whole.
-enum DirectoryChange {
-    Added { name: OsString, node: NodeId },
-    Removed { name: OsString },
-    Renamed { from: OsString, to: OsString, node: NodeId },
+/// A change of names; a renamed file has both. A power cut preserves or loses it as a whole.
+struct DirectoryChange {
+    removed: Option<OsString>,
+    added: Option<(OsString, NodeId)>,
 }
 
 impl DirectoryChange {
-    fn names(&self) -> [&OsString; 2] {
-        match self {
-            Self::Added { name, .. } | Self::Removed { name } => [name, name],
-            Self::Renamed { from, to, .. } => [from, to],
-        }
+    fn names(&self) -> impl Iterator<Item = &OsString> {
+        self.removed.iter().chain(self.added.iter().map(|(name, _)| name))
     }
 
-    fn apply(self, names: &mut BTreeMap<OsString, NodeId>) {
-        match self {
-            Self::Added { name, node } => {
-                names.insert(name, node);
-            }
-            Self::Removed { name } => {
-                names.remove(&name);
-            }
-            Self::Renamed { from, to, node } => {
-                names.remove(&from);
-                names.insert(to, node);
-            }
+    fn apply(&self, names: &mut BTreeMap<OsString, NodeId>) {
+        if let Some(name) = &self.removed {
+            names.remove(name);
         }
+        names.extend(self.added.clone());
     }
 }
 
@@ -60,19 +48,21 @@ impl MemoryDirectory {
     }
 
     pub(super) fn add(&mut self, name: &OsStr, node: NodeId) {
-        self.current.insert(name.to_owned(), node);
-        self.pending.push(DirectoryChange::Added { name: name.to_owned(), node });
+        self.change(DirectoryChange { removed: None, added: Some((name.to_owned(), node)) });
     }
 
     pub(super) fn remove(&mut self, name: &OsStr) {
-        self.current.remove(name);
-        self.pending.push(DirectoryChange::Removed { name: name.to_owned() });
+        self.change(DirectoryChange { removed: Some(name.to_owned()), added: None });
     }
 
     pub(super) fn rename(&mut self, from: &OsStr, to: &OsStr, node: NodeId) {
-        self.current.remove(from);
-        self.current.insert(to.to_owned(), node);
-        self.pending.push(DirectoryChange::Renamed { from: from.to_owned(), to: to.to_owned(), node });
+        let (removed, added) = (Some(from.to_owned()), Some((to.to_owned(), node)));
+        self.change(DirectoryChange { removed, added });
+    }
+
+    fn change(&mut self, change: DirectoryChange) {
+        change.apply(&mut self.current);
+        self.pending.push(change);
     }
 
     pub(super) fn sync(&mut self) {
@@ -87,11 +77,11 @@ impl MemoryDirectory {
     pub(super) fn write_back(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         let mut waiting = BTreeSet::new();
         for change in std::mem::take(&mut self.pending) {
-            let free = change.names().iter().all(|name| !waiting.contains(*name));
+            let free = change.names().all(|name| !waiting.contains(name));
             if fate.draw_reached(chance) && free {
                 change.apply(&mut self.durable);
             } else {
-                waiting.extend(change.names().map(OsString::clone));
+                waiting.extend(change.names().cloned());
                 self.pending.push(change);
             }
         }

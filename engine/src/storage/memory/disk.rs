@@ -18,18 +18,12 @@ use crate::storage::{Access, DirectoryEntry, EntryKind};
 
 /// Identifies a file or directory, like an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NodeId(u64);
-
-impl NodeId {
-    pub(super) fn number(self) -> u64 {
-        self.0
-    }
-}
+pub(super) struct NodeId(pub(super) u64);
 
 /// The directory `/`, which always exists.
 const ROOT: NodeId = NodeId(0);
 
-enum Node {
+pub(super) enum Node {
     File(FilePages),
     Directory(MemoryDirectory),
     /// A link, or anything else that the engine never opens.
@@ -168,12 +162,12 @@ impl Disk {
     }
 
     fn may_change(&self) -> io::Result<()> {
-        if self.faults.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
+        if self.faults.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
     /// Returns the number of bytes by which the files may still grow.
     pub(super) fn room(&self) -> u64 {
-        match self.faults.capacity() {
+        match self.faults.capacity {
             Some(capacity) => capacity.saturating_sub(self.used_bytes()),
             None => u64::MAX,
         }
@@ -417,17 +411,7 @@ impl Disk {
         files
     }
 
-    /// Creates or replaces a file, and creates its parent directories, all durable at once.
-    pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.settle_node(path, Node::File(FilePages::from_durable_bytes(bytes)))
-    }
-
-    /// Creates a node that is neither a regular file nor a directory, durable at once.
-    pub(super) fn settle_other(&mut self, path: &Path) -> io::Result<()> {
-        self.settle_node(path, Node::Other)
-    }
-
-    fn settle_node(&mut self, path: &Path, node: Node) -> io::Result<()> {
+    pub(super) fn settle_node(&mut self, path: &Path, node: Node) -> io::Result<()> {
         let mut names = links(path)?;
         let last = names.pop().ok_or(Errno::EISDIR)?.to_owned();
         let mut directory = ROOT;

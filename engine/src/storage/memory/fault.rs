@@ -120,8 +120,8 @@ impl Op {
 #[derive(Default)]
 pub(super) struct Faults {
     counted: Vec<ScheduledFault>,
-    capacity: Option<u64>,
-    read_only: bool,
+    pub(super) capacity: Option<u64>,
+    pub(super) read_only: bool,
     no_handles: bool,
     pub(super) locks_exclude_nobody: bool,
 }
@@ -145,24 +145,11 @@ pub(super) enum FaultEffect {
 
 impl Faults {
     pub(super) fn add(&mut self, fault: Fault) {
+        let mut count = |op, left, strike| self.counted.push(ScheduledFault { op, left, strike });
         match fault {
-            Fault::FailNth { op, nth, error } => {
-                self.counted.push(ScheduledFault {
-                    op: Some(op),
-                    left: nth,
-                    strike: FaultEffect::Fail(error),
-                });
-            }
-            Fault::ShortWrite { nth, bytes } => {
-                self.counted.push(ScheduledFault {
-                    op: Some(Op::Write),
-                    left: nth,
-                    strike: FaultEffect::Short(bytes),
-                });
-            }
-            Fault::Die { nth, bytes } => {
-                self.counted.push(ScheduledFault { op: None, left: nth, strike: FaultEffect::Die(bytes) });
-            }
+            Fault::FailNth { op, nth, error } => count(Some(op), nth, FaultEffect::Fail(error)),
+            Fault::ShortWrite { nth, bytes } => count(Some(Op::Write), nth, FaultEffect::Short(bytes)),
+            Fault::Die { nth, bytes } => count(None, nth, FaultEffect::Die(bytes)),
             Fault::DiskFull { capacity_bytes } => self.capacity = Some(capacity_bytes),
             Fault::ReadOnly => self.read_only = true,
             Fault::NoHandles => self.no_handles = true,
@@ -187,15 +174,7 @@ impl Faults {
         felt
     }
 
-    pub(super) fn capacity(&self) -> Option<u64> {
-        self.capacity
-    }
-
     pub(super) fn may_open(&self) -> io::Result<()> {
         if self.no_handles { Err(Errno::EMFILE.into()) } else { Ok(()) }
-    }
-
-    pub(super) fn read_only(&self) -> bool {
-        self.read_only
     }
 }

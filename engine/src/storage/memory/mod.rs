@@ -22,7 +22,7 @@ mod fault;
 mod tests;
 
 use body::FilePages;
-use disk::{Disk, NodeId};
+use disk::{Disk, Node, NodeId};
 pub use fault::{Fault, Op};
 
 /// Boot id of a new disk. It is fixed, so that tests are repeatable.
@@ -145,13 +145,14 @@ impl MemoryStorage {
     pub fn file_number(&self, path: impl AsRef<Path>) -> Option<u64> {
         let disk = self.disk.lock();
         let id = disk.find(path.as_ref()).ok()?;
-        disk.body(id).ok().map(|_| id.number())
+        disk.body(id).ok().map(|_| id.0)
     }
 
     /// Creates or replaces a file. Its bytes, its name, the directories above it and the other
     /// names in them are durable at once.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        self.disk.lock().settle_file(path.as_ref(), bytes.as_ref())
+        let file = FilePages::from_durable_bytes(bytes.as_ref());
+        self.disk.lock().settle_node(path.as_ref(), Node::File(file))
     }
 
     /// Changes a file's bytes, in the state that a read returns, and makes them durable like
@@ -167,7 +168,7 @@ impl MemoryStorage {
     /// Creates an entry, durable at once, that is neither a regular file nor a directory, such as a
     /// link.
     pub fn make_other(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.disk.lock().settle_other(path.as_ref())
+        self.disk.lock().settle_node(path.as_ref(), Node::Other)
     }
 
     /// Returns the paths of all files, sorted. A file with two names is listed twice.
@@ -215,7 +216,7 @@ impl MemoryStorage {
 
     fn handle(&self, disk: &Disk, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
         let (life, path) = (disk.life, path.into());
-        let failures = AtomicU64::new(disk.body(node).map_or(0, FilePages::failures));
+        let failures = AtomicU64::new(disk.body(node).map_or(0, |body| body.failures));
         Arc::new(MemoryFile { disk: Arc::clone(&self.disk), life, node, path, access, failures })
     }
 }
@@ -322,7 +323,7 @@ impl MemoryFile {
         match begun {
             Ok(_) => {
                 sync(body);
-                let failures = body.failures();
+                let failures = body.failures;
                 if self.failures.swap(failures, Ordering::Relaxed) != failures {
                     return Err(io::Error::other("a sync of the file through another handle failed"));
                 }
@@ -330,7 +331,7 @@ impl MemoryFile {
             }
             Err(error) => {
                 body.fail_sync();
-                self.failures.store(body.failures(), Ordering::Relaxed);
+                self.failures.store(body.failures, Ordering::Relaxed);
                 Err(error)
             }
         }

@@ -5,7 +5,7 @@ use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{RecordKind, msgpack};
 
 use super::SalvageReader;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::chain::Segment;
 use crate::log::scan::out_of_chain;
 use crate::log::window::Window;
@@ -18,22 +18,19 @@ impl SalvageReader<'_> {
     /// Returns the envelope frame that was at `offset`, if the frames after it prove its content.
     pub(super) fn lost_envelope(
         &self,
-        window: &mut Window,
+        window: &mut Window<'_>,
         segment: &Segment,
         offset: u64,
         next: Option<&SegmentHeader>,
     ) -> Result<Option<Vec<u8>>> {
-        let io = |error| Error::io("read", &segment.path, error);
         let context = segment.context();
         let body = offset + FRAME_HEADER_LEN as u64;
         let previous = next.and_then(|next| next.previous);
         // The length is stated by the frame's header, by its body and, if it was the last frame, by
         // the next segment.
-        let stated = frame::claimed_len(window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?);
-        let value = msgpack::scan(
-            window.bytes(body, PUT_RIGHT_BYTES_MAX as u64).map_err(io)?,
-            msgpack::ValueLimits::default(),
-        );
+        let stated = frame::claimed_len(window.bytes(offset, FRAME_HEADER_LEN as u64)?);
+        let value =
+            msgpack::scan(window.bytes(body, PUT_RIGHT_BYTES_MAX as u64)?, msgpack::ValueLimits::default());
         let ends = [
             Some(body),
             Some(offset + stated as u64),
@@ -45,14 +42,14 @@ impl SalvageReader<'_> {
         for end in ends.into_iter().flatten() {
             let named = match previous.filter(|previous| previous.end == end) {
                 Some(previous) => previous.crc,
-                None => match window.frame(context, end).map_err(io)? {
+                None => match window.frame(context, end)? {
                     Ok(frame) if frame.header.sequence == self.walk.next_sequence => {
                         frame.header.predecessor_crc
                     }
                     _ => continue,
                 },
             };
-            let bytes = window.bytes(offset, end - offset).map_err(io)?;
+            let bytes = window.bytes(offset, end - offset)?;
             let known = usize::try_from(end - offset).ok().and_then(|len| bytes.get(..len));
             let known = known.and_then(|bytes| self.known_again(context, bytes, named));
             if known.is_some() {
