@@ -14,7 +14,7 @@ use crate::record::time_text;
 
 /// Imports the slices of an export into a new session, including LOG slices. Items that do not fit
 /// into the record are in the import records after it, in order, which contain nothing else.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Import<'a> {
     /// Id of the exported session, or `None` if it is unknown.
     pub from: Option<Uuid>,
