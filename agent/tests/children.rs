@@ -108,7 +108,7 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
         desk.open();
         ToolRunner::new(desk.state.clone(), agents.tools(&desk)).recover(&ExecuteOptions::default()).unwrap();
         assert!(agents.evaluate(&desk).unwrap().starts_with("all is done"), "killed behind {left}");
-        let [child] = desk.session().calls().children().unwrap().try_into().unwrap();
+        let [child] = desk.session().store().children(desk.session().id()).unwrap().try_into().unwrap();
         let dir = desk.session().dir().parent().unwrap().join(child.to_string());
         let reader = LogReader::open_on(Arc::new(desk.disk.clone()), dir).unwrap();
         let page = reader.state().unwrap();

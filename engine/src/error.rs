@@ -18,6 +18,7 @@ mod constructors;
 mod corruption;
 mod holder;
 mod panics;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -28,9 +29,10 @@ pub use corruption::Corruption;
 pub use holder::Holder;
 pub(crate) use holder::host_name;
 pub(crate) use panics::{catch_panic, panic_message};
+pub(crate) use text::operation_numbers;
 use text::{
-    also_restored, failures, last_text, numbers, operation_text, operations_text, or_nearest,
-    unregistered_text, waiting_text,
+    also_restored, failures, last_text, operation_text, operations_text, or_nearest, unregistered_text,
+    waiting_text,
 };
 
 /// Result of a call to the engine.
@@ -822,7 +824,11 @@ pub enum Error {
     #[error("session {0} has no rewind and no rollback to undo")]
     NoRewind(Uuid),
     /// A provider's id of a tool call belongs to several operations.
-    #[error("tool call `{}` belongs to several operations: {}", escape::text(call_id), numbers(operations))]
+    #[error(
+        "tool call `{}` belongs to several operations: {}",
+        escape::text(call_id),
+        operation_numbers(operations)
+    )]
     AmbiguousCall {
         /// Provider's id of the call.
         call_id: String,

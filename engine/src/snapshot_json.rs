@@ -25,6 +25,7 @@
 //! imported. The same applies to one taken while calls were suspended, with `suspended_operations`.
 //! Reading ignores all other fields.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
@@ -47,12 +48,12 @@ const EXACT: &str = "exact";
 /// Contains the slices of a session, as in snapshot JSON.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Export {
-    version: String,
-    created_at: String,
+    pub(crate) version: String,
+    pub(crate) created_at: String,
     /// [`EXACT`]; `None` if the items are plain JSON of another program, which has no values beyond
     /// JSON's.
     #[serde(default)]
-    values: Option<String>,
+    pub(crate) values: Option<String>,
     /// Session that the exported one was forked from or created for.
     pub parent_id: Option<Uuid>,
     /// Sessions that were forked from the exported one or created for it.
@@ -77,88 +78,33 @@ pub struct Export {
     pub slices: Vec<ExportedSlice>,
 }
 
-/// Export without its slices, for writers that stream these.
-pub(crate) struct ExportHead {
-    pub(crate) export: Export,
-}
-
-impl ExportHead {
-    pub(crate) fn new(
-        created_at_us: i64,
-        parent_id: Option<Uuid>,
-        children_ids: Vec<Uuid>,
-        tags: BTreeMap<String, String>,
-        policies: BTreeMap<String, String>,
-    ) -> Result<ExportHead> {
-        let export = Export {
-            version: VERSION.to_owned(),
-            created_at: iso_8601(created_at_us)?,
-            values: Some(EXACT.to_owned()),
-            parent_id,
-            children_ids,
-            tags,
-            policies,
-            open_operations: Vec::new(),
-            suspended_operations: Vec::new(),
-            slices: Vec::new(),
-        };
-        Ok(ExportHead { export })
-    }
-
-    /// Adds the operations that were open when the export was taken.
-    pub(crate) fn with_open_operations(mut self, open_operations: Vec<OperationId>) -> ExportHead {
-        self.export.open_operations = open_operations;
-        self
-    }
-
-    /// Adds the operations that were suspended when the export was taken.
-    pub(crate) fn with_suspended_operations(mut self, suspended_operations: Vec<OperationId>) -> ExportHead {
-        self.export.suspended_operations = suspended_operations;
-        self
-    }
-
-    /// Writes the fields that precede the slices, in the order of [`Export`]'s fields.
-    pub(crate) fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        self.export.serialize_head(map)
-    }
-}
-
 /// Returns the versions of a slice's items; empty if all are 1.
 pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -> Vec<u32> {
     if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
 }
 
 /// Serializes a slice of an export.
-struct WrittenSlice<'a> {
-    slice: &'a ExportedSlice,
-    /// Whether each item is written in its JSON form.
-    exact: bool,
-}
-
-impl Serialize for WrittenSlice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let ExportedSlice { slice_type, item_type, items, item_versions } = self.slice;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("slice_type", slice_type)?;
-        map.serialize_entry("item_type", item_type)?;
-        match self.exact {
-            true => map.serialize_entry("items", &items.iter().map(Value::json_form).collect::<Vec<_>>())?,
-            false => map.serialize_entry("items", items)?,
-        }
-        if !item_versions.is_empty() {
-            map.serialize_entry("item_versions", item_versions)?;
-        }
-        map.end()
-    }
+#[derive(Serialize)]
+pub(crate) struct WrittenSlice<'a, I> {
+    pub(crate) slice_type: &'a str,
+    pub(crate) item_type: &'a str,
+    pub(crate) items: I,
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub(crate) item_versions: Cow<'a, [u32]>,
 }
 
 impl Serialize for Export {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         self.serialize_head(&mut map)?;
-        let exact = self.is_exact();
-        let slices = self.slices.iter().map(|slice| WrittenSlice { slice, exact });
-        map.serialize_entry("slices", &slices.collect::<Vec<_>>())?;
+        let plain = |slice| ExportedSlice::written(slice, &slice.items);
+        match self.is_exact() {
+            true => map.serialize_entry(
+                "slices",
+                &self.slices.iter().map(ExportedSlice::exact).collect::<Vec<_>>(),
+            )?,
+            false => map.serialize_entry("slices", &self.slices.iter().map(plain).collect::<Vec<_>>())?,
+        }
         map.end()
     }
 }
@@ -180,7 +126,12 @@ pub struct ExportedSlice {
 impl ExportedSlice {
     /// Returns the slice for serialization, each item in its JSON form.
     pub(crate) fn exact(&self) -> impl Serialize + '_ {
-        WrittenSlice { slice: self, exact: true }
+        self.written(self.items.iter().map(Value::json_form).collect::<Vec<_>>())
+    }
+
+    fn written<I>(&self, items: I) -> WrittenSlice<'_, I> {
+        let ExportedSlice { slice_type, item_type, item_versions, .. } = self;
+        WrittenSlice { slice_type, item_type, items, item_versions: item_versions.into() }
     }
 
     /// Replaces the JSON form of each item by its value.
@@ -195,13 +146,29 @@ impl ExportedSlice {
 }
 
 impl Export {
+    /// Creates an export without slices.
+    pub(crate) fn new(created_at_us: i64) -> Result<Export> {
+        Ok(Export {
+            version: VERSION.to_owned(),
+            created_at: iso_8601(created_at_us)?,
+            values: Some(EXACT.to_owned()),
+            parent_id: None,
+            children_ids: Vec::new(),
+            tags: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            open_operations: Vec::new(),
+            suspended_operations: Vec::new(),
+            slices: Vec::new(),
+        })
+    }
+
     /// Returns whether the items are the recorded values, rather than plain JSON of another
     /// program.
     pub(crate) fn is_exact(&self) -> bool {
         self.values.is_some()
     }
 
-    fn serialize_head<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+    pub(crate) fn serialize_head<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         map.serialize_entry("version", &self.version)?;
         map.serialize_entry("created_at", &self.created_at)?;
         if let Some(values) = &self.values {

@@ -35,7 +35,7 @@ pub fn conversations<E: From<foldlog::Error>>(
     after: SequenceNumber,
     sink: &mut DifferenceSink<'_, E>,
 ) -> Result<(), E> {
-    handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
+    handed(sink, |visit| reader.conversation_differences(before, after, visit))
 }
 
 /// Passes the differences between a state of one log and one of another to `sink`: first the
@@ -70,7 +70,7 @@ pub fn between_logs<E: From<foldlog::Error>>(
 ) -> Result<(), E> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
     between_states(&before, &after, sink)?;
-    handed(sink, |visit| here.visit_conversation_differences_between(at, there, other_at, visit))
+    handed(sink, |visit| here.conversation_differences_between(at, there, other_at, visit))
 }
 
 /// Runs `walk` with a visitor that passes differences to `sink`, and ends when `sink` fails.

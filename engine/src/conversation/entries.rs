@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::messages::RecordedMessages;
 use super::model::{
-    ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity, ToolCallRecord,
+    ConversationMessage, ConversationState, ConversationTurn, PromptIdentity, ToolCallRecord,
 };
 
 /// Text shown to a model for a call that requested an expansion of the prompt.
@@ -226,19 +226,6 @@ pub struct Conversation {
     pub(crate) imported: Option<(Uuid, DateTime<Utc>)>,
 }
 
-/// The record that closed a call, and the result shown to the model.
-pub(super) struct Closed {
-    sequence: SequenceNumber,
-    /// Id of the message that closed the call; `None` if the record is no message.
-    message_id: Option<Uuid>,
-    shown: Option<String>,
-    is_error: bool,
-    name: Option<String>,
-    call_id: Option<String>,
-    time: DateTime<Utc>,
-    blocks: Option<ContentBlocks>,
-}
-
 impl Conversation {
     pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
         Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new(), imported: None }
@@ -344,7 +331,6 @@ impl Conversation {
     /// record.
     pub fn sent_entries(&self) -> Vec<SentMessage> {
         let closed = self.closed_calls();
-        let mut answers = BTreeMap::new();
         let mut sent: Vec<SentMessage> = Vec::new();
         let mut system = None;
         // Messages added while the calls of an answer ran come after their results.
@@ -367,24 +353,22 @@ impl Conversation {
                 }
                 EntryContent::Answer { message, request, .. } => {
                     sent.append(&mut waiting);
-                    answers.insert(sequence, message);
                     // The answer was produced without the messages added after its request.
                     let known = |one: &SentMessage| request.is_none_or(|request| one.anchor() <= request);
                     let late = sent.iter().rposition(known).map_or(0, |at| at + 1);
                     waiting = sent.split_off(late);
                     sent.push(SentMessage::new(sequence, message.clone()));
-                    let calls = 0..message.tool_calls.len() as u32;
-                    let ends = calls.map(|ordinal| closed.get(&CallOrigin { answer: sequence, ordinal }));
                     let mut last = None;
-                    for (ordinal, end) in (0..).zip(ends) {
-                        let origin = CallOrigin { answer: sequence, ordinal };
+                    for (ordinal, call) in (0..).zip(&message.tool_calls) {
+                        let end = closed.get(&CallOrigin { answer: sequence, ordinal });
                         // Until an open call ends, all other messages wait.
                         last = last.max(Some(end.map_or(SequenceNumber::MAX, |end| end.sequence)));
-                        sent.extend(end.map(|end| SentMessage {
-                            sequence: end.sequence,
-                            answer: Some(sequence),
-                            message: self.result(&answers, origin, end),
-                        }));
+                        sent.extend(
+                            end.map(|end| SentMessage {
+                                message: result_of(&end.message, Some(call)),
+                                ..*end
+                            }),
+                        );
                     }
                     open_until = last;
                     if last.is_none() {
@@ -475,10 +459,9 @@ impl Conversation {
             }
             let answered = by_sequence.get(answer)?;
             let EntryContent::Answer { message, payload, .. } = &answered.content else { return None };
-            let answers = BTreeMap::from([(*answer, message)]);
-            let ends = (0..message.tool_calls.len() as u32).filter_map(|ordinal| {
-                let origin = CallOrigin { answer: *answer, ordinal };
-                closed.get(&origin).map(|end| self.result(&answers, origin, end))
+            let ends = (0..).zip(&message.tool_calls).filter_map(|(ordinal, call)| {
+                let end = closed.get(&CallOrigin { answer: *answer, ordinal })?;
+                Some(result_of(&end.message, Some(call)))
             });
             Some(ConversationTurn {
                 turn_number: *number,
@@ -494,25 +477,12 @@ impl Conversation {
     }
 
     /// Returns the last record that closed each call.
-    fn closed_calls(&self) -> BTreeMap<CallOrigin, Closed> {
-        let mut closed = BTreeMap::new();
-        for entry in &self.entries {
-            if let Some((origin, end)) = closed_call(entry) {
-                closed.insert(origin, end);
-            }
-        }
-        closed
-    }
-
-    fn result(
-        &self,
-        answers: &BTreeMap<SequenceNumber, &ConversationMessage>,
-        origin: CallOrigin,
-        end: &Closed,
-    ) -> ConversationMessage {
-        let answer = answers.get(&origin.answer);
-        let call = answer.and_then(|answer| answer.tool_calls.get(origin.ordinal as usize));
-        result_of(self.session, call, end)
+    fn closed_calls(&self) -> BTreeMap<CallOrigin, SentMessage> {
+        let ends = self.entries.iter().filter_map(|entry| {
+            let (origin, message) = closed_call(self.session, entry)?;
+            Some((origin, SentMessage { sequence: entry.sequence, answer: Some(origin.answer), message }))
+        });
+        ends.collect()
     }
 
     fn message_id(&self, sequence: SequenceNumber, ordinal: u32) -> Uuid {
@@ -520,19 +490,14 @@ impl Conversation {
     }
 }
 
-/// Returns the message that reports the result of a call to a model.
-pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Closed) -> ConversationMessage {
-    ConversationMessage {
-        role: Role::Tool,
-        content: end.shown.clone(),
-        tool_calls: Vec::new(),
-        tool_call_id: call.map(|call| call.call_id.clone()).or_else(|| end.call_id.clone()),
-        name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
-        created_at: end.time,
-        message_id: end.message_id.unwrap_or_else(|| message_id(session, end.sequence, 0)),
-        blocks: end.blocks.clone(),
-        is_error: end.is_error,
+/// Returns the result of a call with the call's name and id.
+pub(super) fn result_of(end: &ConversationMessage, call: Option<&ToolCallRecord>) -> ConversationMessage {
+    let mut result = end.clone();
+    if let Some(call) = call {
+        result.tool_call_id = Some(call.call_id.clone());
+        result.name.get_or_insert_with(|| call.name.clone());
     }
+    result
 }
 
 /// Derives the id of a message from its place in the log.
@@ -547,10 +512,15 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 }
 
 /// Returns the call that a record closes, and its result.
-pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Closed)> {
-    let (sequence, time) = (entry.sequence, entry.time);
-    let (name, call_id, blocks) = (None, None, None);
-    let at = Closed { sequence, message_id: None, shown: None, is_error: false, name, call_id, time, blocks };
+pub(super) fn closed_call(
+    session: Uuid,
+    entry: &ConversationRecord,
+) -> Option<(CallOrigin, ConversationMessage)> {
+    let end = || ConversationMessage {
+        created_at: entry.time,
+        message_id: message_id(session, entry.sequence, 0),
+        ..ConversationMessage::new(Role::Tool, "")
+    };
     match &entry.content {
         EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,
         EntryContent::CallEnded { origin, tool, call_id, outcome, cause, exit_code, shown, .. } => {
@@ -559,23 +529,23 @@ pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Clo
                 Some(Cause::Skipped) if shown.is_none() => Some(SKIPPED_TEXT.to_owned()),
                 _ => None,
             };
-            let shown = fixed.or_else(|| shown.clone());
-            // A program that drives a model marks the output of a command with a nonzero exit code
-            // as an error, although the call did not fail.
-            let is_error = *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0);
-            let name = Some(tool.clone());
-            Some((*origin, Closed { shown, is_error, name, call_id: call_id.clone(), ..at }))
+            let message = ConversationMessage {
+                content: fixed.or_else(|| shown.clone()),
+                // A program that drives a model marks the output of a command with a nonzero exit
+                // code as an error, although the call did not fail.
+                is_error: *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0),
+                name: Some(tool.clone()),
+                tool_call_id: call_id.clone(),
+                ..end()
+            };
+            Some((*origin, message))
         }
         EntryContent::CallSettled { origin, committed: Some(committed), shown, .. } => {
-            let (shown, is_error) = (Some(shown.clone()), !committed);
-            Some((*origin, Closed { shown, is_error, ..at }))
+            let (content, is_error) = (Some(shown.clone()), !committed);
+            Some((*origin, ConversationMessage { content, is_error, ..end() }))
         }
         EntryContent::Input { origin: Some(origin), message, .. } if message.role == Role::Tool => {
-            let (shown, is_error) = (message.content.clone(), message.is_error);
-            let (name, call_id) = (message.name.clone(), message.tool_call_id.clone());
-            let (message_id, time) = (Some(message.message_id), message.created_at);
-            let blocks = message.blocks.clone();
-            Some((*origin, Closed { message_id, shown, is_error, name, call_id, time, blocks, ..at }))
+            Some((*origin, ConversationMessage { tool_calls: Vec::new(), ..message.clone() }))
         }
         _ => None,
     }

@@ -36,9 +36,9 @@ impl RecordedMessages {
                 Some(message.clone())
             }
             EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
-                let (_, closed) = closed_call(entry)?;
+                let (_, end) = closed_call(self.session, entry)?;
                 let call = self.calls.get(&origin.answer)?.get(origin.ordinal as usize);
-                Some(result_of(self.session, call, &closed))
+                Some(result_of(&end, call))
             }
             _ => None,
         }

@@ -105,7 +105,7 @@ pub struct NewRequest {
 }
 
 /// Describes the failure of a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NewRequestFailure {
     /// Id of the evaluation.
     pub evaluation_id: String,
@@ -143,11 +143,7 @@ impl NewRequestFailure {
             attempt: 1,
             cause: cause.into(),
             message: message.into(),
-            status: None,
-            arrived: None,
-            request_id: None,
-            usage: None,
-            rate_limits: Vec::new(),
+            ..NewRequestFailure::default()
         }
     }
 }

@@ -11,7 +11,7 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber, record};
 use super::Difference;
 use super::left_out::LeaveOut;
 use super::walk::{Contents, DifferenceFlow, ValueComparer};
-use crate::fold::record_kinds::{Comparison, RecordRules};
+use crate::fold::record_kinds::{RecordRules, action_name};
 use crate::names::DeclaredNames;
 
 /// Fields of a record's JSON form that are not part of its body.
@@ -48,11 +48,8 @@ pub(crate) fn compare_values(
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> (Option<Difference>, bool) {
-    let mut walk = ValueComparer::new();
+    let mut walk = ValueComparer::with_rules(RecordRules::of(kind));
     walk.contents = contents;
-    let rules = &RecordRules::of(kind).comparison;
-    (walk.json_texts, walk.addresses) = (rules.json_texts, false);
-    walk.left_out.extend(rules.not_compared);
     let found = if kind == RecordKind::Dispatch {
         dispatches(&mut walk, recorded, produced, names, leave_out)
     } else {
@@ -70,10 +67,8 @@ pub(crate) fn between_logs(
     two: &[u8],
     two_names: &DeclaredNames,
 ) -> Option<Difference> {
-    let mut walk = ValueComparer::new();
-    let rules = &RecordRules::of(kind).comparison;
-    (walk.json_texts, walk.addresses) = (rules.json_texts, false);
-    walk.left_out.extend(rules.not_compared);
+    let rules = RecordRules::of(kind);
+    let mut walk = ValueComparer::with_rules(rules);
     walk.left_out.extend(rules.generated);
     walk.left_out.extend(excluded(rules, one, two));
     let form = |body: &[u8], names: &DeclaredNames| {
@@ -121,7 +116,7 @@ fn others(
     new: &[u8],
     names: &DeclaredNames,
 ) -> DifferenceFlow {
-    walk.left_out.extend(excluded(&RecordRules::of(kind).comparison, old, new));
+    walk.left_out.extend(excluded(RecordRules::of(kind), old, new));
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),
         _ => DifferenceFlow::Continue(()),
@@ -129,7 +124,7 @@ fn others(
 }
 
 /// Returns the path of the value that is not compared, since both records have one there.
-fn excluded(rules: &Comparison, one: &[u8], two: &[u8]) -> Option<&'static str> {
+fn excluded(rules: &RecordRules, one: &[u8], two: &[u8]) -> Option<&'static str> {
     (rules.excluded_in_both)(one).filter(|_| (rules.excluded_in_both)(two).is_some())
 }
 
@@ -174,16 +169,10 @@ fn actions(
             walk.at(".value", |walk| walk.options(value(old_value), value(new_value)))
         }
         (old, new) => {
-            let name = |action: &Action<'_>| match action {
-                Action::Event { event, .. } => names.event_name(*event),
-                Action::Seed => "seed".to_owned(),
-                Action::Clear => "clear".to_owned(),
-                Action::Reset => "reset".to_owned(),
-                Action::Tag { .. } => "tag".to_owned(),
-            };
+            let name = |action: &Action<'_>| Value::from(action_name(action, names));
             let is_event = |action: &Action<'_>| matches!(action, Action::Event { .. });
             let step = if is_event(old) && is_event(new) { ".name" } else { ".operation" };
-            walk.at(step, |walk| walk.values(&Value::from(name(old)), &Value::from(name(new))))
+            walk.at(step, |walk| walk.values(&name(old), &name(new)))
         }
     }
 }

@@ -302,33 +302,25 @@ impl fmt::Display for Divergence {
         let record = RecordLabel(&self.record);
         let lane = if self.lane.is_main() { String::new() } else { format!(", {}", self.lane) };
         let sequence = self.sequence;
-        match self.divergence {
-            DivergenceKind::Missing => {
+        match (self.divergence, &self.other) {
+            (DivergenceKind::Missing, None) => {
+                return write!(f, "record {sequence} ({record}{lane}) was not produced");
+            }
+            (DivergenceKind::Missing, Some(next)) => {
+                let (after, next) = (next.sequence, RecordLabel(&next.record));
                 write!(f, "record {sequence} ({record}{lane}) was not produced")?;
-                return match &self.other {
-                    Some(OtherRecord { sequence, record }) => {
-                        write!(f, ": the host went on with record {sequence} ({})", RecordLabel(record))
-                    }
-                    None => Ok(()),
-                };
+                return write!(f, ": the host went on with record {after} ({next})");
             }
-            DivergenceKind::Extra => {
-                return match &self.other {
-                    Some(OtherRecord { sequence, record: recorded }) => {
-                        let recorded = RecordLabel(recorded);
-                        let lane =
-                            if self.lane.is_main() { String::new() } else { format!(" ({})", self.lane) };
-                        write!(
-                            f,
-                            "the host wrote {record}{lane} where record {sequence} ({recorded}) is recorded"
-                        )
-                    }
-                    None => {
-                        write!(f, "record {sequence} ({record}{lane}) was produced and is not recorded")
-                    }
-                };
+            (DivergenceKind::Extra, None) => {
+                return write!(f, "record {sequence} ({record}{lane}) was produced and is not recorded");
             }
-            DivergenceKind::Changed => {}
+            (DivergenceKind::Extra, Some(there)) => {
+                let (sequence, recorded) = (there.sequence, RecordLabel(&there.record));
+                let lane = if self.lane.is_main() { String::new() } else { format!(" ({})", self.lane) };
+                write!(f, "the host wrote {record}{lane} where ")?;
+                return write!(f, "record {sequence} ({recorded}) is recorded");
+            }
+            (DivergenceKind::Changed, _) => {}
         }
         write!(f, "record {sequence} ({record}{lane}) differs ")?;
         if let Some(slice) = &self.slice {

@@ -9,6 +9,7 @@ use foldlog_codec::msgpack::{Value, from_json};
 
 use super::Difference;
 use super::left_out::{covers, same_text};
+use crate::fold::record_kinds::RecordRules;
 
 /// Ends a walk at the first difference.
 pub(super) type DifferenceFlow = ControlFlow<Difference>;
@@ -50,6 +51,12 @@ impl<'a> ValueComparer<'a> {
             contents: &no_contents,
             skipped: false,
         }
+    }
+
+    /// Creates a comparer of two records of a kind.
+    pub(super) fn with_rules(rules: &'static RecordRules) -> ValueComparer<'a> {
+        let (json_texts, left_out) = (rules.json_texts, rules.not_compared.to_vec());
+        ValueComparer { json_texts, left_out, addresses: false, ..ValueComparer::new() }
     }
 
     /// Compares the values one step further, such as `.name` or `[3]`.

@@ -1,5 +1,6 @@
 //! Lists of names and numbers in error messages.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use foldlog_codec::body::SuspensionForm;
@@ -9,8 +10,12 @@ use super::Error;
 use crate::names::{UnregisteredEvent, list};
 use crate::operation::OpenOperation;
 
-pub(super) fn numbers(operations: &[OperationId]) -> String {
-    operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
+pub(crate) fn operation_numbers(operations: &[OperationId]) -> String {
+    joined(operations.iter(), ", ")
+}
+
+fn joined<T: Display>(all: impl Iterator<Item = T>, separator: &str) -> String {
+    all.map(|one| one.to_string()).collect::<Vec<_>>().join(separator)
 }
 
 /// Formats the declared event with the name nearest to an undeclared one.
@@ -46,25 +51,17 @@ pub(super) fn operation_text(operation: Option<OperationId>) -> String {
 
 /// Lists open operations with their tools, separated by commas.
 pub(super) fn operations_text(operations: &[OpenOperation]) -> String {
-    operations
-        .iter()
-        .map(|open| format!("{} (`{}`)", open.operation, escape::text(&open.tool)))
-        .collect::<Vec<_>>()
-        .join(", ")
+    joined(operations.iter().map(|open| format!("{} (`{}`)", open.operation, escape::text(&open.tool))), ", ")
 }
 
 /// Lists resources, each with its error.
 pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
-    failed
-        .iter()
-        .map(|(resource, error)| format!("`{}` ({error})", escape::text(resource)))
-        .collect::<Vec<_>>()
-        .join(", ")
+    joined(failed.iter().map(|(resource, error)| format!("`{}` ({error})", escape::text(resource))), ", ")
 }
 
 /// Lists events whose reducers are missing, separated by semicolons, with the remedies of the host.
 pub(super) fn unregistered_text(events: &[UnregisteredEvent]) -> String {
-    let events = events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let events = joined(events.iter(), "; ");
     format!("{events}; declare the reducers, or list those that were removed on purpose with `retired`")
 }
 

@@ -22,161 +22,6 @@ use crate::conversation::{
 };
 use crate::error::{Error, Result};
 
-/// Reads one conversation as it was at `position`. Returns `None` if the evaluation has no record
-/// at or before it.
-///
-/// # Errors
-///
-/// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if its texts exceed the
-/// memory budget.
-pub(crate) fn conversation(
-    conversations: &Conversations,
-    source: &LogSource,
-    session: Uuid,
-    evaluation: &str,
-    position: SequenceNumber,
-    budget: Option<&TextBudget<'_>>,
-) -> Result<Option<Conversation>> {
-    let mut conversation = Conversation::new(session, evaluation.to_owned());
-    update(&mut conversation, conversations, source, None, position, budget)?;
-    Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
-}
-
-/// Updates a conversation that was read at record `through` to its state at `position`. Only the
-/// records after `through` are read. After an error the conversation must not be used.
-///
-/// # Errors
-///
-/// The errors of [`conversation`].
-pub(crate) fn update(
-    conversation: &mut Conversation,
-    conversations: &Conversations,
-    source: &LogSource,
-    through: Option<SequenceNumber>,
-    position: SequenceNumber,
-    budget: Option<&TextBudget<'_>>,
-) -> Result<()> {
-    let Some(place) = conversations.place(&conversation.evaluation_id) else { return Ok(()) };
-    let live = conversations.live_at(position);
-    if through.is_some_and(|through| conversations.changed_before() > Some(through)) {
-        let counts =
-            |sequence| conversations.entry(sequence).is_some_and(|entry| live.holds(sequence, entry));
-        conversation.divide(counts);
-    }
-    let first = through.map_or(SequenceNumber::MIN, |through| through + 1);
-    let wanted: Vec<(SequenceNumber, Option<CallOrigin>, bool)> = conversations
-        .entries_of(place, first, position)
-        .into_iter()
-        .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
-        .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
-        .collect();
-    let Conversation { session, entries, abandoned, imported, .. } = conversation;
-    let reading = ConversationReader { source, session: *session, budget, imported: Cell::new(*imported) };
-    let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
-    let mut rest = wanted.iter();
-    read_records(source, &sequences, &mut |record| {
-        let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
-        let to = if *is_live { &mut *entries } else { &mut *abandoned };
-        to.extend(reading.entry(record, *origin)?);
-        reading.hold(record.sequence, size_of::<ConversationRecord>() as u64)
-    })?;
-    *imported = reading.imported.get();
-    Ok(())
-}
-
-/// Passes the records of a conversation whose kinds are `wanted` to `visit`, in their order,
-/// including abandoned ones. One record is in memory at a time. `visit` returns the number of bytes
-/// of the record that it retains. Returns whether the conversation exists.
-///
-/// # Errors
-///
-/// The errors of [`conversation`], for a record that exceeds the remaining memory; the error of
-/// `visit`.
-pub(crate) fn each_entry(
-    conversations: &Conversations,
-    source: &LogSource,
-    session: Uuid,
-    evaluation: &str,
-    budget: &TextBudget<'_>,
-    wanted: impl Fn(EntryKind) -> bool,
-    visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
-) -> Result<bool> {
-    let Some(place) = conversations.place(evaluation) else { return Ok(false) };
-    let entries = conversations.entries_of(place, SequenceNumber::MIN, SequenceNumber::MAX);
-    let is_any = entries.iter().any(|(_, entry)| entry.kind != EntryKind::AdapterState);
-    let wanted: Vec<(SequenceNumber, Option<CallOrigin>)> = entries
-        .into_iter()
-        .filter(|(_, entry)| wanted(entry.kind))
-        .map(|(sequence, entry)| (sequence, entry.origin))
-        .collect();
-    let reading = ConversationReader { source, session, budget: Some(budget), imported: Cell::default() };
-    let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
-    let mut rest = wanted.iter();
-    read_records(source, &sequences, &mut |record| {
-        let Some((_, origin)) = rest.next() else { return Ok(()) };
-        let held = budget.held.get();
-        if let Some(entry) = reading.entry(record, *origin)? {
-            let kept = visit(entry)?;
-            budget.held.set(held);
-            budget.hold(record.sequence, kept)?;
-        }
-        Ok(())
-    })?;
-    Ok(is_any)
-}
-
-/// Reads the states that adapters have recorded at or before `position`, in the order of their
-/// records.
-///
-/// # Errors
-///
-/// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states
-/// exceed the memory budget.
-pub(crate) fn adapter_states(
-    conversations: &Conversations,
-    source: &LogSource,
-    session: Uuid,
-    position: SequenceNumber,
-    budget: Option<&TextBudget<'_>>,
-) -> Result<Vec<AdapterStateSnapshot>> {
-    let reading = ConversationReader { source, session, budget, imported: Cell::default() };
-    let live = conversations.live_at(position);
-    let captured: Vec<(SequenceNumber, bool)> = conversations
-        .entries()
-        .filter(|(sequence, entry)| *sequence <= position && entry.kind == EntryKind::AdapterState)
-        .map(|(sequence, entry)| (sequence, live.holds(sequence, entry)))
-        .collect();
-    let sequences: Vec<SequenceNumber> = captured.iter().map(|(sequence, _)| *sequence).collect();
-    let mut is_live = captured.iter().map(|(_, is_live)| *is_live);
-    let mut states = Vec::new();
-    read_records(source, &sequences, &mut |record| {
-        let bad = Error::unread(record.sequence);
-        let body = AdapterState::decode(record.body).map_err(bad)?;
-        let value = reading.value(record.sequence, body.state)?;
-        let no_json = |error: serde_json::Error| Error::Inconsistent {
-            sequence: record.sequence,
-            reason: error.to_string(),
-        };
-        reading.hold(record.sequence, (size_of::<AdapterStateSnapshot>() + record.body.len()) as u64)?;
-        states.push(AdapterStateSnapshot {
-            sequence: record.sequence,
-            adapter: body.adapter.into_owned(),
-            resumable: body.resumable,
-            state: serde_json::to_value(value).map_err(no_json)?,
-            captured_at: time(record.time_us),
-            evaluation_id: body.scope.evaluation.into_owned(),
-            supersedes: body.supersedes,
-            entry: body.entry.map(Cow::into_owned),
-            occasion: body.occasion.into_owned(),
-            is_live: is_live.next().unwrap_or(true),
-        });
-        Ok(())
-    })?;
-    Ok(states)
-}
-
 /// Passes the records with these sequence numbers to `visit`. The numbers must be in ascending
 /// order.
 pub(crate) fn read_records(
@@ -235,15 +80,167 @@ impl TextBudget<'_> {
 /// Maximum bytes that a value takes for each byte that it is decoded from: `nil` is one byte long.
 const VALUE_PER_BYTE: u64 = size_of::<Value>() as u64 * 2;
 
-struct ConversationReader<'a> {
-    source: &'a LogSource,
+/// Reads the conversations of a log. Cheap to create.
+pub(crate) struct ConversationReader<'a> {
+    conversations: Conversations,
+    source: LogSource,
     session: Uuid,
     budget: Option<&'a TextBudget<'a>>,
     /// Id and time of the state that was imported, as far as the records were read.
     imported: Cell<Option<(Uuid, DateTime<Utc>)>>,
 }
 
-impl ConversationReader<'_> {
+impl<'a> ConversationReader<'a> {
+    pub(crate) fn new(
+        conversations: Conversations,
+        source: LogSource,
+        session: Uuid,
+        budget: Option<&'a TextBudget<'a>>,
+    ) -> ConversationReader<'a> {
+        ConversationReader { conversations, source, session, budget, imported: Cell::default() }
+    }
+
+    /// Reads one conversation as it was at `position`. Returns `None` if the evaluation has no record
+    /// at or before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if its texts exceed the
+    /// memory budget.
+    pub(crate) fn conversation(
+        &self,
+        evaluation: &str,
+        position: SequenceNumber,
+    ) -> Result<Option<Conversation>> {
+        let mut conversation = Conversation::new(self.session, evaluation.to_owned());
+        self.update(&mut conversation, None, position)?;
+        Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
+    }
+
+    /// Updates a conversation that was read at record `through` to its state at `position`. Only the
+    /// records after `through` are read. After an error the conversation must not be used.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`conversation`](ConversationReader::conversation).
+    pub(crate) fn update(
+        &self,
+        conversation: &mut Conversation,
+        through: Option<SequenceNumber>,
+        position: SequenceNumber,
+    ) -> Result<()> {
+        let conversations = &self.conversations;
+        let Some(place) = conversations.place(&conversation.evaluation_id) else { return Ok(()) };
+        let live = conversations.live_at(position);
+        if through.is_some_and(|through| conversations.changed_before() > Some(through)) {
+            let counts =
+                |sequence| conversations.entry(sequence).is_some_and(|entry| live.holds(sequence, entry));
+            conversation.divide(counts);
+        }
+        let first = through.map_or(SequenceNumber::MIN, |through| through + 1);
+        let wanted: Vec<(SequenceNumber, Option<CallOrigin>, bool)> = conversations
+            .entries_of(place, first, position)
+            .into_iter()
+            .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
+            .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
+            .collect();
+        let Conversation { entries, abandoned, imported, .. } = conversation;
+        self.imported.set(*imported);
+        let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
+        let mut rest = wanted.iter();
+        read_records(&self.source, &sequences, &mut |record| {
+            let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
+            let to = if *is_live { &mut *entries } else { &mut *abandoned };
+            to.extend(self.entry(record, *origin)?);
+            self.hold(record.sequence, size_of::<ConversationRecord>() as u64)
+        })?;
+        *imported = self.imported.get();
+        Ok(())
+    }
+
+    /// Passes the records of a conversation whose kinds are `wanted` to `visit`, in their order,
+    /// including abandoned ones. One record is in memory at a time. `visit` returns the number of bytes
+    /// of the record that it retains. Returns whether the conversation exists.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`conversation`](ConversationReader::conversation), for a record that exceeds the remaining memory; the error of
+    /// `visit`.
+    pub(crate) fn each_entry(
+        &self,
+        evaluation: &str,
+        wanted: impl Fn(EntryKind) -> bool,
+        visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
+    ) -> Result<bool> {
+        let Some(place) = self.conversations.place(evaluation) else { return Ok(false) };
+        let entries = self.conversations.entries_of(place, SequenceNumber::MIN, SequenceNumber::MAX);
+        let is_any = entries.iter().any(|(_, entry)| entry.kind != EntryKind::AdapterState);
+        let wanted: Vec<(SequenceNumber, Option<CallOrigin>)> = entries
+            .into_iter()
+            .filter(|(_, entry)| wanted(entry.kind))
+            .map(|(sequence, entry)| (sequence, entry.origin))
+            .collect();
+        let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
+        let mut rest = wanted.iter();
+        read_records(&self.source, &sequences, &mut |record| {
+            let Some((_, origin)) = rest.next() else { return Ok(()) };
+            let held = self.budget.map(|budget| budget.held.get());
+            let Some(entry) = self.entry(record, *origin)? else { return Ok(()) };
+            let kept = visit(entry)?;
+            if let (Some(budget), Some(held)) = (self.budget, held) {
+                budget.held.set(held);
+            }
+            self.hold(record.sequence, kept)
+        })?;
+        Ok(is_any)
+    }
+
+    /// Reads the states that adapters have recorded at or before `position`, in the order of their
+    /// records.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states
+    /// exceed the memory budget.
+    pub(crate) fn adapter_states(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
+        let live = self.conversations.live_at(position);
+        let captured: Vec<(SequenceNumber, bool)> = self
+            .conversations
+            .entries()
+            .filter(|(sequence, entry)| *sequence <= position && entry.kind == EntryKind::AdapterState)
+            .map(|(sequence, entry)| (sequence, live.holds(sequence, entry)))
+            .collect();
+        let sequences: Vec<SequenceNumber> = captured.iter().map(|(sequence, _)| *sequence).collect();
+        let mut is_live = captured.iter().map(|(_, is_live)| *is_live);
+        let mut states = Vec::new();
+        read_records(&self.source, &sequences, &mut |record| {
+            let bad = Error::unread(record.sequence);
+            let body = AdapterState::decode(record.body).map_err(bad)?;
+            let value = self.value(record.sequence, body.state)?;
+            let no_json = |error: serde_json::Error| Error::Inconsistent {
+                sequence: record.sequence,
+                reason: error.to_string(),
+            };
+            self.hold(record.sequence, (size_of::<AdapterStateSnapshot>() + record.body.len()) as u64)?;
+            states.push(AdapterStateSnapshot {
+                sequence: record.sequence,
+                adapter: body.adapter.into_owned(),
+                resumable: body.resumable,
+                state: serde_json::to_value(value).map_err(no_json)?,
+                captured_at: time(record.time_us),
+                evaluation_id: body.scope.evaluation.into_owned(),
+                supersedes: body.supersedes,
+                entry: body.entry.map(Cow::into_owned),
+                occasion: body.occasion.into_owned(),
+                is_live: is_live.next().unwrap_or(true),
+            });
+            Ok(())
+        })?;
+        Ok(states)
+    }
+
     /// Counts bytes that stay in memory from now on.
     fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
         self.budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes))
@@ -253,7 +250,7 @@ impl ConversationReader<'_> {
         // The length is counted first: an object's name contains it, so an object that is too large
         // need not be read.
         self.hold(sequence, recorded_len(payload))?;
-        text(self.source, sequence, payload)
+        text(&self.source, sequence, payload)
     }
 
     /// Reads a text that is, or was meant to be, JSON. A lone surrogate in it, which no provider
@@ -455,7 +452,7 @@ pub(crate) fn recorded_len(payload: Payload<'_>) -> u64 {
     payload.object().map_or(payload.bytes().len() as u64, |object| object.len)
 }
 
-fn value_bytes(value: &Value) -> u64 {
+pub(crate) fn value_bytes(value: &Value) -> u64 {
     let own = size_of::<Value>() as u64;
     own + match value {
         Value::Array(items) => items.iter().map(value_bytes).sum(),

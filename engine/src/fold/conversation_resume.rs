@@ -66,13 +66,10 @@ fn resume_point<'a>(
                 said_since = true;
                 said_after_request = said_after_request.map(|_| true);
             }
+            // Input after the answer is not answered, even if it precedes the turn's record.
             EntryKind::Turn => {
-                if entry.flag && entry.origin.map(|origin| origin.answer) == answer.map(|(answer, _)| answer)
-                {
-                    // Input after the answer is not answered, even if it precedes the turn's
-                    // record.
-                    is_last = true;
-                }
+                let of = entry.origin.map(|origin| origin.answer);
+                is_last |= entry.flag && of == answer.map(|(answer, _)| answer);
             }
             kind => {
                 let Some(CallOrigin { answer: of, ordinal }) = entry.origin else { continue };

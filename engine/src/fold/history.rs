@@ -9,7 +9,6 @@ use foldlog_codec::body::Rollback;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::live::{FoldSources, LiveState};
-use super::live_path::LivePath;
 use super::memory::Watch;
 use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_kinds::RecordBody;
@@ -77,10 +76,8 @@ impl History<'_> {
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
         let next = folded.projection.next_sequence();
-        if next >= end {
-            return Ok(folded);
-        }
-        self.rollbacks.range(next..end).for_each(|(_, rollback)| folded.positions.expect_target(rollback.to));
+        let coming = self.rollbacks.range(next..end.max(next));
+        coming.for_each(|(_, rollback)| folded.positions.expect_target(rollback.to));
         self.fold_expected(folded, end, types, visit)
     }
 
@@ -106,17 +103,6 @@ impl History<'_> {
             visit(&record, &folded.projection)
         })?;
         Ok(folded)
-    }
-}
-
-impl History<'_> {
-    /// Folds only the records that were live when `position` was written. The path accounts for
-    /// rollbacks, so rollback records change no slice.
-    pub(crate) fn fold_along(&self, path: &LivePath, position: SequenceNumber) -> Result<Projection> {
-        let mut projection = self.new_projection();
-        let live = path.live_at(position);
-        self.fold_on(&mut projection, &live, position, &mut None, &mut self.watch())?;
-        Ok(projection)
     }
 
     pub(crate) fn new_projection(&self) -> Projection {

@@ -9,16 +9,13 @@ use foldlog_codec::body::{OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
 use super::log_source::LogSource;
-use super::projection::{FrozenProjection, Projection, SliceState};
+use super::projection::{FrozenProjection, LogSlices, Projection, SliceState};
 use crate::error::{Error, Result};
 use crate::items::SliceItems;
 use crate::items::log_items::{ItemMark, LogItems};
 use crate::items::row::{RowItem, RowRef, SliceRow};
 use crate::items::rows::{Rows, in_order};
-use crate::log::objects::Objects;
-use crate::log::reader::RecordLocator;
 use crate::names::DeclaredNames;
-use crate::storage::Storage;
 use crate::types::{RecordedBytes, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// Returns the slices of a projection for an image, with the number of their items but without the
@@ -92,12 +89,6 @@ pub(crate) fn items_apart<'a>(
     held.chain(begun)
 }
 
-pub(crate) struct TailSource<'a> {
-    pub(crate) storage: &'a Arc<dyn Storage>,
-    pub(crate) places: RecordLocator,
-    pub(crate) objects: &'a Arc<Objects>,
-}
-
 pub(crate) struct LoadedImage {
     pub(crate) projection: Projection,
     /// STATE at the start records of open operations that may change something.
@@ -114,25 +105,17 @@ pub(crate) struct LoadedImage {
 pub(crate) fn projection(
     image: &Image<'_>,
     types: Option<&SessionTypes>,
-    ground: TailSource<'_>,
+    ground: LogSource,
 ) -> Result<LoadedImage> {
     let bad = |reason: &str| Error::Inconsistent { sequence: image.next_sequence, reason: reason.to_owned() };
-    let mut names = DeclaredNames::default();
-    names.check(image.next_sequence, &image.declared)?;
-    names.learn(image.declared.clone());
+    let names = declared_names(image)?;
     if names.slices().len() != image.slices.len() {
         return Err(bad("the image contains slices other than the declared ones"));
     }
     if image.open.len() > OPEN_OPERATIONS_MAX {
         return Err(bad("the image contains more open operations than a log may"));
     }
-    let names = Arc::new(names);
-    let source = LogSource {
-        storage: Arc::clone(ground.storage),
-        places: ground.places,
-        objects: Arc::clone(ground.objects),
-        names: Arc::clone(&names),
-    };
+    let source = LogSource { names: Arc::clone(&names), ..ground };
     let mut slices = Vec::new();
     for (declared, slice) in names.slices().iter().zip(&image.slices) {
         let types = types.and_then(|types| types.slice(&declared.name));
@@ -156,7 +139,7 @@ pub(crate) fn projection(
             unread: false,
         });
     }
-    let projection = Projection::from_image(names, slices, image);
+    let projection = Projection::from_image(names, slices, image, LogSlices::InLog);
     let begun = begun_states(image, &projection, types)?;
     let begins = projection.operations.open().filter(|open| !open.reads_only).map(|open| open.begin);
     if !begins.eq(begun.iter().map(|(begin, _)| *begin)) {
@@ -171,9 +154,7 @@ pub(crate) fn projection(
 ///
 /// [`Error::Inconsistent`] if the declarations in the image contradict each other.
 pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
-    let mut names = DeclaredNames::default();
-    names.check(image.next_sequence, &image.declared)?;
-    names.learn(image.declared.clone());
+    let names = declared_names(image)?;
     let slices = names.slices().iter().map(|declared| SliceState {
         policy: declared.policy,
         items: SliceItems::Held(SliceTypes::no_rows(None)),
@@ -181,7 +162,14 @@ pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
         unread: false,
     });
     let slices = slices.collect();
-    Ok(Projection::restored_outline(Arc::new(names), slices, image))
+    Ok(Projection::from_image(names, slices, image, LogSlices::Outline))
+}
+
+fn declared_names(image: &Image<'_>) -> Result<Arc<DeclaredNames>> {
+    let mut names = DeclaredNames::default();
+    names.check(image.next_sequence, &image.declared)?;
+    names.learn(image.declared.clone());
+    Ok(Arc::new(names))
 }
 
 fn begun_states(

@@ -112,20 +112,19 @@ impl LogSource {
                 wanted.extend(unknown.map(|row| (row.id, slice)));
             }
         }
-        let mut recorded = RecordedItems::default();
-        self.find(wanted, &mut |slice, id, payload| {
-            recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
-            Ok(())
-        })?;
-        Ok(recorded)
+        self.recorded(wanted)
     }
 
     /// Returns the bytes of those of `rows` that exist only as the host's values. All rows belong
     /// to one slice.
     pub(crate) fn recorded_of(&self, slice: u32, rows: &[RowRef<'_>]) -> Result<RecordedItems> {
         let unknown = rows.iter().filter(|row| row.bytes().is_none());
+        self.recorded(unknown.map(|row| (row.id, slice)).collect())
+    }
+
+    fn recorded(&self, wanted: Vec<(ItemId, u32)>) -> Result<RecordedItems> {
         let mut recorded = RecordedItems::default();
-        self.find(unknown.map(|row| (row.id, slice)).collect(), &mut |slice, id, payload| {
+        self.find(wanted, &mut |slice, id, payload| {
             recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
             Ok(())
         })?;

@@ -112,7 +112,7 @@ pub(crate) struct ReadSoFar {
 pub(crate) struct Watch {
     session_dir: PathBuf,
     limit: MemoryLimit,
-    so_far: ReadSoFar,
+    pub(crate) so_far: ReadSoFar,
     records: u64,
     bytes: u64,
     /// Upper bound for the content of the items in memory, in bytes.
@@ -155,15 +155,6 @@ impl Watch {
         self.contents = contents;
         let needed = contents.saturating_add(items.saturating_mul(ITEM_BYTES + CONTENT_BYTES));
         self.check(next_sequence.saturating_sub(1), needed)
-    }
-
-    pub(crate) fn read_so_far(&self) -> ReadSoFar {
-        self.so_far
-    }
-
-    /// Continues with a fold that had read this much. Its memory in use is the present one.
-    pub(crate) fn go_back_to(&mut self, so_far: ReadSoFar) {
-        self.so_far = so_far;
     }
 
     pub(crate) fn keep(&mut self, why: KeptFor, sequence: SequenceNumber, projection: &Projection) {

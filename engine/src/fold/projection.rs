@@ -138,6 +138,7 @@ impl Projection {
         names: Arc<DeclaredNames>,
         slices: Vec<SliceState>,
         image: &Image<'_>,
+        log_slices: LogSlices,
     ) -> Projection {
         Projection {
             names,
@@ -148,18 +149,9 @@ impl Projection {
             operations: Arc::new(Operations::from_image(image)),
             conversations: Conversations::from_image(&image.conversations),
             next_sequence: image.next_sequence,
-            log_slices: LogSlices::InLog,
+            log_slices,
             gathering: None,
         }
-    }
-
-    /// Creates the outline of the records that an image covers.
-    pub(super) fn restored_outline(
-        names: Arc<DeclaredNames>,
-        slices: Vec<SliceState>,
-        image: &Image<'_>,
-    ) -> Projection {
-        Projection { log_slices: LogSlices::Outline, ..Projection::from_image(names, slices, image) }
     }
 
     /// Returns the items of all slices, in the order of their ids.

@@ -36,13 +36,7 @@ pub(crate) fn captures_named(
         if header.sequence < from || header.kind.is_envelope() {
             return Ok(());
         }
-        let record = foldlog_codec::Record {
-            sequence: header.sequence,
-            kind: header.kind,
-            time_us: header.time_us,
-            body: at.frame.body,
-        };
-        for (name, recorded) in captures_named_by(&record, &objects)? {
+        for (name, recorded) in captures_named_by(&at.record(), &objects)? {
             named.entry(name).or_default().extend(recorded);
         }
         Ok(())
@@ -59,7 +53,6 @@ mod reading {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::error::Error;
     use crate::log::layout;
     use crate::storage::{EntryKind, FileStorage};
 
@@ -114,7 +107,7 @@ mod reading {
             audited.damaged.extend(absent.map(|path| DamagedObject { path, reason: reason.to_owned() }));
         }
         let own = layout::captures_dir(dir);
-        let entry = storage.entry(&own).map_err(|error| Error::io("look up", &own, error))?;
+        let entry = storage.look_up(&own)?;
         let irregular = entry.map(|entry| entry.kind).filter(|kind| *kind != EntryKind::Directory);
         if let Some(found) = irregular.filter(|_| !audited.elsewhere.is_empty()) {
             let reason = format!("it is {}", found.in_place_of(EntryKind::Directory));

@@ -30,14 +30,12 @@ impl StateReader {
     /// between the two, and to the number of slices.
     pub fn changes_since(&self, before: Option<&StateReader>) -> Vec<SliceChanges> {
         let nothing = Rows::default();
-        let slices = self.projection().names.slices().iter();
+        let slices = self.projection.names.slices().iter();
         let changes = slices.map(|declared| {
-            let rows = |state: &StateReader| {
-                state.projection().items(declared.id).map(|(_, items)| items.rows_in_memory().clone())
-            };
-            let (now, then) = (rows(self).unwrap_or_default(), before.and_then(rows));
+            let then = before.and_then(|before| before.rows(declared.id)).unwrap_or(&nothing);
+            let now = self.rows(declared.id).unwrap_or(&nothing);
             let mut changes = SliceChanges { slice: declared.id, removed: Vec::new(), added: Vec::new() };
-            for changed in now.changes_since(then.as_ref().unwrap_or(&nothing)) {
+            for changed in now.changes_since(then) {
                 let to = if changed.is_new() { &mut changes.added } else { &mut changes.removed };
                 to.push((ItemPlace(changed.key()), ItemName::from_row(changed.item())));
             }

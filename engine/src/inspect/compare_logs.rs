@@ -28,8 +28,7 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 use smol_str::SmolStr;
 
 use super::differences::{
-    Difference, DifferenceKind, UnpairedItems, VisitDifference, collect_differences, hold_decoded,
-    message_value, of_both,
+    Difference, DifferenceKind, UnpairedItems, VisitDifference, hold_decoded, message_value, of_both,
 };
 use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::ConversationMessage;
@@ -139,14 +138,13 @@ impl LogReader {
             // The record of a session's replication does not concern its contents.
             let is_head = is_head || one.kind == RecordKind::Replicated;
             let is_equal = is_declared_alike && one.body == two.body;
-            if one.kind == two.kind && !is_head && !is_equal {
-                let budget = TextBudget::new(&self.dir, self.memory_bytes());
-                [one, two]
-                    .into_iter()
-                    .try_for_each(|record| hold_decoded(&budget, sequence, &record.body))?;
-            }
             let difference = match one.kind == two.kind && !is_head && !is_equal {
-                true => divergence::between_logs(one.kind, &one.body, here.names, &two.body, there.names),
+                true => {
+                    let budget = self.text_budget();
+                    hold_decoded(&budget, sequence, &one.body)?;
+                    hold_decoded(&budget, sequence, &two.body)?;
+                    divergence::between_logs(one.kind, &one.body, here.names, &two.body, there.names)
+                }
                 false => None,
             };
             if one.kind == two.kind && difference.is_none() {
@@ -241,7 +239,7 @@ impl LogReader {
     ///
     /// The errors of [`conversation_at`](LogReader::conversation_at), for both; the error of
     /// `visit`.
-    pub fn visit_conversation_differences_between(
+    pub fn conversation_differences_between(
         &self,
         position: impl Into<SequenceNumber>,
         other: &LogReader,
@@ -256,39 +254,6 @@ impl LogReader {
             }
             Ok(ControlFlow::Continue(()))
         })
-    }
-
-    /// Returns the messages that differ between the conversations of this log at `position` and the
-    /// other log's at `other_position`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation_at`](LogReader::conversation_at), for both.
-    pub fn conversation_differences_between(
-        &self,
-        position: impl Into<SequenceNumber>,
-        other: &LogReader,
-        other_position: impl Into<SequenceNumber>,
-    ) -> Result<Vec<Difference>> {
-        let (at, other_at) = (position.into(), other_position.into());
-        collect_differences(|take| self.visit_conversation_differences_between(at, other, other_at, take))
-    }
-
-    /// Returns the differences between the slices of this log at `position` and the other log's at
-    /// `other_position`, in the order of the slices' names.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`state_reader_at`](LogReader::state_reader_at), for both, and of
-    /// [`StateReader::slice_differences_between`].
-    pub fn slice_differences_between(
-        &self,
-        position: impl Into<SequenceNumber>,
-        other: &LogReader,
-        other_position: impl Into<SequenceNumber>,
-    ) -> Result<Vec<Difference>> {
-        let (here, there) = (self.state_reader_at(position)?, other.state_reader_at(other_position)?);
-        collect_differences(|take| here.slice_differences_between(&there, |_| true, take))
     }
 }
 
@@ -333,8 +298,8 @@ impl StateReader {
     ) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
         let (budget, sequence) = (TextBudget::new(dir, budget), self.position().unwrap_or_default());
-        budget.hold(sequence, self.projection().items_bytes())?;
-        budget.hold(sequence, other.projection().items_bytes())?;
+        budget.hold(sequence, self.projection.items_bytes())?;
+        budget.hold(sequence, other.projection.items_bytes())?;
         let items = |slice: Option<SliceReader<'_>>| slice.map_or(0, |slice| slice.len() as u64);
         budget.hold(sequence, (items(here) + items(there)) * (size_of::<ItemDigest>() as u64 + 1))
     }

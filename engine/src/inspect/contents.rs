@@ -1,6 +1,7 @@
 //! Reads the events and calls of a log in order, to be decoded as a host's types.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::LogReader;
 use crate::error::{Error, Result};
+use crate::fold::log_source::LogSource;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::objects::Objects;
 use crate::session::SessionLog;
@@ -174,11 +176,7 @@ impl RecordedEvent {
     ///
     /// [`Error::Decode`] if it is not a value.
     pub fn value(&self) -> Result<Value> {
-        Value::decode(&self.bytes).map_err(|error| Error::Decode {
-            name: self.name.clone(),
-            sequence: self.sequence,
-            reason: error.to_string(),
-        })
+        Value::decode(&self.bytes).map_err(undecoded(&self.name, self.sequence))
     }
 }
 
@@ -218,21 +216,17 @@ impl DecodedRecord<'_> {
     /// [seal](crate::inspect) covers them. For a dropped body, it is the hash of the original.
     pub fn digest(&self) -> [u8; 32] {
         let mut digest = SegmentDigest::new();
-        self.update(&mut digest);
-        digest.finish()
-    }
-
-    fn update(&self, digest: &mut SegmentDigest) {
         digest.update(self.record.sequence, self.record.kind, self.record.time_us, self.record.body);
+        digest.finish()
     }
 }
 
 fn read<T: DeserializeOwned>(name: &str, sequence: SequenceNumber, bytes: &[u8]) -> Result<T> {
-    let bad = |error: foldlog_codec::Error| {
-        let reason = error.to_string();
-        Error::Decode { name: name.to_owned(), sequence, reason }
-    };
-    msgpack::from_slice(bytes).map_err(bad)
+    msgpack::from_slice(bytes).map_err(undecoded(name, sequence))
+}
+
+fn undecoded(name: &str, sequence: SequenceNumber) -> impl Fn(foldlog_codec::Error) -> Error {
+    move |error| Error::Decode { name: name.to_owned(), sequence, reason: error.to_string() }
 }
 
 impl LogReader {
@@ -252,9 +246,8 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.visit_records(from.into(), through.into(), |reading, record| {
-            visit(reading.decode_record(record)?)
-        })
+        let source = self.log_source(&self.outline);
+        each_content(&source, from.into()..=through.into(), false, &mut visit)
     }
 
     /// Passes each record on as [`contents`](LogReader::contents) does, but records whose bodies a
@@ -270,19 +263,8 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.visit_records(from.into(), through.into(), |reading, record| visit(reading.decode_left(record)?))
-    }
-
-    fn visit_records(
-        &self,
-        from: SequenceNumber,
-        through: SequenceNumber,
-        mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let names = self.names();
-        let compaction = self.places.compaction.as_deref();
-        let reading = ContentReading { names: &names, objects: &self.objects, compaction };
-        self.records(from, through, |record| visit(&reading, record))
+        let source = self.log_source(&self.outline);
+        each_content(&source, from.into()..=through.into(), true, &mut visit)
     }
 }
 
@@ -299,9 +281,7 @@ impl SessionLog<'_> {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.visit_records(from.into(), through.into(), |reading, record| {
-            visit(reading.decode_record(record)?)
-        })
+        each_content(&self.session.log_source(), from.into()..=through.into(), false, &mut visit)
     }
 
     /// Passes each record on as [`LogReader::contents_left`] does. The session is not locked in the
@@ -316,22 +296,26 @@ impl SessionLog<'_> {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.visit_records(from.into(), through.into(), |reading, record| visit(reading.decode_left(record)?))
+        each_content(&self.session.log_source(), from.into()..=through.into(), true, &mut visit)
     }
+}
 
-    fn visit_records(
-        &self,
-        from: SequenceNumber,
-        through: SequenceNumber,
-        mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let source = self.session.log_source();
-        let mut names = RecordNames::default();
-        names.learn(&source.names.all());
-        let compaction = source.places.compaction.as_deref();
-        let reading = ContentReading { names: &names, objects: &source.objects, compaction };
-        source.places.read(&source.storage, from, through, &mut |record| visit(&reading, &record))
-    }
+/// Passes the content of each record to `visit`. Records whose bodies were dropped are passed only
+/// if `keeps_dropped`, and are an error otherwise.
+fn each_content(
+    source: &LogSource,
+    range: RangeInclusive<SequenceNumber>,
+    keeps_dropped: bool,
+    visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut names = RecordNames::default();
+    names.learn(&source.names.all());
+    let compaction = source.places.compaction.as_deref();
+    let reading = ContentReading { names: &names, objects: &source.objects, compaction };
+    source.places.read(&source.storage, *range.start(), *range.end(), &mut |record| match record.kind {
+        RecordKind::Dropped if keeps_dropped => visit(DecodedRecord::new(&record, RecordedContent::Dropped)),
+        _ => visit(reading.decode_record(&record)?),
+    })
 }
 
 pub(super) struct ContentReading<'a> {
@@ -343,13 +327,6 @@ pub(super) struct ContentReading<'a> {
 impl ContentReading<'_> {
     pub(super) fn decode_record<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
         Ok(DecodedRecord::new(record, self.content_of(record)?))
-    }
-
-    fn decode_left<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
-        match record.kind {
-            RecordKind::Dropped => Ok(DecodedRecord::new(record, RecordedContent::Dropped)),
-            _ => self.decode_record(record),
-        }
     }
 
     fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
@@ -388,7 +365,8 @@ impl ContentReading<'_> {
             }
             RecordKind::ToolEnd => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
-                let shown = end.shown.map(|shown| self.text(sequence, shown)).transpose()?;
+                let text = |shown| read("shown", sequence, &self.payload(shown)?);
+                let shown = end.shown.map(text).transpose()?;
                 RecordedContent::CallEnded(RecordedEnd {
                     begin: end.begin,
                     operation: end.operation(),
@@ -410,10 +388,6 @@ impl ContentReading<'_> {
             kind => RecordedContent::Other(kind),
         };
         Ok(content)
-    }
-
-    fn text(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
-        read("shown", sequence, &self.payload(payload)?)
     }
 
     fn captures(

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::LogReader;
 use crate::conversation::{AdapterStateSnapshot, Conversation};
 use crate::error::Result;
-use crate::fold::conversation_reading::{self, TextBudget};
+use crate::fold::conversation_reading::{ConversationReader, TextBudget};
 
 impl LogReader {
     /// Returns the ids of the evaluations with a conversation on the live path as of `position`, in
@@ -35,31 +35,22 @@ impl LogReader {
         evaluation_id: &str,
         position: impl Into<SequenceNumber>,
     ) -> Result<Option<Conversation>> {
-        self.read_conversation(evaluation_id, position.into(), &self.text_budget())
+        self.conversation_reader(&self.text_budget())
+            .conversation(evaluation_id, self.at_most(position.into()))
     }
 
     /// Returns the conversations of all evaluations as of `position`. Together they take no more
     /// than [`memory_bytes`](LogReader::memory_bytes).
     pub(crate) fn conversations_at(&self, position: SequenceNumber) -> Result<Vec<Conversation>> {
         let (evaluations, budget) = (self.evaluations_at(position), self.text_budget());
-        let read = |one: &SmolStr| self.read_conversation(one, position, &budget).transpose();
+        let (reader, position) = (self.conversation_reader(&budget), self.at_most(position));
+        let read = |one: &SmolStr| reader.conversation(one, position).transpose();
         evaluations.iter().filter_map(read).collect()
     }
 
-    fn read_conversation(
-        &self,
-        evaluation_id: &str,
-        position: SequenceNumber,
-        budget: &TextBudget<'_>,
-    ) -> Result<Option<Conversation>> {
-        conversation_reading::conversation(
-            &self.outline.conversations,
-            &self.log_source(&self.outline),
-            self.opened.session,
-            evaluation_id,
-            self.at_most(position),
-            Some(budget),
-        )
+    pub(super) fn conversation_reader<'a>(&self, budget: &'a TextBudget<'a>) -> ConversationReader<'a> {
+        let (conversations, source) = (self.outline.conversations.clone(), self.log_source(&self.outline));
+        ConversationReader::new(conversations, source, self.opened.session, Some(budget))
     }
 
     pub(super) fn text_budget(&self) -> TextBudget<'_> {
@@ -76,13 +67,7 @@ impl LogReader {
         position: impl Into<SequenceNumber>,
     ) -> Result<Vec<AdapterStateSnapshot>> {
         let position = self.at_most(position.into());
-        conversation_reading::adapter_states(
-            &self.outline.conversations,
-            &self.log_source(&self.outline),
-            self.opened.session,
-            position,
-            Some(&self.text_budget()),
-        )
+        self.conversation_reader(&self.text_budget()).adapter_states(position)
     }
 
     fn at_most(&self, position: SequenceNumber) -> SequenceNumber {

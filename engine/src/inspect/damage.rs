@@ -12,44 +12,11 @@ use crate::error::{Error, Result};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::scan::sound::scan_sound;
-use crate::log::scan::survey::{self, DamageSite, Stretch};
+use crate::log::scan::survey::{self, DamagedPlace};
 use crate::log::scan::{self, LogScan};
 use crate::options::MemoryLimit;
 use crate::session::{OutlineSource, cut, read_outline_by};
 use crate::storage::{FileStorage, Storage};
-
-/// Describes a damaged place of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DamagedPlace {
-    /// Path of the damaged or missing file.
-    pub segment: PathBuf,
-    /// Offset of the place in the file, in bytes. `None` if the file is missing.
-    pub offset: Option<u64>,
-    /// Record that is wrong or missing there. `None` if that is not known.
-    pub sequence: Option<SequenceNumber>,
-    /// Description of the damage.
-    pub reason: String,
-    /// Whether the only fault is that the file is older there than the data that follows, as in a
-    /// copy that was taken while the session was written ([`Error::OlderThanSuccessor`]).
-    pub is_older: bool,
-    /// Intact frames between this place and the next one. `None` if there are none.
-    pub follows: Option<SoundStretch>,
-}
-
-/// Describes intact frames after a damaged place. Each frame names the one before it as its
-/// predecessor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SoundStretch {
-    /// Path of the file with the first of them.
-    pub segment: PathBuf,
-    /// Offset of the first of them in that file, in bytes.
-    pub offset: u64,
-    /// Number of records. Other frames are the log's own notes.
-    pub records: u64,
-    /// First and last record. `None` if there is no record, or if the segment's header is lost and
-    /// with it the number of the segment's first record.
-    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
-}
 
 /// Describes where and why the intact part of a damaged log ends.
 #[derive(Clone, Debug)]
@@ -62,19 +29,6 @@ pub struct SoundEnd {
     pub sequence: SequenceNumber,
     /// Damage that ends it.
     pub damage: Error,
-}
-
-impl From<DamageSite> for DamagedPlace {
-    fn from(place: DamageSite) -> DamagedPlace {
-        let DamageSite { path, offset, sequence, reason, is_older, follows } = place;
-        let follows = follows.map(|Stretch { path, offset, records, sequences }| SoundStretch {
-            segment: path,
-            offset,
-            records,
-            sequences,
-        });
-        DamagedPlace { segment: path, offset, sequence, reason, is_older, follows }
-    }
 }
 
 /// Finds every damaged place in the segments of the log in `dir`, each once, in the order of the
@@ -107,10 +61,7 @@ pub fn damaged_places_on(
     dir: &Path,
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
 ) -> Result<Vec<DamagedPlace>> {
-    let places = survey::survey(storage, dir, &mut |found| {
-        visit(&FrameInfo::new(found.path, found.offset, found.frame))
-    })?;
-    Ok(places.into_iter().map(DamagedPlace::from).collect())
+    survey::survey(storage, dir, &mut |found| visit(&FrameInfo::new(found.path, found.offset, found.frame)))
 }
 
 /// Checks that an object of the session in the directory `dir` exists and matches its name.

@@ -82,42 +82,13 @@ macro_rules! unless_broken {
 }
 
 impl LogReader {
-    /// Returns the differences of the slices between two positions, in the order of the slices'
-    /// names. LOG slices are included.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`state_reader_at`](LogReader::state_reader_at) and of
-    /// [`StateReader::slice_differences`].
-    pub fn slice_differences(
-        &self,
-        from: impl Into<SequenceNumber>,
-        to: impl Into<SequenceNumber>,
-    ) -> Result<Vec<Difference>> {
-        let (before, after) = (self.state_reader_at(from)?, self.state_reader_at(to)?);
-        collect_differences(|take| before.slice_differences(&after, |_| true, take))
-    }
-
-    /// Returns the differences of the session's tags between two positions.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`state_reader_at`](LogReader::state_reader_at).
-    pub fn tag_differences(
-        &self,
-        from: impl Into<SequenceNumber>,
-        to: impl Into<SequenceNumber>,
-    ) -> Result<Vec<Difference>> {
-        Ok(self.state_reader_at(from)?.tag_differences(&self.state_reader_at(to)?))
-    }
-
     /// Passes the messages that only one of two positions has to `visit`, conversation by
     /// conversation in the order of their first records, until it breaks.
     ///
     /// # Errors
     ///
     /// The errors of [`conversation_at`](LogReader::conversation_at); the error of `visit`.
-    pub fn visit_conversation_differences(
+    pub fn conversation_differences(
         &self,
         from: impl Into<SequenceNumber>,
         to: impl Into<SequenceNumber>,
@@ -134,19 +105,6 @@ impl LogReader {
             }
         }
         Ok(())
-    }
-
-    /// Returns the messages that only one of two positions has.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation_at`](LogReader::conversation_at).
-    pub fn conversation_differences(
-        &self,
-        from: impl Into<SequenceNumber>,
-        to: impl Into<SequenceNumber>,
-    ) -> Result<Vec<Difference>> {
-        collect_differences(|take| self.visit_conversation_differences(from, to, take))
     }
 }
 
@@ -350,31 +308,6 @@ impl<'a> UnpairedItems<'a> {
     }
 }
 
-/// Estimates the memory of a value, in bytes.
-pub(crate) fn value_bytes(value: &Value) -> u64 {
-    let own = size_of::<Value>() as u64;
-    let others = match value {
-        Value::Array(values) => values.iter().map(value_bytes).sum(),
-        Value::Map(pairs) => pairs.iter().map(|(key, value)| value_bytes(key) + value_bytes(value)).sum(),
-        Value::Str(text) => text.len() as u64,
-        Value::Bin(bytes) => bytes.len() as u64,
-        _ => 0,
-    };
-    own + others
-}
-
-/// Collects everything that is passed to a visitor.
-pub(super) fn collect_differences(
-    walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>,
-) -> Result<Vec<Difference>> {
-    let mut found = Vec::new();
-    walk(&mut |difference| {
-        found.push(difference);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found)
-}
-
 /// Returns the ids of the evaluations of either of two positions, the first position's first.
 pub(super) fn of_both(mut evaluations: Vec<SmolStr>, others: Vec<SmolStr>) -> Vec<SmolStr> {
     let known: BTreeSet<_> = evaluations.iter().cloned().collect();
@@ -459,16 +392,8 @@ impl Collector<'_, '_> {
             (before, after) if before == after => Ok(ControlFlow::Continue(())),
             (Value::Map(old), Value::Map(new)) => self.fields(path, old, new),
             (Value::Array(old), Value::Array(new)) => {
-                for (place, (value, other)) in old.iter().zip(new).enumerate() {
-                    unless_broken!(self.values(&format!("{path}[{place}]"), value, other));
-                }
-                for (place, value) in old.iter().enumerate().skip(new.len()) {
-                    let path = format!("{path}[{place}]");
-                    unless_broken!(self.push(path, DifferenceKind::Removed, value.clone(), Value::Nil));
-                }
-                for (place, value) in new.iter().enumerate().skip(old.len()) {
-                    let path = format!("{path}[{place}]");
-                    unless_broken!(self.push(path, DifferenceKind::Added, Value::Nil, value.clone()));
+                for place in 0..old.len().max(new.len()) {
+                    unless_broken!(self.pair(format!("{path}[{place}]"), old.get(place), new.get(place)));
                 }
                 Ok(ControlFlow::Continue(()))
             }
@@ -476,21 +401,23 @@ impl Collector<'_, '_> {
         }
     }
 
+    fn pair(&mut self, path: String, before: Option<&Value>, after: Option<&Value>) -> VisitorFlow {
+        match (before, after) {
+            (Some(before), Some(after)) => self.values(&path, before, after),
+            (Some(before), None) => self.push(path, DifferenceKind::Removed, before.clone(), Value::Nil),
+            (None, Some(after)) => self.push(path, DifferenceKind::Added, Value::Nil, after.clone()),
+            (None, None) => Ok(ControlFlow::Continue(())),
+        }
+    }
+
+    /// Compares the fields of two maps: first those of the old one, then the added ones.
     fn fields(&mut self, path: &str, old: &[(Value, Value)], new: &[(Value, Value)]) -> VisitorFlow {
         for (key, value) in old {
-            let path = format!("{path}{}", key.path_step());
-            unless_broken!(match new.iter().find(|(other, _)| other == key) {
-                Some((_, other)) => self.values(&path, value, other),
-                None => self.push(path, DifferenceKind::Removed, value.clone(), Value::Nil),
-            });
+            let other = new.iter().find(|(other, _)| other == key).map(|(_, value)| value);
+            unless_broken!(self.pair(format!("{path}{}", key.path_step()), Some(value), other));
         }
         for (key, value) in new.iter().filter(|(key, _)| !old.iter().any(|(other, _)| other == key)) {
-            unless_broken!(self.push(
-                format!("{path}{}", key.path_step()),
-                DifferenceKind::Added,
-                Value::Nil,
-                value.clone()
-            ));
+            unless_broken!(self.pair(format!("{path}{}", key.path_step()), None, Some(value)));
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -508,13 +435,16 @@ mod tests {
     fn values_are_compared_field_by_field() {
         let before = value(r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#);
         let after = value(r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#);
-        let found = collect_differences(|take| {
-            Collector { slice: None, visit: take }.values("items[0]", &before, &after).map(drop)
-        });
+        let mut found = Vec::new();
+        let visit = &mut |difference| {
+            found.push(difference);
+            Ok(ControlFlow::Continue(()))
+        };
+        assert!(Collector { slice: None, visit }.values("items[0]", &before, &after).is_ok());
         let json = |value: &Value| serde_json::to_string(value).unwrap();
         let shown = |one: Difference| format!("{} {}>{}", one.path, json(&one.before), json(&one.after));
         assert_eq!(
-            found.unwrap().into_iter().map(shown).collect::<Vec<_>>(),
+            found.into_iter().map(shown).collect::<Vec<_>>(),
             [
                 "items[0].b[1].c 2>3",
                 "items[0].b[2] null>4",

@@ -8,28 +8,22 @@ use std::ops::ControlFlow;
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_codec::{SequenceNumber, escape};
-use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde::Serialize;
+use serde::ser::{Error as _, SerializeMap, SerializeSeq, Serializer};
 use uuid::Uuid;
 
 use super::{LogReader, SliceReader, StateReader};
 use crate::conversation::exported_slices;
 use crate::error::{Error, Result};
-use crate::snapshot_json::{ExportHead, item_versions};
-
-impl SliceReader<'_> {
-    /// Returns the items as a list for serde. Each item is read from the log when it is serialized.
-    pub fn streamed_items(&self) -> impl Serialize + '_ {
-        StreamedItems { slice: self, failure: None }
-    }
-}
+use crate::snapshot_json::{Export, WrittenSlice, item_versions};
 
 /// Error of the log, stored while a serializer, which cannot carry it, unwinds.
 type DeferredError = RefCell<Option<Error>>;
 
 /// Serializes the items of a slice, reading each from the log when it is written.
 struct StreamedItems<'a> {
-    slice: &'a SliceReader<'a>,
-    failure: Option<&'a DeferredError>,
+    slice: SliceReader<'a>,
+    failure: &'a DeferredError,
 }
 
 impl Serialize for StreamedItems<'_> {
@@ -50,9 +44,7 @@ impl Serialize for StreamedItems<'_> {
         }
         if let Err(error) = read {
             let message = S::Error::custom(&error);
-            if let Some(slot) = self.failure {
-                slot.replace(Some(error));
-            }
+            self.failure.replace(Some(error));
             return Err(message);
         }
         seq.end()
@@ -68,46 +60,28 @@ struct Slices<'a> {
 
 impl Serialize for Slices<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
         let wanted = |slice: &SliceReader<'_>| self.only.is_none_or(|only| only == slice.name());
-        for slice in self.state.slices().filter(wanted) {
-            map.serialize_entry(slice.name(), &OneSlice { slice: &slice, failure: self.failure })?;
-        }
-        map.end()
+        let slices = self.state.slices().filter(wanted).map(|slice| {
+            let items = StreamedItems { slice, failure: self.failure };
+            (slice.name(), OneSlice { policy: slice.policy().name(), items })
+        });
+        serializer.collect_map(slices)
     }
 }
 
+#[derive(Serialize)]
 struct OneSlice<'a> {
-    slice: &'a SliceReader<'a>,
-    failure: &'a DeferredError,
-}
-
-impl Serialize for OneSlice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("policy", self.slice.policy().name())?;
-        map.serialize_entry("items", &StreamedItems { slice: self.slice, failure: Some(self.failure) })?;
-        map.end()
-    }
+    policy: &'static str,
+    items: StreamedItems<'a>,
 }
 
 /// Serializes a state as `foldlog state --json` prints it.
+#[derive(Serialize)]
 struct Document<'a, T> {
     sequence: SequenceNumber,
     slices: Slices<'a>,
-    beside: Option<(&'a str, &'a T)>,
-}
-
-impl<T: Serialize> Serialize for Document<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("sequence", &self.sequence)?;
-        map.serialize_entry("slices", &self.slices)?;
-        if let Some((name, value)) = self.beside {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
+    #[serde(flatten)]
+    beside: BTreeMap<&'a str, &'a T>,
 }
 
 impl StateReader {
@@ -127,7 +101,8 @@ impl StateReader {
     ) -> Result<()> {
         let failure = DeferredError::default();
         let slices = Slices { state: self, only, failure: &failure };
-        let document = Document { sequence: self.position().unwrap_or_default(), slices, beside };
+        let sequence = self.position().unwrap_or_default();
+        let document = Document { sequence, slices, beside: beside.into_iter().collect() };
         let written = escape::write_json(out, &document);
         convert_error(written, &failure)
     }
@@ -144,14 +119,14 @@ fn convert_error(written: serde_json::Result<()>, failure: &DeferredError) -> Re
 
 /// Serializes an export: its head, then its slices.
 struct ExportDocument<'a> {
-    head: &'a ExportHead,
+    head: Export,
     slices: ExportedSlices<'a>,
 }
 
 impl Serialize for ExportDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        self.head.serialize_into(&mut map)?;
+        self.head.serialize_head(&mut map)?;
         map.serialize_entry("slices", &self.slices)?;
         map.end()
     }
@@ -172,41 +147,16 @@ impl Serialize for ExportedSlices<'_> {
             while let Some(before) = conversations.next_if(|one| one.slice_type.as_str() <= slice.name()) {
                 seq.serialize_element(&before.exact())?;
             }
-            seq.serialize_element(&ExportedSlice { slice, failure: self.failure })?;
+            let item_versions = item_versions(|| slice.names().map(|name| name.version)).into();
+            let items = StreamedItems { slice: *slice, failure: self.failure };
+            let (slice_type, item_type) = (slice.name(), slice.item());
+            seq.serialize_element(&WrittenSlice { slice_type, item_type, items, item_versions })?;
         }
         for behind in conversations {
             seq.serialize_element(&behind.exact())?;
         }
         seq.end()
     }
-}
-
-/// Serializes a slice in the form of [`ExportedSlice`](crate::ExportedSlice).
-struct ExportedSlice<'a> {
-    slice: &'a SliceReader<'a>,
-    failure: &'a DeferredError,
-}
-
-impl Serialize for ExportedSlice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("slice_type", self.slice.name())?;
-        map.serialize_entry("item_type", self.slice.item())?;
-        map.serialize_entry("items", &StreamedItems { slice: self.slice, failure: Some(self.failure) })?;
-        let versions = item_versions(|| self.slice.names().map(|name| name.version));
-        if !versions.is_empty() {
-            map.serialize_entry("item_versions", &versions)?;
-        }
-        map.end()
-    }
-}
-
-/// Describes the contents of an export.
-struct ExportRequest<'a> {
-    position: SequenceNumber,
-    policies: &'a BTreeSet<Policy>,
-    left_out: &'a [&'a str],
-    children: Vec<Uuid>,
 }
 
 impl LogReader {
@@ -228,8 +178,9 @@ impl LogReader {
         children: Vec<Uuid>,
         out: impl Write,
     ) -> Result<()> {
-        let of = ExportRequest { position: position.into(), policies, left_out: &[], children };
-        self.write_exported(of, |exported| escape::write_json_pretty(out, exported))
+        self.write_exported(position.into(), policies, &[], children, |exported| {
+            escape::write_json_pretty(out, exported)
+        })
     }
 
     /// Writes the same as [`write_export`](LogReader::write_export), on one line, without children
@@ -245,28 +196,27 @@ impl LogReader {
         left_out: &[&str],
         out: impl Write,
     ) -> Result<()> {
-        let of = ExportRequest { position: position.into(), policies, left_out, children: Vec::new() };
-        self.write_exported(of, |exported| escape::write_json(out, exported))
+        self.write_exported(position.into(), policies, left_out, Vec::new(), |exported| {
+            escape::write_json(out, exported)
+        })
     }
 
     fn write_exported(
         &self,
-        ExportRequest { position, policies, left_out, children }: ExportRequest<'_>,
+        position: SequenceNumber,
+        policies: &BTreeSet<Policy>,
+        left_out: &[&str],
+        children_ids: Vec<Uuid>,
         write: impl FnOnce(&ExportDocument<'_>) -> serde_json::Result<()>,
     ) -> Result<()> {
         let state = self.state_reader_at(position)?;
-        let mut time_us = 0;
-        self.records(position, position, |record| {
-            time_us = record.time_us;
-            Ok(())
-        })?;
+        let time_us = self.places.time_of(&self.storage, position)?;
         let wanted = |slice: &SliceReader<'_>| {
             policies.contains(&slice.policy()) && !slice.is_empty() && !left_out.contains(&slice.name())
         };
         let slices: Vec<SliceReader<'_>> = state.slices().filter(wanted).collect();
         let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
-        let with_logs = policies.contains(&Policy::Log);
-        let conversations = match with_logs {
+        let conversations = match policies.contains(&Policy::Log) {
             true => exported_slices(&self.conversations_at(position)?, &self.adapter_states_at(position)?)?,
             false => Vec::new(),
         };
@@ -274,12 +224,17 @@ impl LogReader {
         for slice in &conversations {
             policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         }
-        let parent = self.opening_record().parent.map(|parent| parent.session());
-        let head = ExportHead::new(time_us, parent, children, state.tags().clone(), policies)?
-            .with_open_operations(state.open_operations())
-            .with_suspended_operations(self.suspended_at(position));
+        let head = Export {
+            parent_id: self.opening_record().parent.map(|parent| parent.session()),
+            children_ids,
+            tags: state.tags().clone(),
+            policies,
+            open_operations: state.open_operations(),
+            suspended_operations: self.suspended_at(position),
+            ..Export::new(time_us)?
+        };
         let failure = DeferredError::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
-        convert_error(write(&ExportDocument { head: &head, slices }), &failure)
+        convert_error(write(&ExportDocument { head, slices }), &failure)
     }
 }

@@ -8,7 +8,6 @@ use foldlog_codec::image::EntryKind;
 use super::LogReader;
 use crate::conversation::{ConversationMessage, ConversationRecord, EntryContent, RecordedMessages};
 use crate::error::Result;
-use crate::fold::conversation_reading;
 
 /// A message, and the record that added it.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +64,9 @@ impl LogReader {
     ) -> Result<Option<MessageHistory<'_>>> {
         let mut recorded = RecordedMessages::new(self.opened.session);
         let mut messages = Vec::new();
-        let is_any = self.each_entry(evaluation_id, brings_a_message, &mut |entry| {
+        let budget = self.text_budget();
+        let reader = self.conversation_reader(&budget);
+        let is_any = reader.each_entry(evaluation_id, brings_a_message, &mut |entry| {
             let Some(message) = recorded.message(&entry) else { return Ok(0) };
             let (sequence, answer) = (entry.sequence, answer_of(&entry));
             drop(entry);
@@ -85,7 +86,9 @@ impl LogReader {
     /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<ConversationRecord>> {
         let mut parts = Vec::new();
-        self.each_entry(evaluation_id, |kind| kind == EntryKind::Shortened, &mut |entry| {
+        let budget = self.text_budget();
+        let reader = self.conversation_reader(&budget);
+        reader.each_entry(evaluation_id, |kind| kind == EntryKind::Shortened, &mut |entry| {
             let texts = match &entry.content {
                 EntryContent::Shortened { messages, reason, .. } => {
                     reason.len() + messages.iter().map(|(_, text)| text.len()).sum::<usize>()
@@ -96,23 +99,6 @@ impl LogReader {
             Ok((size_of::<ConversationRecord>() + texts) as u64)
         })?;
         Ok(parts)
-    }
-
-    fn each_entry(
-        &self,
-        evaluation_id: &str,
-        wanted: impl Fn(EntryKind) -> bool,
-        visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
-    ) -> Result<bool> {
-        conversation_reading::each_entry(
-            &self.outline.conversations,
-            &self.log_source(&self.outline),
-            self.opened.session,
-            evaluation_id,
-            &self.text_budget(),
-            wanted,
-            visit,
-        )
     }
 }
 

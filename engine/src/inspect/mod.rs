@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Record;
-use foldlog_codec::body::{Declare, Parent, Payload, Replicated, SessionOpening};
+use foldlog_codec::body::{Declare, Parent, Payload, Replicated, Rollback, SessionOpening};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use uuid::Uuid;
@@ -59,6 +59,7 @@ use crate::storage::{FileStorage, Storage};
 pub use crate::fold::record_kinds::{record_title, shown_payloads};
 pub use crate::log::fence::SessionFence;
 pub use crate::log::layout::{captures_dir, is_store, is_within_directory, is_within_store, store_around};
+pub use crate::log::scan::survey::{DamagedPlace, SoundStretch};
 pub use crate::names::UnregisteredEvent;
 #[cfg(feature = "host-filesystem")]
 pub use captures::{CapturesAudited, audit_captures};
@@ -71,9 +72,9 @@ pub use contents::{
     DecodedRecord, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
 };
-pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
+pub use damage::{SoundEnd, check_object, damaged_places, damaged_places_on};
+pub(crate) use differences::messages_of;
 pub use differences::{Difference, DifferenceKind, VisitDifference};
-pub(crate) use differences::{messages_of, value_bytes};
 pub use feed::{EventFeed, Fed, FedEvent};
 /// Meanings of the names in records, as [`Record::to_json`] needs them.
 pub use foldlog_codec::record::RecordNames;
@@ -159,35 +160,23 @@ pub struct ReadOptions {
 /// most a quarter of the files that the process may open. Further files are opened by their names.
 #[derive(Debug)]
 pub struct LogReader {
-    storage: Arc<dyn Storage>,
+    pub(crate) storage: Arc<dyn Storage>,
     dir: PathBuf,
     options: ReadOptions,
-    objects: Arc<Objects>,
-    places: RecordLocator,
-    rollbacks: BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) places: RecordLocator,
+    pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     path: LivePath,
-    outline: Projection,
+    pub(crate) outline: Projection,
     /// Slices at the end of the log. `None` with [`ReadOptions::outline`].
     folded: Option<Projection>,
-    openings: Vec<(SequenceNumber, SessionOpening)>,
+    pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     opened: SessionOpening,
     opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
     /// Where damage ends the part that is read, if it does.
     sound_end: Option<SoundEnd>,
-}
-
-/// Lends the contents of a reader to a replay of the host.
-pub(crate) struct RecordedLog<'a> {
-    pub(crate) storage: &'a Arc<dyn Storage>,
-    pub(crate) places: &'a RecordLocator,
-    pub(crate) objects: &'a Objects,
-    pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
-    /// All declarations of the log.
-    pub(crate) names: &'a crate::names::DeclaredNames,
-    /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
-    pub(crate) openings: &'a [(SequenceNumber, SessionOpening)],
 }
 
 /// Returns whether a session's directory in a store contains only what a crash left before the
@@ -414,12 +403,6 @@ impl LogReader {
         }
     }
 
-    pub(crate) fn recorded_log(&self) -> RecordedLog<'_> {
-        let (storage, places, objects) = (&self.storage, &self.places, self.objects.as_ref());
-        let names = &self.outline.names;
-        RecordedLog { storage, places, objects, rollbacks: &self.rollbacks, names, openings: &self.openings }
-    }
-
     /// Returns the directory of the log.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -566,7 +549,7 @@ impl LogReader {
 
     fn reader_of(&self, projection: Projection) -> StateReader {
         let source = self.log_source(&projection);
-        StateReader::new(projection, source, Some((self.dir.as_path().into(), self.memory_bytes())))
+        StateReader { projection, source, limit: Some((self.dir.as_path().into(), self.memory_bytes())) }
     }
 
     /// Returns the source from which the records of a projection of this log are read.
@@ -608,9 +591,7 @@ impl LogReader {
     /// [`Error::NoSuchPosition`] if the log has no record at `position`; otherwise the errors of
     /// [`state`](LogReader::state).
     pub fn state_along(&self, position: impl Into<SequenceNumber>) -> Result<State> {
-        let position = position.into();
-        self.check_position(position)?;
-        self.reader_of(self.history().fold_along(&self.path, position)?).to_state()
+        self.walk_paths().state(position)
     }
 
     /// Starts folds along the live paths of many positions, one after the other, as
@@ -715,7 +696,7 @@ impl LogReader {
         Err(Error::NoSuchPosition { position, last: next.checked_sub(1) })
     }
 
-    fn history(&self) -> History<'_> {
+    pub(crate) fn history(&self) -> History<'_> {
         History {
             storage: &self.storage,
             places: &self.places,

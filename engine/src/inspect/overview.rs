@@ -1,7 +1,6 @@
 //! Overviews of the sessions of a store, at the cost of reading the tails of their logs.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use uuid::Uuid;
 
 use super::{LogReader, ReadOptions, SoundEnd};
 use crate::conversation::ResumePoint;
-use crate::error::{Error, Holder, Result};
+use crate::error::{Holder, Result};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::Conversations;
 use crate::fold::image_conversion;
@@ -30,7 +29,7 @@ use crate::session::{OutlineSource, VisitFrame, read_outline_by, settle};
 use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
 
 /// Describes the current state of a session according to its log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SessionOverview {
     /// Id of the session.
@@ -100,7 +99,7 @@ pub struct ResumableConversation {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the locks cannot be read.
+/// [`Error::Io`](crate::Error::Io) if the locks cannot be read.
 pub fn running_sessions(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     lock::find_holders(&storage, store, sessions)
@@ -158,17 +157,14 @@ pub(crate) fn overview_on(
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the directory cannot be read.
+/// [`Error::Io`](crate::Error::Io) if the directory cannot be read.
 pub fn kept_objects(dir: &Path) -> Result<(u64, u64)> {
     kept_objects_on(&FileStorage::new(), dir)
 }
 
 fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
     let directory = layout::objects_dir(dir);
-    let entries = match storage.list(&directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((0, 0)),
-        entries => entries.map_err(|error| Error::io("list", &directory, error))?,
-    };
+    let entries = storage.entries_if_any(&directory)?.unwrap_or_default();
     // A file that a crash left half-written has a different form of name.
     let is_object = |entry: &&DirectoryEntry| {
         entry.kind == EntryKind::File && ObjectId::from_file_name(&entry.name, entry.len).is_some()
@@ -231,38 +227,14 @@ impl OverviewScan {
             opened: scan.opened_sequence,
             now_us,
         };
-        let time_of = |sequence: SequenceNumber| time_of(&places, storage, sequence);
-        let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
-        let SessionOpening { session, parent, .. } = scan.opened;
+        let created_at_us =
+            created_at_us.map_or_else(|| places.time_of(storage, scan.opened_sequence), Ok)?;
         Ok(SessionOverview {
-            session,
-            records: scan.next_sequence.get(),
-            log_bytes: scan.used_bytes,
             created_at_us,
+            log_bytes: scan.used_bytes,
             last_at_us: scan.last_time_us,
-            tags: outline.tags.as_ref().clone(),
-            parent,
-            replicated: outline.replicated.as_deref().cloned(),
             closed: scan.closed,
-            open: standing_operations(
-                outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
-                &places,
-                storage,
-            )?,
-            unsettled: standing_operations(
-                outline.operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
-                &places,
-                storage,
-            )?,
-            suspended: standing_operations(
-                standings.waiting_operations().iter().map(|one| (one.operation, &one.tool, one.begin)),
-                &places,
-                storage,
-            )?,
-            resumable: resumable(&outline.conversations, &standings, &time_of)?,
-            sound_end: None,
-            objects: 0,
-            object_bytes: 0,
+            ..overview_at(&standings, &outline, &scan.opened, &places, storage)?
         })
     }
 }
@@ -270,38 +242,40 @@ impl OverviewScan {
 /// Returns the overview of a damaged session at the end of its intact part.
 fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
     let (places, storage) = (&reader.places, &reader.storage);
-    let time_of = |sequence: SequenceNumber| time_of(places, storage, sequence);
-    let operations = &reader.outline.operations;
-    let waiting = reader.standings(now_us).waiting_operations();
     Ok(SessionOverview {
-        session: reader.opened.session,
-        records: reader.records_len(),
+        created_at_us: places.time_of(storage, reader.opened_sequence)?,
         log_bytes: reader.log_bytes,
-        created_at_us: time_of(reader.opened_sequence)?,
-        last_at_us: time_of(reader.last_position())?,
-        tags: reader.tags().clone(),
-        parent: reader.opened.parent,
-        replicated: reader.replicated_record().cloned(),
-        closed: false,
-        open: standing_operations(
-            operations.open().map(|one| (one.operation, &one.tool, one.begin)),
-            places,
-            storage,
-        )?,
-        unsettled: standing_operations(
-            operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
-            places,
-            storage,
-        )?,
-        suspended: standing_operations(
-            waiting.iter().map(|one| (one.operation, &one.tool, one.begin)),
-            places,
-            storage,
-        )?,
-        resumable: resumable(&reader.outline.conversations, &reader.standings(now_us), &time_of)?,
+        last_at_us: places.time_of(storage, reader.last_position())?,
         sound_end: reader.sound_end().cloned(),
-        objects: 0,
-        object_bytes: 0,
+        ..overview_at(&reader.standings(now_us), &reader.outline, &reader.opened, places, storage)?
+    })
+}
+
+/// Returns the part of an overview that the outline of a log determines.
+fn overview_at(
+    standings: &Standings<'_>,
+    outline: &Projection,
+    opened: &SessionOpening,
+    places: &RecordLocator,
+    storage: &Arc<dyn Storage>,
+) -> Result<SessionOverview> {
+    let operations = standings.operations;
+    let waiting = standings.waiting_operations();
+    let open = operations.open().map(|one| (one.operation, &one.tool, one.begin));
+    let unsettled = operations.unsettled().map(|one| (one.operation, &one.tool, one.begin));
+    let suspended = waiting.iter().map(|one| (one.operation, &one.tool, one.begin));
+    let time_of = |sequence| places.time_of(storage, sequence);
+    Ok(SessionOverview {
+        session: opened.session,
+        records: places.next_sequence.get(),
+        tags: outline.tags.as_ref().clone(),
+        parent: opened.parent,
+        replicated: outline.replicated.as_deref().cloned(),
+        open: standing_operations(open, places, storage)?,
+        unsettled: standing_operations(unsettled, places, storage)?,
+        suspended: standing_operations(suspended, places, storage)?,
+        resumable: resumable(&outline.conversations, standings, &time_of)?,
+        ..SessionOverview::default()
     })
 }
 
@@ -369,13 +343,4 @@ fn resumable(
         }
     }
     Ok(found)
-}
-
-fn time_of(places: &RecordLocator, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
-    let mut time_us = 0;
-    places.read(storage, sequence, sequence, &mut |record| {
-        time_us = record.time_us;
-        Ok(())
-    })?;
-    Ok(time_us)
 }

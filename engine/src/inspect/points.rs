@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::memory::Watch;
 use crate::fold::positions::Positions;
-use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
+use crate::fold::projection::{FrozenProjection, Projection};
 
 /// Stores the slices of a log at one position, and at earlier positions that are targets of later
 /// rollbacks. Points of one log share common data, so a further one takes little memory.
@@ -66,10 +66,7 @@ impl LogReader {
             Some(FoldPoint { projection, targets, watch }) => {
                 (projection.clone(), targets.as_slice(), watch.clone())
             }
-            None => {
-                let projection = Projection::new(LogSlices::Unread).over(self.places.compaction.as_ref());
-                (projection, [].as_slice(), self.history().watch())
-            }
+            None => (self.history().new_projection(), [].as_slice(), self.history().watch()),
         };
         let mut positions = Positions::default();
         let to_come = self.rollbacks.range(projection.next_sequence()..);

@@ -7,7 +7,7 @@ use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
 use super::{FrameInfo, LogReader};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::chain::Segment;
 use crate::log::compressed::{self, Compression};
 
@@ -44,15 +44,13 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a segment cannot be read.
+    /// [`Error::Io`](crate::Error::Io) if a segment cannot be read.
     pub fn segments(&self) -> Result<Vec<SegmentInfo>> {
         let segments = self.whole_segments();
         let last_end = self.last_end()?;
         let mut infos = Vec::with_capacity(segments.len());
         for (index, segment) in segments.iter().enumerate() {
-            let io = |error| Error::io("look up", &segment.path, error);
-            let entry = self.storage.entry(&segment.path).map_err(io)?;
-            let allocated_bytes = entry.map_or(0, |entry| entry.len);
+            let allocated_bytes = self.storage.look_up(&segment.path)?.map_or(0, |entry| entry.len);
             let compression = compressed::compression_of(self.storage.as_ref(), &segment.path)?;
             let first_sequence = segment.header.first_sequence;
             let (end, next, seal_bytes) = match segments.get(index + 1) {
@@ -82,7 +80,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a segment can no longer be read; the error of `visit`.
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read; the error of `visit`.
     pub fn frames(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
         let mut places = self.places.clone();
         Arc::make_mut(&mut places.segments).truncate(self.whole_segments().len());

@@ -7,12 +7,12 @@ use crate::items::rows::Rows;
 
 impl StateReader {
     fn ids(&self, policy: Policy) -> impl Iterator<Item = u32> {
-        let slices = self.projection().names.slices().iter();
+        let slices = self.projection.names.slices().iter();
         slices.filter(move |slice| slice.policy == policy).map(|slice| slice.id)
     }
 
-    fn rows(&self, slice: u32) -> Option<&Rows> {
-        Some(self.projection().items(slice)?.1.rows_in_memory())
+    pub(super) fn rows(&self, slice: u32) -> Option<&Rows> {
+        Some(self.projection.items(slice)?.1.rows_in_memory())
     }
 }
 
@@ -47,7 +47,7 @@ impl FoldComparison {
     /// equal slices whose items were inserted before others; the caller must compare these in full.
     pub fn is_same(&mut self, one: &StateReader, other: &StateReader) -> bool {
         let empty = Rows::default();
-        let len = one.projection().names.slices().len().max(other.projection().names.slices().len());
+        let len = one.projection.names.slices().len().max(other.projection.names.slices().len());
         self.same.resize_with(len, Default::default);
         let mut all = true;
         let slices: Vec<u32> = one.ids(Policy::State).chain(other.ids(Policy::State)).collect();

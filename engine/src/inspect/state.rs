@@ -20,10 +20,10 @@ use crate::types::{RecordedBytes, SessionTypes, Slice};
 /// reader needs only a few bytes for each item, regardless of its size. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct StateReader {
-    projection: Projection,
-    source: LogSource,
+    pub(crate) projection: Projection,
+    pub(crate) source: LogSource,
     /// Directory of the log, and the memory limit of readers, in bytes.
-    limit: Option<(Arc<Path>, u64)>,
+    pub(crate) limit: Option<(Arc<Path>, u64)>,
 }
 
 /// Names an item by the record that inserted it. The name is unique within one log and slice.
@@ -59,20 +59,8 @@ pub struct SliceReader<'a> {
 }
 
 impl StateReader {
-    pub(crate) fn new(
-        projection: Projection,
-        source: LogSource,
-        limit: Option<(Arc<Path>, u64)>,
-    ) -> StateReader {
-        StateReader { projection, source, limit }
-    }
-
     pub(super) fn limit(&self) -> Option<(&Path, u64)> {
         self.limit.as_ref().map(|(dir, budget)| (&**dir, *budget))
-    }
-
-    pub(super) fn projection(&self) -> &Projection {
-        &self.projection
     }
 
     /// Returns the position: the sequence number of the last record that was folded. `None` before

@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Action, AddedItems, Dispatch, Import, Payload};
+use foldlog_codec::body::{Action, AddedItems, Dispatch, EventDeclaration, Import, Payload};
 use foldlog_codec::{Record, RecordKind, SequenceNumber, escape};
 use serde::Serialize;
 
@@ -112,7 +112,7 @@ impl VersionsReplayed {
 pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsReplayed> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     let sessions = layout::sessions_dir(store);
-    let entries = storage.list(&sessions).map_err(|error| Error::io("list", &sessions, error))?;
+    let entries = storage.entries(&sessions)?;
     let directories = entries.iter().filter(|entry| entry.kind == EntryKind::Directory);
     let mut dirs: Vec<PathBuf> = directories
         .map(|entry| sessions.join(&entry.name))
@@ -135,14 +135,7 @@ pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsRep
 
 struct VersionCounter<'a> {
     types: &'a SessionTypes,
-    rows: BTreeMap<RecordedVersion, VersionRow>,
-}
-
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct RecordedVersion {
-    of: VersionSubject,
-    name: String,
-    version: u32,
+    rows: BTreeMap<(VersionSubject, String, u32), VersionRow>,
 }
 
 impl VersionCounter<'_> {
@@ -162,8 +155,12 @@ impl VersionCounter<'_> {
         match record.kind {
             RecordKind::Dispatch => {
                 let dispatch = Dispatch::decode(record.body).map_err(unread)?;
-                if let Action::Event { event, data } = dispatch.action {
-                    self.event(reader, names, record, event, data);
+                if let Action::Event { event, data } = dispatch.action
+                    && let Some(EventDeclaration { name, version, .. }) = names.event(event)
+                {
+                    let known = self.types.event(name).map(|known| (known.version, &known.decoder));
+                    let recorded = (VersionSubject::Event, name.clone(), *version);
+                    self.count(reader, record, recorded, data, known);
                 }
                 for effect in dispatch.effects.iter().flatten() {
                     if let AddedItems::Items { items, version } = &effect.added {
@@ -182,21 +179,6 @@ impl VersionCounter<'_> {
         Ok(())
     }
 
-    fn event(
-        &mut self,
-        reader: &LogReader,
-        names: &DeclaredNames,
-        record: &Record<'_>,
-        event: u32,
-        data: Payload<'_>,
-    ) {
-        let Some(declared) = names.event(event) else { return };
-        let known = self.types.event(&declared.name).map(|known| (known.version, &known.decoder));
-        let (of, name) = (VersionSubject::Event, declared.name.clone());
-        let recorded = RecordedVersion { of, name, version: declared.version };
-        self.count(reader, record, recorded, data, known);
-    }
-
     fn items<'a>(
         &mut self,
         reader: &LogReader,
@@ -208,7 +190,7 @@ impl VersionCounter<'_> {
         let name = names.slice_name(slice);
         let known = self.types.slice(&name).map(|known| (known.item_version, &known.decoder));
         for (item, version) in items {
-            let recorded = RecordedVersion { of: VersionSubject::Item, name: name.clone(), version };
+            let recorded = (VersionSubject::Item, name.clone(), version);
             self.count(reader, record, recorded, item, known);
         }
     }
@@ -217,12 +199,11 @@ impl VersionCounter<'_> {
         &mut self,
         reader: &LogReader,
         record: &Record<'_>,
-        recorded: RecordedVersion,
+        recorded: (VersionSubject, String, u32),
         payload: Payload<'_>,
         known: Option<(u32, &Decoder)>,
     ) {
-        let RecordedVersion { of, version, .. } = recorded;
-        let name = recorded.name.clone();
+        let (of, name, version) = recorded.clone();
         let row = self.rows.entry(recorded).or_insert_with(|| VersionRow {
             of,
             name,

@@ -86,7 +86,7 @@ impl<'a> AlongPath<'a> {
             read: ReadSoFar::default(),
         });
         if let Some(watch) = &mut self.watch {
-            watch.go_back_to(read);
+            watch.so_far = read;
         }
         let passed = live.iter().flat_map(|range| self.expected.range(range.clone()));
         let passed: Vec<_> = passed.map(|(at, _)| *at).filter(|at| *at < position).collect();
@@ -142,7 +142,7 @@ impl<'a> AlongPath<'a> {
         let mut read = ReadSoFar::default();
         if let Some(watch) = &mut self.watch {
             watch.keep(KeptFor::Rollback, position, projection);
-            read = watch.read_so_far();
+            read = watch.so_far;
         }
         self.held.insert(position, PositionFold { projection: projection.clone(), read });
     }

@@ -212,6 +212,17 @@ impl RecordLocator {
         })
     }
 
+    /// Returns the time of the record `sequence`, in microseconds since 1970-01-01 UTC, or 0 if there
+    /// is none.
+    pub(crate) fn time_of(&self, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
+        let mut time_us = 0;
+        self.read(storage, sequence, sequence, &mut |record| {
+            time_us = record.time_us;
+            Ok(())
+        })?;
+        Ok(time_us)
+    }
+
     /// Returns the location of the frame of the record `sequence`, with its end and checksum.
     pub(crate) fn locate(
         &self,

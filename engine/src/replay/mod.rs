@@ -125,7 +125,7 @@ use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::record_kinds::{Author, RecordRules};
-use crate::inspect::{LogReader, RecordedLog};
+use crate::inspect::LogReader;
 use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::replay::recorded_log::{ReplayLog, Rules};
@@ -326,12 +326,12 @@ impl<'a> Replay<'a> {
     /// - [`Error::Io`] or [`Error::Object`] if the log or an object that it names cannot be read,
     ///   or is damaged.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
-        let recorded = self.log.recorded_log();
-        check_declared(&self.types, recorded.names)?;
+        let recorded = &self.log;
+        check_declared(&self.types, &recorded.outline.names)?;
         let begin = self.begin()?;
         let end = self.end(begin)?;
-        let mut live = self.state_behind(&recorded, begin)?;
-        let options = StoreOptions { storage: Arc::clone(recorded.storage), ..self.options.clone() };
+        let mut live = self.state_behind(begin)?;
+        let options = StoreOptions { storage: Arc::clone(&recorded.storage), ..self.options.clone() };
         let store = Store::standing_at(self.log.dir(), options);
         let left_out = self.types.not_compared();
         let left_out =
@@ -344,14 +344,14 @@ impl<'a> Replay<'a> {
             let (from, end) = (*from, *end);
             let places = |next_sequence| RecordLocator { next_sequence, ..recorded.places.clone() };
             let closed = closed && end == recorded.places.next_sequence;
-            let (storage, all_places) = (Arc::clone(recorded.storage), recorded.places.clone());
+            let (storage, all_places) = (Arc::clone(&recorded.storage), recorded.places.clone());
             let recording = ReplayLog::new(storage, all_places, from, end, closed, rules.clone());
             if !self.is_hosts(from, end)? {
-                live = self.continue_fold(live, &recorded, end)?;
+                live = self.continue_fold(live, end)?;
                 continue;
             }
             let part =
-                RecordedPart { live, openings: recorded.openings.to_vec(), recording, places: places(from) };
+                RecordedPart { live, openings: recorded.openings.clone(), recording, places: places(from) };
             let session = open_recorded(&store, self.log.dir(), self.types.clone(), part)?;
             report.processes += 1;
             drop(host(session.clone()));
@@ -461,7 +461,8 @@ impl<'a> Replay<'a> {
         Ok(through + 1)
     }
 
-    fn state_behind(&self, recorded: &RecordedLog<'_>, begin: SequenceNumber) -> Result<LiveState> {
+    fn state_behind(&self, begin: SequenceNumber) -> Result<LiveState> {
+        let recorded = &self.log;
         if let Some(range) = recorded.places.compaction.as_ref().and_then(|all| all.ranges().last())
             && begin <= *range.end()
         {
@@ -475,7 +476,7 @@ impl<'a> Replay<'a> {
         // Retained while the records pass; otherwise each of these rollbacks would fold the log
         // again.
         recorded.rollbacks.range(begin..).for_each(|(_, rollback)| live.positions.expect_target(rollback.to));
-        let live = self.continue_fold(live, recorded, begin)?;
+        let live = self.continue_fold(live, begin)?;
         let open = live.projection.operations.open().next().map(|open| open.operation);
         match open.filter(|_| self.from.is_some()) {
             Some(operation) => Err(Error::InsideTransaction { position: begin.saturating_sub(1), operation }),
@@ -483,15 +484,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn continue_fold(
-        &self,
-        live: LiveState,
-        recorded: &RecordedLog<'_>,
-        end: SequenceNumber,
-    ) -> Result<LiveState> {
-        let RecordedLog { storage, places, objects, rollbacks, .. } = recorded;
+    fn continue_fold(&self, live: LiveState, end: SequenceNumber) -> Result<LiveState> {
         let limit = (self.log.dir(), MemoryLimit::Unlimited);
-        let history = History { storage, places, objects, rollbacks, limit };
+        let history = History { limit, ..self.log.history() };
         history.fold_behind(live, end, Some(&self.types), &mut |_, _| Ok(()))
     }
 
@@ -499,7 +494,7 @@ impl<'a> Replay<'a> {
     fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Processes> {
         // The segments that a fork shares with its parent contain the parent's processes.
         let session = self.log.opening_record().session;
-        let segments = self.log.recorded_log().places.segments.iter();
+        let segments = self.log.places.segments.iter();
         let own: BTreeSet<&Path> = segments
             .filter(|segment| segment.header.session == session)
             .map(|segment| segment.path.as_path())

@@ -12,7 +12,7 @@ use foldlog_codec::SequenceNumber;
 use super::{Session, SessionConversation};
 use crate::conversation::Conversation;
 use crate::error::Result;
-use crate::fold::conversation_reading;
+use crate::fold::conversation_reading::ConversationReader;
 
 /// Reads one conversation of an open session repeatedly, without reading known records again.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ impl ConversationFollower {
     /// reading then starts from the beginning.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
         let (conversations, source, last) = self.session.conversation().recorded_conversations();
-        let (conversation, through) = (&mut self.conversation, self.through);
-        match conversation_reading::update(conversation, &conversations, &source, through, last, None) {
+        let reader = ConversationReader::new(conversations, source, self.session.inner.id, None);
+        match reader.update(&mut self.conversation, self.through, last) {
             Ok(()) => self.through = Some(last),
             Err(error) => {
                 self.conversation.clear();

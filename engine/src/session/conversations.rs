@@ -24,7 +24,7 @@ use crate::conversation::{
     NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, text_payload,
 };
 use crate::error::{Error, Result};
-use crate::fold::conversation_reading::{self, TextBudget};
+use crate::fold::conversation_reading::{ConversationReader, TextBudget};
 use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
@@ -316,8 +316,8 @@ impl SessionConversation<'_> {
     /// Returns the states of adapters recorded up to `position`.
     pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
         let (conversations, source, last) = self.recorded_conversations();
-        let position = position.min(last);
-        conversation_reading::adapter_states(&conversations, &source, self.session.inner.id, position, None)
+        let reader = ConversationReader::new(conversations, source, self.session.inner.id, None);
+        reader.adapter_states(position.min(last))
     }
 
     /// Returns whether a rollback of the host has abandoned the answer that requested a call.
@@ -384,8 +384,8 @@ impl SessionConversation<'_> {
         budget: Option<&TextBudget<'_>>,
     ) -> Result<Option<Conversation>> {
         let (conversations, source, last) = self.recorded_conversations();
-        let (session, position) = (self.session.inner.id, position.min(last));
-        conversation_reading::conversation(&conversations, &source, session, evaluation_id, position, budget)
+        let reader = ConversationReader::new(conversations, source, self.session.inner.id, budget);
+        reader.conversation(evaluation_id, position.min(last))
     }
 
     /// Returns the records of a conversation after the record `after` through `position`, without
@@ -407,8 +407,8 @@ impl SessionConversation<'_> {
             return Ok(None);
         }
         let mut conversation = Conversation::new(self.session.inner.id, evaluation_id.to_owned());
-        let (through, position) = (Some(after), position.min(last));
-        conversation_reading::update(&mut conversation, &conversations, &source, through, position, None)?;
+        let reader = ConversationReader::new(conversations, source, self.session.inner.id, None);
+        reader.update(&mut conversation, Some(after), position.min(last))?;
         Ok(Some(conversation))
     }
 

@@ -33,6 +33,7 @@ use crate::fold::history::History;
 use crate::fold::image_conversion::{self, LoadedImage};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::live_path::LivePath;
+use crate::fold::log_source::LogSource;
 use crate::fold::memory::Watch;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
@@ -309,7 +310,12 @@ impl Images {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
                 }
-                let ground = image_conversion::TailSource { storage, places, objects };
+                let ground = LogSource {
+                    storage: Arc::clone(storage),
+                    places,
+                    objects: Arc::clone(objects),
+                    names: Arc::default(),
+                };
                 if let Ok(LoadedImage { projection, begun }) =
                     image_conversion::projection(image, types, ground)
                 {

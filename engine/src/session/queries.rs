@@ -19,8 +19,8 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::items::row::RowRef;
 use crate::types::{
-    Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
-    decode_item, default_policy,
+    Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, decode_item,
+    default_policy,
 };
 
 /// A slice without its type: the items as recorded.
@@ -409,7 +409,7 @@ impl SessionInner {
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decoder = match types {
                     Some(slice) => slice.decoder.clone(),
-                    None => Decoder::Typed { decode: decode_item::<S>, append: append_item::<S> },
+                    None => Decoder::of_slice::<S>(),
                 };
                 Some(ViewedSlice { id, items, source: self.log_source(state), decoder })
             }

@@ -89,7 +89,7 @@ pub struct BackupOptions {
 }
 
 /// Reports the results of a backup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BackupReport {
     /// Id of the session.
@@ -248,8 +248,7 @@ impl Store {
         let dir = dir.as_ref();
         let (root, whole_dir) = (whole_path(&self.inner.root), whole_path(dir));
         if root.starts_with(&whole_dir) {
-            let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
-            return Err(Error::WithinSession { path, session_dir });
+            return Err(self.within_session(dir));
         }
         let headers = chain::discover(self.storage().as_ref(), dir)?.segments;
         let session = match headers.last() {
@@ -270,10 +269,9 @@ impl Store {
     ) -> Result<BackupReport> {
         let to = self.session_dir(session);
         if whole_path(&to) == *whole_dir {
-            let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
-            return Err(Error::WithinSession { path, session_dir });
+            return Err(self.within_session(dir));
         }
-        let there = self.storage().entry(&to).map_err(|error| Error::io("look up", &to, error))?;
+        let there = self.storage().look_up(&to)?;
         let is_directory = there.as_ref().is_some_and(|there| there.kind == EntryKind::Directory);
         let tip = if is_directory { Tip::read(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
@@ -291,6 +289,10 @@ impl Store {
             segments.iter().try_for_each(|segment| segment.check_not_replaced(self.storage().as_ref()))?;
         }
         copied
+    }
+
+    pub(super) fn within_session(&self, dir: &Path) -> Error {
+        Error::WithinSession { path: self.inner.root.clone(), session_dir: dir.to_owned() }
     }
 
     /// Opens the store of the copies, on the same storage.
@@ -332,11 +334,10 @@ struct BackupRun<'a> {
 
 #[derive(Default)]
 struct CopyTotals {
-    segments: u64,
-    objects: u64,
-    files: u64,
-    bytes: u64,
-    verified: u64,
+    /// What was copied and verified, and the captures that were read.
+    report: BackupReport,
+    /// First record whose captures are not known to be intact, if one is damaged.
+    read_from: SequenceNumber,
     /// Next sequence number of the older copy.
     before: SequenceNumber,
     /// Whether a file of a capture is damaged in the session, so that the copy keeps its own.
@@ -358,42 +359,24 @@ impl BackupRun<'_> {
     }
 
     fn report(&self, mut copied: CopyTotals) -> Result<BackupReport> {
-        let read = self.read_captures(&mut copied)?;
-        let CopyTotals { segments, objects, files, bytes, verified, before, .. } = copied;
+        self.read_captures(&mut copied)?;
         Ok(BackupReport {
             session: self.session,
             dir: self.to.to_owned(),
-            records: self.source.next_sequence.get().max(before.get()),
-            records_before: before.get(),
-            segments,
-            objects,
-            files,
-            bytes,
-            verified,
-            captures: read.captures,
-            captures_absent: read.absent,
-            captures_healed: read.healed,
-            elsewhere: read.elsewhere,
-            damaged: read.damaged,
-            damaged_more: read.damaged_more,
+            records: self.source.next_sequence.get().max(copied.before.get()),
+            records_before: copied.before.get(),
+            ..copied.report
         })
     }
 
     /// Copies the whole session into a new directory.
     fn first(&self) -> Result<BackupReport> {
-        let building = layout::building_session_dir(&self.store.inner.root, self.session);
-        let copied = self.lay(&building);
-        if copied.is_err() {
-            // The copy was never acknowledged, so none of its files may stay.
-            let _ = self.storage().remove_dir_all(&building);
-        }
-        copied.and_then(|copied| self.report(copied))
+        let copied = self.store.build_session(self.session, |building| self.lay(building))?;
+        self.report(copied)
     }
 
     fn lay(&self, building: &Path) -> Result<CopyTotals> {
         let storage = self.storage();
-        let io = |op, error| Error::io(op, building, error);
-        self.store.make_building(building)?;
         let mut copied = CopyTotals::default();
         let checked = self.check_meanwhile(|hand_over| {
             for (place, segment) in self.source.segments.iter().enumerate() {
@@ -410,19 +393,19 @@ impl BackupRun<'_> {
         self.copy_beside(building, &mut copied)?;
         self.copy_images(building, &mut copied);
         self.leave_mark(building, SequenceNumber::MIN, &copied)?;
-        storage.sync_dir(building).map_err(|error| io("sync", error))?;
-        storage.rename(building, self.to).map_err(|error| Error::io("rename", self.to, error))?;
+        storage.sync_directory(building)?;
+        storage.rename_to(building, self.to)?;
         self.store.sync_names_above()?;
         Ok(copied)
     }
 
     /// Returns whether the copy's file contains the whole segment.
     fn holds(&self, path: &Path, segment: &Segment) -> Result<bool> {
-        let io = |error| Error::io("look up", path, error);
-        if self.storage().entry(path).map_err(io)?.is_none() {
+        if self.storage().look_up(path)?.is_none() {
             return Ok(false);
         }
-        let len = compressed::open(self.storage().as_ref(), path)?.len().map_err(io)?;
+        let len = compressed::open(self.storage().as_ref(), path)?.len();
+        let len = len.map_err(|error| Error::io("look up", path, error))?;
         Ok(segment.end.is_some_and(|end| end <= len))
     }
 
@@ -436,14 +419,14 @@ impl BackupRun<'_> {
         let as_it_is = sealed
             && compressed::is_compressed(storage, &segment.path)?
             && segment.open(storage)?.len().map_err(io)? <= end + seal;
-        copied.bytes += match as_it_is {
+        copied.report.bytes += match as_it_is {
             true => {
-                let len = storage.entry(&segment.path).map_err(io)?.map_or(0, |entry| entry.len);
+                let len = storage.look_up(&segment.path)?.map_or(0, |entry| entry.len);
                 copy_bytes(storage, &segment.path, to, len, &mut |_| {})?
             }
             false => copy_plain(storage, segment, to, end + seal)?,
         };
-        copied.segments += 1;
+        copied.report.segments += 1;
         Ok(())
     }
 
@@ -489,13 +472,12 @@ impl BackupRun<'_> {
         let building = path.with_extension("image.new");
         let _ = storage.remove_file(&building);
         let directory = layout::snapshots_dir(dir);
-        let made =
-            storage.create_dir_all(&directory).map_err(|error| Error::unmade("create", &directory, 0, error));
+        let made = storage.make_directory(&directory);
         let made = made.and_then(|()| copy_bytes(storage, from, &building, entry.len, &mut |_| {}));
         if let Ok(bytes) = made
             && storage.rename(&building, &path).is_ok()
         {
-            copied.bytes += bytes;
+            copied.report.bytes += bytes;
         } else {
             let _ = storage.remove_file(&building);
         }

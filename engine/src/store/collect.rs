@@ -342,7 +342,7 @@ impl Store {
         let mut sweeping = FileSweeper::new(self, options.dry_run);
         let named = named_objects(self.storage(), &read)?;
         if !options.dry_run {
-            self.storage().sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
+            self.storage().sync_directory(&dir)?;
         }
         sweeping.objects(&dir, &named)?;
         sweeping.images(&dir, read.scan.next_sequence)?;

@@ -60,12 +60,14 @@ use uuid::Uuid;
 mod compress;
 
 use super::Store;
+use super::bit_set::BitSet;
 pub use compress::CompressReport;
 use compress::{TargetCompression, is_worth_finishing};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live_path::LivePath;
+use crate::fold::operations::Operations;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::log::chain::Segment;
@@ -118,35 +120,10 @@ impl CompactReport {
 }
 
 #[derive(Default)]
-struct RecordSet(Vec<u64>);
-
-impl RecordSet {
-    fn add(&mut self, sequence: SequenceNumber) {
-        let (word, bit) = (sequence.get() / 64, sequence.get() % 64);
-        let Ok(word) = usize::try_from(word) else { return };
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        if let Some(word) = self.0.get_mut(word) {
-            *word |= 1 << bit;
-        }
-    }
-
-    fn first(&self) -> Option<SequenceNumber> {
-        let (at, word) = self.0.iter().enumerate().find(|(_, word)| **word != 0)?;
-        Some((at as u64 * 64 + u64::from(word.trailing_zeros())).into())
-    }
-
-    fn contains(&self, sequence: SequenceNumber) -> bool {
-        let word = usize::try_from(sequence.get() / 64).unwrap_or(usize::MAX);
-        self.0.get(word).is_some_and(|word| word & (1 << (sequence.get() % 64)) != 0)
-    }
-}
-
 struct CompactionPlan {
     through: SequenceNumber,
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
-    drops: RecordSet,
+    drops: BitSet,
     dropped: u64,
     /// Bytes saved in the segments, without the cost of their new heads.
     bytes: u64,
@@ -334,24 +311,9 @@ impl Store {
             let Some(old) = marks.old else { return Ok(None) };
             through = through.min(old);
         }
-        let operations = &projection.operations;
-        let waiting = operations
-            .open()
-            .flat_map(|open| [open.begin, open.operation.get().into()])
-            .chain(operations.unsettled().flat_map(|one| [one.begin, one.operation.get().into()]))
-            .chain(operations.suspended().map(|one| one.operation.get().into()));
-        if let Some(first) = waiting.min() {
-            let Some(before) = first.checked_sub(1) else { return Ok(None) };
-            through = through.min(before);
-        }
-        let mut runs = marks.runs;
-        runs.sort_unstable();
-        for (begin, end) in runs.into_iter().rev() {
-            if (begin..end).contains(&through) {
-                let Some(before) = begin.checked_sub(1) else { return Ok(None) };
-                through = before;
-            }
-        }
+        let Some(through) = outside_calls(through, &projection.operations, marks.runs) else {
+            return Ok(None);
+        };
         let before = places.compaction.as_deref();
         let last_range = before.and_then(|before| before.ranges().last());
         if last_range.is_some_and(|range| through < *range.end()) {
@@ -430,7 +392,7 @@ impl Store {
                 next: &next.header,
                 through: plan.through,
                 bases: &bases,
-                drops: &|sequence| plan.drops.contains(sequence),
+                drops: &|sequence| plan.drops.contains(sequence.get()),
             }
             .run()?;
             written += 1;
@@ -479,16 +441,9 @@ impl CompactionPlan {
         through: SequenceNumber,
         kept: &BTreeSet<SequenceNumber>,
     ) -> Result<Option<CompactionPlan>> {
-        let mut plan = CompactionPlan {
-            through,
-            bases: Vec::new(),
-            drops: RecordSet::default(),
-            dropped: 0,
-            bytes: 0,
-            object_bytes: 0,
-        };
+        let mut plan = CompactionPlan { through, ..CompactionPlan::default() };
         let mut saving: Vec<(SequenceNumber, u32, u64)> = Vec::new();
-        let mut needed = RecordSet::default();
+        let mut needed = BitSet::default();
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
             // The last record stays, so that a reader that continues from the position needs
             // nothing of the range before it.
@@ -504,15 +459,15 @@ impl CompactionPlan {
             if kept.contains(&record.sequence) {
                 let base = names_in(projection);
                 for id in base.iter().flat_map(|slice| &slice.items).flat_map(|run| run.ids()) {
-                    needed.add(id.sequence);
+                    needed.add(id.sequence.get());
                 }
                 plan.bases.push((record.sequence, base));
             }
             Ok(())
         })?;
         for (sequence, saved, of_objects) in saving {
-            if !needed.contains(sequence) {
-                plan.drops.add(sequence);
+            if !needed.contains(sequence.get()) {
+                plan.drops.add(sequence.get());
                 plan.dropped += 1;
                 plan.bytes += u64::from(saved);
                 plan.object_bytes += of_objects;
@@ -523,7 +478,7 @@ impl CompactionPlan {
 
     /// Returns the segments to rewrite, oldest first.
     fn replaces<'a>(&self, segments: &'a [Segment]) -> Vec<SegmentReplacement<'a>> {
-        let first = self.drops.first();
+        let first = self.drops.first().map(SequenceNumber::new);
         let nexts = segments.iter().skip(1).map(Some).chain([None]);
         let replaced = segments.iter().zip(nexts).filter_map(|(segment, next)| {
             let from = segment.header.first_sequence;
@@ -547,6 +502,30 @@ impl CompactionPlan {
             compressed: None,
         }
     }
+}
+
+/// Returns the last position up to `through` that lies within no call, and before all calls that
+/// are open, unsettled or suspended.
+fn outside_calls(
+    mut through: SequenceNumber,
+    operations: &Operations,
+    mut runs: Vec<(SequenceNumber, SequenceNumber)>,
+) -> Option<SequenceNumber> {
+    let waiting = operations
+        .open()
+        .flat_map(|open| [open.begin, open.operation.get().into()])
+        .chain(operations.unsettled().flat_map(|one| [one.begin, one.operation.get().into()]))
+        .chain(operations.suspended().map(|one| one.operation.get().into()));
+    if let Some(first) = waiting.min() {
+        through = through.min(first.checked_sub(1)?);
+    }
+    runs.sort_unstable();
+    for (begin, end) in runs.into_iter().rev() {
+        if (begin..end).contains(&through) {
+            through = begin.checked_sub(1)?;
+        }
+    }
+    Some(through)
 }
 
 /// Fails with [`Error::CompressionUnavailable`] if the options ask for a compression that this

@@ -1,8 +1,8 @@
 //! Exports sessions to snapshot JSON, and imports them; see
 //! [`snapshot_json`](crate::snapshot_json).
 
-use foldlog_codec::{OperationId, SequenceNumber};
-use std::collections::{BTreeMap, BTreeSet};
+use foldlog_codec::SequenceNumber;
+use std::collections::BTreeSet;
 
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
@@ -14,12 +14,12 @@ use super::conversations::ImportedConversations;
 use crate::conversation::{
     ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported_slices,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, operation_numbers};
 use crate::inspect::LogReader;
 use crate::names::DeclaredNames;
 use crate::options::SessionOptions;
 use crate::session::{Session, SessionLog, Snapshot, State};
-use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
+use crate::snapshot_json::{Export, ExportedSlice, item_versions};
 use crate::types::{RecordedBytes, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 
 /// Items in their recorded form, each with its version.
@@ -38,12 +38,15 @@ pub struct ImportOptions {
 }
 
 /// Exports a state's slices of these policies.
-fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
-    let ExportHead { mut export } =
-        ExportHead::new(created_at_us, None, Vec::new(), state.tags.clone(), BTreeMap::new())?
-            .with_open_operations(state.open_operations.clone());
-    let wanted = |policy: Policy| policies.contains(&policy);
-    for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
+fn export_of(
+    state: &State,
+    created_at_us: i64,
+    policies: &BTreeSet<Policy>,
+    conversations: impl FnOnce() -> Result<(Vec<Conversation>, Vec<AdapterStateSnapshot>)>,
+) -> Result<Export> {
+    let (tags, open_operations) = (state.tags.clone(), state.open_operations.clone());
+    let mut export = Export { tags, open_operations, ..Export::new(created_at_us)? };
+    for (name, slice) in state.slices.iter().filter(|(_, slice)| policies.contains(&slice.policy)) {
         if slice.items.is_empty() {
             continue;
         }
@@ -56,21 +59,15 @@ fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> 
             item_versions: item_versions(|| slice.items.iter().map(|item| item.version)),
         });
     }
-    Ok(export)
-}
-
-/// Adds conversations and the states of adapters to an export, as slices of their own.
-fn add_conversations(
-    export: &mut Export,
-    conversations: &[Conversation],
-    states: &[AdapterStateSnapshot],
-) -> Result<()> {
-    for slice in exported_slices(conversations, states)? {
-        export.policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
-        let at = export.slices.partition_point(|other| other.slice_type < slice.slice_type);
-        export.slices.insert(at, slice);
+    if policies.contains(&Policy::Log) {
+        let (conversations, states) = conversations()?;
+        for slice in exported_slices(&conversations, &states)? {
+            export.policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
+            let at = export.slices.partition_point(|other| other.slice_type < slice.slice_type);
+            export.slices.insert(at, slice);
+        }
     }
-    Ok(())
+    Ok(export)
 }
 
 impl SessionLog<'_> {
@@ -138,11 +135,8 @@ impl SessionLog<'_> {
         policies: &BTreeSet<Policy>,
     ) -> Result<Export> {
         let position = position.into();
-        let mut time_us = 0;
-        self.records(position, position, |record| {
-            time_us = record.time_us;
-            Ok(())
-        })?;
+        let source = self.session.log_source();
+        let time_us = source.places.time_of(&source.storage, position)?;
         self.export_state(&self.session.dynamic().state_at(position)?, time_us, position, policies)
     }
 
@@ -153,22 +147,19 @@ impl SessionLog<'_> {
         position: SequenceNumber,
         policies: &BTreeSet<Policy>,
     ) -> Result<Export> {
-        let mut export = export_of(state, time_us, policies)?;
-        if policies.contains(&Policy::Log) {
-            let evaluations = self.session.conversation().evaluations_at(position);
-            let read =
-                |evaluation: &SmolStr| self.session.conversation().read_at(evaluation, position).transpose();
-            let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
-            add_conversations(
-                &mut export,
-                &conversations?,
-                &self.session.conversation().adapter_states_at(position)?,
-            )?;
-        }
-        export.suspended_operations = self.session.calls().suspended_at(position);
-        export.parent_id = self.session.parent().map(|parent| parent.session());
-        export.children_ids = self.session.calls().children()?;
-        Ok(export)
+        let conversation = self.session.conversation();
+        let recorded = || {
+            let read = |evaluation: &SmolStr| conversation.read_at(evaluation, position).transpose();
+            let evaluations = conversation.evaluations_at(position);
+            let conversations: Result<_> = evaluations.iter().filter_map(read).collect();
+            Ok((conversations?, conversation.adapter_states_at(position)?))
+        };
+        Ok(Export {
+            suspended_operations: self.session.calls().suspended_at(position),
+            parent_id: self.session.parent().map(|parent| parent.session()),
+            children_ids: self.session.store().children(self.session.id())?,
+            ..export_of(state, time_us, policies, recorded)?
+        })
     }
 }
 
@@ -189,19 +180,13 @@ impl LogReader {
     ) -> Result<Export> {
         let position = position.into();
         let state = self.state_at(position)?;
-        let mut time_us = 0;
-        self.records(position, position, |record| {
-            time_us = record.time_us;
-            Ok(())
-        })?;
-        let mut export = export_of(&state, time_us, policies)?;
-        if policies.contains(&Policy::Log) {
-            let states = self.adapter_states_at(position)?;
-            add_conversations(&mut export, &self.conversations_at(position)?, &states)?;
-        }
-        export.suspended_operations = self.suspended_at(position);
-        export.parent_id = self.opening_record().parent.map(|parent| parent.session());
-        Ok(export)
+        let time_us = self.places.time_of(&self.storage, position)?;
+        let recorded = || Ok((self.conversations_at(position)?, self.adapter_states_at(position)?));
+        Ok(Export {
+            suspended_operations: self.suspended_at(position),
+            parent_id: self.opening_record().parent.map(|parent| parent.session()),
+            ..export_of(&state, time_us, policies, recorded)?
+        })
     }
 }
 
@@ -220,18 +205,13 @@ impl Store {
     /// [`create_with`](Store::create_with). On errors no session remains.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
         if !export.open_operations.is_empty() {
-            let open: Vec<String> = export.open_operations.iter().map(OperationId::to_string).collect();
-            return Err(Error::Export(format!(
-                "it was taken while operations {} were open",
-                open.join(", ")
-            )));
+            let open = operation_numbers(&export.open_operations);
+            return Err(Error::Export(format!("it was taken while operations {open} were open")));
         }
         if !export.suspended_operations.is_empty() {
-            let waiting: Vec<String> =
-                export.suspended_operations.iter().map(OperationId::to_string).collect();
+            let waiting = operation_numbers(&export.suspended_operations);
             return Err(Error::Export(format!(
-                "it was taken while operations {} were suspended: settle them and export again",
-                waiting.join(", ")
+                "it was taken while operations {waiting} were suspended: settle them and export again"
             )));
         }
         if options.keep_unknown
@@ -287,9 +267,7 @@ impl Store {
         };
         let mut rest = vec![(RecordKind::Declare, declare.encode())];
         for slices in parts {
-            let later =
-                Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };
-            let import = Import { slices, ..std::mem::replace(&mut first, later) };
+            let import = Import { slices, ..std::mem::take(&mut first) };
             rest.push((RecordKind::Import, import.encode()));
         }
         rest.append(&mut conversations.records);

@@ -31,20 +31,17 @@ use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::live_path::LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_kinds::{RecordBody, RecordRules};
-use crate::log::copy::copy_plain;
+use crate::log::copy::{copy_bytes, copy_plain};
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, LogScan};
 use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
 use crate::log::{image_files, layout};
 use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_to_write, open_as_read};
-use crate::storage::{Access, EntryKind};
+use crate::storage::EntryKind;
 use crate::types::SessionTypes;
 
 /// Name of the file in a store of captures with cached facts about the workspace.
 const STAT_CACHE: &str = "stat-cache";
-
-/// Bytes that are copied at a time if a file cannot be linked.
-const COPY_BYTES: usize = 4096;
 
 impl Store {
     /// Creates a session that shares the records of `parent` through `position` and then continues
@@ -126,19 +123,14 @@ impl Store {
         }
         let (id, seed) = self.identity(&options)?;
         let lock = lock_to_write(&self.inner, id)?;
-        let building = layout::building_session_dir(&self.inner.root, id);
         let chain = Parent::Fork { session: parent, position, chain: shared_prefix.located.crc };
         let opened = SessionOpening { session: id, seed, tags: options.tags, parent: Some(chain) };
         let dir = self.session_dir(id);
-        let linked = self.link(&shared_prefix.places, shared_prefix.watermark, &parent_dir, &building);
-        let first = linked.and_then(|places| self.write_first(&building, &opened, places, &shared_prefix));
-        let named = first.and_then(|log| {
-            let renamed = self.storage().rename(&building, &dir);
+        let mut log = self.build_session(id, |building| {
+            let places = self.link(&shared_prefix.places, shared_prefix.watermark, &parent_dir, building)?;
+            let log = self.write_first(building, &opened, places, &shared_prefix)?;
+            let renamed = self.storage().rename(building, &dir);
             renamed.map(|()| log).map_err(|error| Error::unmade("rename", &dir, 0, error))
-        });
-        let mut log = named.inspect_err(|_| {
-            // The partial copy would only take up space.
-            let _ = self.storage().remove_dir_all(&building);
         })?;
         self.sync_names_above()?;
         // While the new name is not durable, opening the fork has to sync the name. So the fork
@@ -254,8 +246,6 @@ impl Store {
         dir: &Path,
     ) -> Result<RecordLocator> {
         let storage = self.storage();
-        let io = |op, path: &Path, error| Error::io(op, path, error);
-        self.make_building(dir)?;
         let mut linked = Vec::new();
         let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
@@ -282,10 +272,10 @@ impl Store {
             linked.push(segment);
         }
         let objects = layout::objects_dir(parent);
-        if storage.entry(&objects).map_err(|error| io("look up", &objects, error))?.is_some() {
+        if storage.look_up(&objects)?.is_some() {
             let to = layout::objects_dir(dir);
-            storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
-            for entry in storage.list(&objects).map_err(|error| io("list", &objects, error))? {
+            storage.make_directory(&to)?;
+            for entry in storage.entries(&objects)? {
                 if entry.kind == EntryKind::File && !entry.name.ends_with(".new") {
                     let (from, to) = (objects.join(&entry.name), to.join(&entry.name));
                     match behind.contains(&entry.name) {
@@ -294,11 +284,11 @@ impl Store {
                     }
                 }
             }
-            storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
+            storage.sync_directory(&to)?;
         }
         self.link_captures(parent, dir, captures_behind)?;
         self.link_images(places.next_sequence, parent, dir);
-        storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
+        storage.sync_directory(dir)?;
         let compaction = places.compaction.as_ref().and_then(|all| all.part_below(places.next_sequence));
         Ok(RecordLocator { segments: Arc::new(linked), compaction, ..places.clone() })
     }
@@ -338,15 +328,14 @@ impl Store {
     fn link_captures(&self, parent: &Path, dir: &Path, copies: bool) -> Result<()> {
         let storage = self.storage();
         let (store, own) = (layout::captures_dir(parent), layout::captures_dir(dir));
-        let io = |op, path: &Path, error| Error::io(op, path, error);
-        let entry = storage.entry(&store).map_err(|error| io("look up", &store, error))?;
+        let entry = storage.look_up(&store)?;
         if entry.is_none_or(|entry| entry.kind != EntryKind::Directory) {
             return Ok(());
         }
         let mut directories = vec![(store, own, false)];
         while let Some((from, to, is_objects)) = directories.pop() {
-            storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
-            for entry in storage.list(&from).map_err(|error| io("list", &from, error))? {
+            storage.make_directory(&to)?;
+            for entry in storage.entries(&from)? {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
                 match entry.kind {
                     EntryKind::Directory => {
@@ -358,7 +347,7 @@ impl Store {
                     _ => {}
                 }
             }
-            storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
+            storage.sync_directory(&to)?;
         }
         Ok(())
     }
@@ -369,30 +358,14 @@ impl Store {
         match storage.hard_link(from, to) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-                let entry = storage.entry(from).map_err(|error| Error::io("look up", from, error))?;
+                let entry = storage.look_up(from)?;
                 self.copy_file(from, to, entry.map_or(0, |entry| entry.len))
             }
             Err(error) => Err(Error::unmade("link", to, 0, error)),
         }
     }
 
-    pub(super) fn copy_file(&self, from: &Path, to: &Path, len: u64) -> Result<()> {
-        let storage = self.storage();
-        let io = |op, path: &Path, error| Error::io(op, path, error);
-        let source = storage.open(from, Access::Read).map_err(|error| io("open", from, error))?;
-        let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
-        let mut buffer = [0; COPY_BYTES];
-        let mut offset = 0;
-        while offset < len {
-            let read = source.read_at(&mut buffer, offset).map_err(|error| io("read", from, error))?;
-            if read == 0 {
-                break;
-            }
-            let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
-            let bytes = buffer.get(..read.min(left)).unwrap_or_default();
-            copy.write_at(bytes, offset).map_err(|error| Error::unmade("write", to, len, error))?;
-            offset += read as u64;
-        }
-        copy.sync_data().map_err(|error| io("sync", to, error))
+    fn copy_file(&self, from: &Path, to: &Path, len: u64) -> Result<()> {
+        copy_bytes(self.storage().as_ref(), from, to, len, &mut |_| {}).map(drop)
     }
 }

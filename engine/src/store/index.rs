@@ -49,8 +49,7 @@
 
 use std::path::Path;
 
-use foldlog_codec::body::{Parent, Replicated, SessionOpening};
-use uuid::Uuid;
+use foldlog_codec::body::{Replicated, SessionOpening};
 
 use crate::inspect::SessionOverview;
 use crate::log::{chain, layout};
@@ -176,31 +175,7 @@ impl IndexEntry {
             body => Some(Replicated::decode(body).ok()?),
         };
         let SessionOpening { session, tags, parent, .. } = SessionOpening::decode(opened).ok()?;
-        let at_rest = Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes };
-        Some(IndexEntry { stamps, overview: at_rest.overview(tags, parent, replicated) })
-    }
-}
-
-/// Numbers of a session at rest.
-struct Rest {
-    session: Uuid,
-    records: u64,
-    log_bytes: u64,
-    created_at_us: i64,
-    last_at_us: i64,
-    objects: u64,
-    object_bytes: u64,
-}
-
-impl Rest {
-    fn overview(
-        self,
-        tags: std::collections::BTreeMap<String, String>,
-        parent: Option<Parent>,
-        replicated: Option<Replicated>,
-    ) -> SessionOverview {
-        let Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes } = self;
-        SessionOverview {
+        let overview = SessionOverview {
             session,
             records,
             log_bytes,
@@ -210,14 +185,11 @@ impl Rest {
             parent,
             replicated,
             closed: true,
-            open: Vec::new(),
-            unsettled: Vec::new(),
-            suspended: Vec::new(),
-            resumable: Vec::new(),
-            sound_end: None,
             objects,
             object_bytes,
-        }
+            ..SessionOverview::default()
+        };
+        Some(IndexEntry { stamps, overview })
     }
 }
 

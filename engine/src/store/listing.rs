@@ -152,10 +152,7 @@ fn in_parallel<'a>(
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(None))).collect();
         let mut all = work(Some(progress));
         for other in others {
-            match other.join() {
-                Ok(found) => all.extend(found),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         all
     });

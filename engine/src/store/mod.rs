@@ -6,6 +6,7 @@
 //! lock, writes a session. Reading takes no lock.
 
 mod backup;
+mod bit_set;
 mod building;
 mod collect;
 mod compaction;
@@ -39,8 +40,8 @@ use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
-    OpenAs, ReadGround, Session, SessionCalls, SessionSeed, Settlement, begin, lock_or_read_only,
-    lock_to_write, open, open_to_preview,
+    OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
+    open_to_preview,
 };
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
@@ -84,7 +85,7 @@ fn make_directories(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(sessions);
     while let Some(path) = at.filter(|path| !path.as_os_str().is_empty()) {
-        if storage.entry(path).map_err(|error| Error::io("look up", path, error))?.is_some() {
+        if storage.look_up(path)?.is_some() {
             break;
         }
         missing.push(path);
@@ -93,7 +94,7 @@ fn make_directories(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     for path in missing.into_iter().rev() {
         // The directories above may come from a process that was killed before it synced this name.
         sync_name(storage, path.parent())?;
-        storage.create_dir_all(path).map_err(|error| Error::unmade("create", path, 0, error))?;
+        storage.make_directory(path)?;
     }
     Ok(())
 }
@@ -123,18 +124,6 @@ impl Session {
     /// Returns the store in which the session is open.
     pub fn store(&self) -> Store {
         Store::from_inner(self.open_store())
-    }
-}
-
-impl SessionCalls<'_> {
-    /// Returns the sessions that were forked from this one or created for it, in ascending order of
-    /// their ids. Sessions with unreadable logs are left out.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the store's directory cannot be read.
-    pub fn children(&self) -> Result<Vec<Uuid>> {
-        self.session.store().children(self.session.id())
     }
 }
 
@@ -312,7 +301,7 @@ impl Store {
         // Checked again under the lock: another process may have created the session in the
         // meantime.
         let partial_creation = self.partial_creation(id)?;
-        self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
+        self.storage().make_directory(&dir)?;
         let parents = layout::directories_above_session(&self.inner.root).into();
         let identity = LogIdentity { session: id, seed };
         let log = LogWriter::create(&self.inner.log_environment(), &dir, identity, partial_creation, parents);
@@ -333,7 +322,7 @@ impl Store {
     /// Empty if the directory does not exist.
     fn partial_creation(&self, session: Uuid) -> Result<PartialCreation> {
         let dir = self.session_dir(session);
-        let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
+        let found = match self.storage().look_up(&dir)? {
             None => Some(PartialCreation::default()),
             Some(entry) if entry.kind == EntryKind::Directory => {
                 partial_creation::find(self.storage().as_ref(), &dir, session)?
@@ -348,7 +337,7 @@ impl Store {
         let mut generator = self.inner.generator.lock();
         let taken = |id: Uuid| -> Result<bool> {
             let dir = self.session_dir(id);
-            let entry = self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?;
+            let entry = self.storage().look_up(&dir)?;
             Ok(entry.is_some())
         };
         let id = match options.id {
@@ -529,7 +518,7 @@ impl Store {
 
     fn find_session_dir(&self, session: Uuid) -> Result<PathBuf> {
         let dir = self.session_dir(session);
-        match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
+        match self.storage().look_up(&dir)? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(dir),
             Some(_) => Err(Error::NotASession { path: dir, reason: "it is not a directory".to_owned() }),
             None => Err(Error::NoSuchSession { session, path: self.inner.root.clone() }),
@@ -543,7 +532,7 @@ impl Store {
     /// [`Error::Io`] if the directory cannot be read.
     pub fn session_ids(&self) -> Result<Vec<Uuid>> {
         let dir = layout::sessions_dir(&self.inner.root);
-        let entries = self.storage().list(&dir).map_err(|error| Error::io("list", &dir, error))?;
+        let entries = self.storage().entries(&dir)?;
         let directories = entries.iter().filter(|entry| entry.kind == EntryKind::Directory);
         Ok(directories.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
     }
@@ -569,16 +558,11 @@ impl Store {
         let dir = self.find_session_dir(session)?;
         let options = ReadOptions { outline: true, memory_bytes };
         let reader = LogReader::open_with(Arc::clone(self.storage()), dir, options)?;
-        let (mut created_at_us, opened) = (0, reader.opened_sequence());
-        reader.records(opened, opened, |record| {
-            created_at_us = record.time_us;
-            Ok(())
-        })?;
         Ok(SessionSummary {
             session,
             records: reader.records_len(),
             log_bytes: reader.log_bytes(),
-            created_at_us,
+            created_at_us: reader.places.time_of(&reader.storage, reader.opened_sequence())?,
             tags: reader.tags().clone(),
             parent: reader.opening_record().parent,
         })
@@ -675,7 +659,7 @@ impl Store {
             self.storage().remove_dir_all(&dying).map_err(|error| Error::io("delete", &dying, error))?;
         }
         self.storage().rename(&self.session_dir(session), &dying).map_err(io("delete"))?;
-        self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
+        self.storage().sync_directory(&sessions)?;
         fence::forget(self.storage().as_ref(), &self.inner.root, session);
         drop(lock);
         self.unpool(&dying);

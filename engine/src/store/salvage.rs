@@ -147,8 +147,7 @@ impl Store {
     pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<SalvageReport> {
         let dir = dir.as_ref();
         if self.inner.root.starts_with(dir) {
-            let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
-            return Err(Error::WithinSession { path, session_dir });
+            return Err(self.within_session(dir));
         }
         let _away = lock::keep_writers_away(self.storage(), dir)?;
         let damage = match self.read_log_in(dir) {
@@ -164,14 +163,9 @@ impl Store {
         }
         let (id, seed) = self.identity(&options)?;
         let _lock = lock_to_write(&self.inner, id)?;
-        let building = layout::building_session_dir(&self.inner.root, id);
-        let salvaged =
-            SalvageRun { store: self, dir, building: &building, part, damage }.run(id, seed, options);
-        if salvaged.is_err() {
-            // The session was never acknowledged, so none of its files may stay.
-            let _ = self.storage().remove_dir_all(&building);
-        }
-        salvaged
+        self.build_session(id, |building| {
+            SalvageRun { store: self, dir, building, part, damage }.run(id, seed, options)
+        })
     }
 }
 
@@ -234,7 +228,6 @@ impl SalvageRun<'_> {
     fn lay(&self, places: &RecordLocator) -> Result<(SalvagedCopy, Option<Unsound>)> {
         let storage = self.store.storage();
         let building = self.building;
-        let io = |op, error| Error::io(op, building, error);
         self.store.make_building(building)?;
         let mut segments = Vec::new();
         for (index, segment) in places.segments.iter().enumerate() {
@@ -246,7 +239,7 @@ impl SalvageRun<'_> {
         let (objects, unsound) = self.lay_objects(&laid)?;
         let below = unsound.as_ref().map_or(laid.next_sequence, |unsound| unsound.sequence);
         let unsound = self.fold(&laid, below)?.or(unsound);
-        storage.sync_dir(building).map_err(|error| io("sync", error))?;
+        storage.sync_directory(building)?;
         Ok((SalvagedCopy { places: laid, objects }, unsound))
     }
 
@@ -299,7 +292,7 @@ impl SalvageRun<'_> {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
         }
         for path in unsynced.dirs {
-            storage.sync_dir(&path).map_err(|error| Error::io("sync", path, error))?;
+            storage.sync_directory(&path)?;
         }
         Ok((carried.len() as u64, unsound))
     }
@@ -458,8 +451,7 @@ impl SalvageRun<'_> {
 
     /// Returns the names of the files in the session's directory that are not part of its log.
     fn list_other_files(&self) -> Result<Vec<String>> {
-        let entries =
-            self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
+        let entries = self.store.storage().entries(self.dir)?;
         let own = |name: &str| {
             let path = self.dir.join(name);
             path == layout::objects_dir(self.dir)

@@ -40,7 +40,6 @@ use uuid::Uuid;
 use super::Store;
 use crate::error::{Error, Result};
 use crate::fold::projection::LogSlices;
-use crate::log::layout;
 use crate::log::lock::WriterLock;
 use crate::log::writer::LogWriter;
 use crate::replication::{ReplicaError, Replicator};
@@ -140,16 +139,8 @@ impl Store {
     fn lock_to_fetch(&self, session: Uuid) -> Result<(WriterLock, bool)> {
         let lock = lock_to_write(&self.inner, session)?;
         let dir = self.session_dir(session);
-        let entry = self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?;
+        let entry = self.storage().look_up(&dir)?;
         Ok((lock, entry.is_some()))
-    }
-
-    /// Has `make` build a session in a directory under construction. If that fails, the directory
-    /// is removed: the session was never acknowledged.
-    fn build_session<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        let building = layout::building_session_dir(&self.inner.root, session);
-        let made = self.make_building(&building).and_then(|()| make(&building));
-        made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))
     }
 
     fn replicator(&self, session: Uuid) -> Result<Arc<dyn Replicator>> {

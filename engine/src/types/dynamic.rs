@@ -24,9 +24,7 @@ use smol_str::SmolStr;
 use super::event::Decoder;
 use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, downcast_row, removed_items};
 use super::registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS, TypeDeclarations};
-use super::values::{
-    UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value, recode_value,
-};
+use super::values::{UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value};
 use super::{
     Clear, ItemCoding, ReducerContext, SessionTypesBuilder, SliceEffect, SliceOp, UpcastError, View,
 };
@@ -396,7 +394,7 @@ fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut TypeDeclara
             item_version,
             make_index: None,
             key_path: None,
-            recode: recode_value,
+            recode: encode_value,
             encode: encode_any_value,
         };
         key.map_or(Ok(()), |key| key_by(&mut types, key, "keyed_by"))?;

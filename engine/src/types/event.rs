@@ -6,8 +6,8 @@ use foldlog_codec::msgpack::{self, Value};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Slice;
 use super::values::ValueDecoder;
+use super::{EventSlice, Slice};
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
 use crate::items::rows::Rows;
@@ -117,6 +117,10 @@ pub(crate) enum Decoder {
 }
 
 impl Decoder {
+    pub(crate) fn of_slice<S: Slice>() -> Decoder {
+        Decoder::Typed { decode: decode_item::<S>, append: append_item::<S> }
+    }
+
     #[inline]
     pub(crate) fn alone(
         &self,
@@ -206,51 +210,16 @@ fn decode_other<T: DeserializeOwned>(
     msgpack::from_slice::<T>(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
 }
 
-#[inline]
-fn append<T: DeserializeOwned + Send + Sync + 'static>(
-    rows: &mut Rows,
-    kind: &VersionedType,
-    version: u32,
-    sequence: SequenceNumber,
-    recorded: RecordedBytes<'_>,
-) -> std::result::Result<(), Box<Error>> {
-    let value = decode::<T>(kind, version, sequence, recorded)?;
-    push(rows, version, sequence, value, recorded.bytes().len());
-    Ok(())
-}
-
 impl VersionedType {
-    fn event<E: Event>() -> VersionedType {
-        VersionedType { name: E::NAME, version: E::VERSION, upcast: E::upcast }
-    }
-
-    fn item<S: Slice>() -> VersionedType {
+    fn of<S: Slice>() -> VersionedType {
         VersionedType { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item }
     }
 }
 
-pub(crate) fn decode_event<E: Event>(
-    version: u32,
-    sequence: SequenceNumber,
-    recorded: RecordedBytes<'_>,
-) -> Decoded {
-    Ok(Arc::new(decode::<E>(&VersionedType::event::<E>(), version, sequence, recorded)?))
-}
-
 /// Decodes an event as the host's type, from bytes that were not scanned yet.
 pub(crate) fn read_event<E: Event>(version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<E> {
-    decode::<E>(&VersionedType::event::<E>(), version, sequence, RecordedBytes::Elsewhere(bytes))
+    decode::<E>(&VersionedType::of::<EventSlice<E>>(), version, sequence, RecordedBytes::Elsewhere(bytes))
         .map_err(|error| *error)
-}
-
-/// Decodes an event and appends it to the items of a slice, as the first item of its record.
-pub(crate) fn append_event<E: Event>(
-    rows: &mut Rows,
-    version: u32,
-    sequence: SequenceNumber,
-    recorded: RecordedBytes<'_>,
-) -> std::result::Result<(), Box<Error>> {
-    append::<E>(rows, &VersionedType::event::<E>(), version, sequence, recorded)
 }
 
 /// Decodes an item of a slice whose items are not events.
@@ -259,7 +228,7 @@ pub(crate) fn decode_item<S: Slice>(
     sequence: SequenceNumber,
     recorded: RecordedBytes<'_>,
 ) -> Decoded {
-    Ok(Arc::new(decode::<S::Item>(&VersionedType::item::<S>(), version, sequence, recorded)?))
+    Ok(Arc::new(decode::<S::Item>(&VersionedType::of::<S>(), version, sequence, recorded)?))
 }
 
 /// Decodes an item that is not an event, and appends it to the items of a slice, as the first item
@@ -270,7 +239,9 @@ pub(crate) fn append_item<S: Slice>(
     sequence: SequenceNumber,
     recorded: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
-    append::<S::Item>(rows, &VersionedType::item::<S>(), version, sequence, recorded)
+    let value = decode::<S::Item>(&VersionedType::of::<S>(), version, sequence, recorded)?;
+    push(rows, version, sequence, value, recorded.bytes().len());
+    Ok(())
 }
 
 /// Encodes a host's value to its recorded form.

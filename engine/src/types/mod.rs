@@ -26,8 +26,7 @@ pub use slice::{EventSlice, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{
-    Decoded, Decoder, RecordedBytes, append_event, append_item, check_payload, decode_event, decode_item,
-    encode, encode_into, read_event,
+    Decoded, Decoder, RecordedBytes, check_payload, decode_item, encode, encode_into, read_event,
 };
 pub(crate) use reducer::{
     ItemCoding, NewItem, NewItems, Reduce, ReduceCall, SliceEffect, new_items, resolve_op,

@@ -14,8 +14,8 @@ use super::dynamic::Dynamic;
 use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
 use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, decode_strict, encode_value};
 use super::{
-    Decoder, Event, ItemCoding, RecordedBytes, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations,
-    View, append_event, append_item, decode_event, decode_item, default_policy, encode,
+    Decoder, Event, EventSlice, ItemCoding, RecordedBytes, ReducerContext, Slice, SliceEffect, SliceOp,
+    ToolInvocations, View, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
@@ -349,7 +349,7 @@ impl SessionTypesBuilder {
             item_version: S::ITEM_VERSION,
             item_type: ItemType::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decoder: Decoder::Typed { decode: decode_item::<S>, append: append_item::<S> },
+            decoder: Decoder::of_slice::<S>(),
             make_index: None,
             key_path: None,
             recode: recode::<S::Item>,
@@ -412,15 +412,6 @@ impl SessionTypesBuilder {
                 .map_err(ReduceError::Engine)
         });
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, form: "upsert", run })
-    }
-
-    /// Is another name for [`upsert_by`](SessionTypesBuilder::upsert_by).
-    pub fn replace_latest_by<S, K>(self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
-    where
-        S: Slice<Item: Event>,
-        K: Ord + Clone + Send + Sync + 'static,
-    {
-        self.upsert_by::<S, K>(key_of)
     }
 
     /// Indexes the items of a slice by a key, for reducers of the host. These find an item with
@@ -562,8 +553,7 @@ impl SessionTypesBuilder {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = SmolStr::new_static(<S::Item as Event>::NAME);
             slice.item_version = <S::Item as Event>::VERSION;
-            slice.decoder =
-                Decoder::Typed { decode: decode_event::<S::Item>, append: append_event::<S::Item> };
+            slice.decoder = Decoder::of_slice::<EventSlice<S::Item>>();
         }
         self.bind::<S, S::Item>(reduce)
     }
@@ -583,7 +573,7 @@ impl SessionTypesBuilder {
             name: SmolStr::new_static(E::NAME),
             version: E::VERSION,
             event_type: ItemType::of::<E>(),
-            decoder: Decoder::Typed { decode: decode_event::<E>, append: append_event::<E> },
+            decoder: Decoder::of_slice::<EventSlice<E>>(),
             encode: encode_any::<E>,
             known: |name, bytes| Ok(Arc::new(decode_strict::<E>(name, bytes)?)),
             not_compared: E::NOT_COMPARED.iter().copied().map(SmolStr::new_static).collect(),

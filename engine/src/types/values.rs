@@ -105,10 +105,6 @@ pub(crate) fn encode_any_value(name: &str, value: &runs::Value) -> Result<Vec<u8
     }
 }
 
-pub(crate) fn recode_value(name: &str, item: &Value) -> Result<Vec<u8>> {
-    encode_value(name, item)
-}
-
 /// A part of a value as a key. Two keys are equal if the parts' encodings are equal. `None` is the
 /// key of a value without such a part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,23 +3,16 @@
 use foldlog_codec::body::AdapterState;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| AdapterState::decode(record.body).map(|state| note(&state)),
-    author: Author::Host,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| {
         let state = AdapterState::decode(body).ok()?;
         let spent = if state.resumable { "" } else { ", not resumable" };
         Some(within(&state.scope, &format!("{} {}{spent}", state.adapter, state.occasion)))
     },
-    payloads: NO_PAYLOADS,
+    ..RecordRules::synced(Author::Host, |record| AdapterState::decode(record.body).map(|state| note(&state)))
 };
 
 impl From<&AdapterState<'_>> for ConversationNote {

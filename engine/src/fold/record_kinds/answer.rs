@@ -3,28 +3,19 @@
 use foldlog_codec::body::AnswerBody;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| AnswerBody::decode(record.body).map(|answer| note(&answer)),
-    author: Author::Host,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison {
-        generated: &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],
-        json_texts: &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
-        ..Comparison::COMPLETE
-    },
-    subject: |_, _| None,
+    generated: &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],
+    json_texts: &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
     title: |body, _| {
         let answer = AnswerBody::decode(body).ok()?;
         let calls = answer.calls.len();
         let stop = answer.stop.map(|stop| format!(", {stop}")).unwrap_or_default();
         Some(within(&answer.scope, &format!("{calls} call{}{stop}", if calls == 1 { "" } else { "s" })))
     },
-    payloads: NO_PAYLOADS,
+    ..RecordRules::synced(Author::Host, |record| AnswerBody::decode(record.body).map(|answer| note(&answer)))
 };
 
 impl From<&AnswerBody<'_>> for ConversationNote {

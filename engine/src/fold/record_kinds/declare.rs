@@ -4,18 +4,11 @@ use std::collections::BTreeSet;
 
 use foldlog_codec::body::Declare;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Declare::decode(record.body).map(RecordBody::Declare),
-    author: Author::Engine,
-    synced_at_boundary: false,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| Declare::decode(body).ok().map(|declare| title(&declare)),
-    payloads: NO_PAYLOADS,
+    ..RecordRules::unsynced(Author::Engine, |record| Declare::decode(record.body).map(RecordBody::Declare))
 };
 
 fn title(declare: &Declare) -> String {

@@ -6,24 +6,20 @@ use foldlog_codec::Record;
 use foldlog_codec::body::{Action, AddedItems, BuiltIn, Dispatch, Payload};
 use foldlog_codec::record::RecordNames;
 
-use super::{Author, Comparison, RecordBody, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Dispatch::decode(record.body).map(RecordBody::Dispatch),
-    author: Author::Host,
-    synced_at_boundary: false,
     added_items,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |body, names| Dispatch::decode(body).ok().map(|dispatch| subject(&dispatch, names)),
+    subject: |body, names| Some(action_name(&Dispatch::decode(body).ok()?.action, names)),
     title: |body, names| Dispatch::decode(body).ok().map(|dispatch| title(&dispatch, names)),
     payloads: |body| match Dispatch::decode(body).ok()?.action {
         Action::Event { data, .. } => Some(vec![("data", data)]),
         _ => None,
     },
+    ..RecordRules::unsynced(Author::Host, |record| Dispatch::decode(record.body).map(RecordBody::Dispatch))
 };
 
 fn added_items<'a>(record: &Record<'a>, slice: u32, names: &DeclaredNames) -> Result<Vec<AddedItem<'a>>> {
@@ -65,8 +61,9 @@ fn items_of<'a>(added: AddedItems<'a>, event: Option<(Payload<'a>, u32)>) -> Vec
     }
 }
 
-fn subject(dispatch: &Dispatch<'_>, names: &DeclaredNames) -> String {
-    match &dispatch.action {
+/// Returns the name of the event, or of another action.
+pub(crate) fn action_name(action: &Action<'_>, names: &DeclaredNames) -> String {
+    match action {
         Action::Event { event, .. } => names.event_name(*event),
         Action::Seed => "seed".to_owned(),
         Action::Clear => "clear".to_owned(),

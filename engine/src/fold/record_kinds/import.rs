@@ -5,21 +5,15 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::Import;
 
-use super::{Author, Comparison, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Import::decode(record.body).map(RecordBody::Import),
-    author: Author::Engine,
-    synced_at_boundary: true,
     added_items,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| Some(format!("of {}", Import::decode(body).ok()?.from?)),
-    payloads: NO_PAYLOADS,
+    ..RecordRules::synced(Author::Engine, |record| Import::decode(record.body).map(RecordBody::Import))
 };
 
 fn added_items<'a>(record: &Record<'a>, slice: u32, _: &DeclaredNames) -> Result<Vec<AddedItem<'a>>> {

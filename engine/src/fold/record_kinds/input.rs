@@ -3,28 +3,20 @@
 use foldlog_codec::body::{Input, Role};
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, RecordRules, note, within};
 use crate::fold::conversations::{ConversationNote, input_key};
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Input::decode(record.body).map(|input| note(&input)),
-    author: Author::Host,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison {
-        generated: &["$.id", "$.call_id"],
-        json_texts: &["$.blocks.json", "$.provider_payload"],
-        excluded_in_both: |body| Input::decode(body).ok()?.is_error.then_some("$.content"),
-        ..Comparison::COMPLETE
-    },
+    generated: &["$.id", "$.call_id"],
+    json_texts: &["$.blocks.json", "$.provider_payload"],
+    excluded_in_both: |body| Input::decode(body).ok()?.is_error.then_some("$.content"),
     subject: |body, _| Some(Input::decode(body).ok()?.scope.evaluation.into_owned()),
     title: |body, _| {
         let input = Input::decode(body).ok()?;
         let call_id = input.call_id.map(|call_id| format!(" {call_id}")).unwrap_or_default();
         Some(within(&input.scope, &format!("{}{call_id}", input.role.name())))
     },
-    payloads: NO_PAYLOADS,
+    ..RecordRules::synced(Author::Host, |record| Input::decode(record.body).map(|input| note(&input)))
 };
 
 impl From<&Input<'_>> for ConversationNote {

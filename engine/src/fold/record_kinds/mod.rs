@@ -7,7 +7,6 @@ mod adapter_state;
 mod answer;
 mod declare;
 mod dispatch;
-mod dropped_body;
 mod import;
 mod input;
 mod observation;
@@ -22,7 +21,6 @@ mod snapshot;
 mod tool_begin;
 mod tool_end;
 mod turn;
-mod unfolded;
 
 use std::ops::Deref;
 
@@ -33,6 +31,7 @@ use foldlog_codec::body::{
 use foldlog_codec::record::RecordNames;
 use foldlog_codec::{Error as CodecError, Record, RecordKind};
 
+pub(crate) use self::dispatch::action_name;
 use super::conversations::ConversationNote;
 use super::log_source::AddedItem;
 use crate::error::{Error, Result};
@@ -127,26 +126,6 @@ type DecodeCaptures = for<'a> fn(&'a [u8]) -> Result<Vec<ResourceSnapshot<'a>>, 
 type DecodePayloads = for<'a> fn(&'a [u8]) -> Option<NamedPayloads<'a>>;
 type ItemsInRecord = for<'a> fn(&Record<'a>, u32, &DeclaredNames) -> Result<Vec<AddedItem<'a>>>;
 
-/// How two records of a kind are compared.
-pub(crate) struct Comparison {
-    /// Paths of values that are never compared.
-    pub(crate) not_compared: &'static [&'static str],
-    /// Paths of values that each run generates, and of digests that cover them: a provider's ids,
-    /// its remaining limits, and captures, which contain times of files. Two logs that differ only
-    /// in these count as equal.
-    pub(crate) generated: &'static [&'static str],
-    /// Paths of texts that contain JSON.
-    pub(crate) json_texts: &'static [&'static str],
-    /// Returns the path of a value that is not compared if both records have one there, such as the
-    /// text of an error.
-    pub(crate) excluded_in_both: fn(&[u8]) -> Option<&'static str>,
-}
-
-impl Comparison {
-    const COMPLETE: Comparison =
-        Comparison { not_compared: &[], generated: &[], json_texts: &[], excluded_in_both: |_| None };
-}
-
 /// Rules for the records of a kind. The functions take the body; they return `None` also if it does
 /// not decode.
 pub(crate) struct RecordRules {
@@ -160,7 +139,17 @@ pub(crate) struct RecordRules {
     /// Returns the captures that a record names; `None` for kinds that name none. Observations
     /// name some in their data.
     pub(crate) captures: Option<DecodeCaptures>,
-    pub(crate) comparison: Comparison,
+    /// Paths of values that are never compared.
+    pub(crate) not_compared: &'static [&'static str],
+    /// Paths of values that each run generates, and of digests that cover them: a provider's ids,
+    /// its remaining limits, and captures, which contain times of files. Two logs that differ only
+    /// in these count as equal.
+    pub(crate) generated: &'static [&'static str],
+    /// Paths of texts that contain JSON.
+    pub(crate) json_texts: &'static [&'static str],
+    /// Returns the path of a value that is not compared if both records have one there, such as the
+    /// text of an error.
+    pub(crate) excluded_in_both: fn(&[u8]) -> Option<&'static str>,
     /// Returns the name that follows the kind in a [`Divergence`](crate::Divergence).
     pub(crate) subject: fn(&[u8], &DeclaredNames) -> Option<String>,
     /// Returns the record's name in a listing.
@@ -169,11 +158,39 @@ pub(crate) struct RecordRules {
     payloads: DecodePayloads,
 }
 
-const NO_ITEMS: ItemsInRecord = |_, _, _| Ok(Vec::new());
+const DROPPED: RecordRules = RecordRules::synced(Author::Host, |_| Ok(RecordBody::Dropped));
 
-const NO_PAYLOADS: DecodePayloads = |_| None;
+/// Rules of envelope frames, which are no records of a host, and of kinds of later versions.
+const UNFOLDED: RecordRules =
+    RecordRules::synced(Author::Host, |record| Ok(RecordBody::Unsupported(record.kind)));
 
 impl RecordRules {
+    /// Rules of a kind whose records are durable when their call returns, at
+    /// `Durability::Boundary`. They add no items, name no captures, are compared completely, and
+    /// are listed without a name.
+    const fn synced(author: Author, decode: DecodeForFold) -> RecordRules {
+        RecordRules {
+            decode,
+            author,
+            synced_at_boundary: true,
+            added_items: |_, _, _| Ok(Vec::new()),
+            captures: None,
+            not_compared: &[],
+            generated: &[],
+            json_texts: &[],
+            excluded_in_both: |_| None,
+            subject: |_, _| None,
+            title: |_, _| None,
+            payloads: |_| None,
+        }
+    }
+
+    /// Rules of a kind whose records become durable with a later one; otherwise like
+    /// [`synced`](RecordRules::synced).
+    const fn unsynced(author: Author, decode: DecodeForFold) -> RecordRules {
+        RecordRules { synced_at_boundary: false, ..RecordRules::synced(author, decode) }
+    }
+
     pub(crate) fn of(kind: RecordKind) -> &'static RecordRules {
         match kind {
             RecordKind::Opened => &session_opening::RULES,
@@ -193,7 +210,7 @@ impl RecordRules {
             RecordKind::Snapshot => &snapshot::RULES,
             RecordKind::Rollback => &rollback::RULES,
             RecordKind::Import => &import::RULES,
-            RecordKind::Dropped => &dropped_body::RULES,
+            RecordKind::Dropped => &DROPPED,
             RecordKind::Replicated => &replica_claim::RULES,
             RecordKind::Synced
             | RecordKind::Seal
@@ -202,7 +219,7 @@ impl RecordRules {
             | RecordKind::Closed
             | RecordKind::Compacted
             | RecordKind::Base
-            | RecordKind::Unknown(_) => &unfolded::RULES,
+            | RecordKind::Unknown(_) => &UNFOLDED,
         }
     }
 }

@@ -2,21 +2,14 @@
 
 use foldlog_codec::body::Observed;
 
-use super::{Author, Comparison, NO_ITEMS, RecordBody, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 use crate::operation::PROGRAMS;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |_| Ok(RecordBody::Observed),
-    author: Author::Host,
-    synced_at_boundary: false,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison {
-        // The system assigns the ids of a call's programs.
-        excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
-        ..Comparison::COMPLETE
-    },
+    // The system assigns the ids of a call's programs.
+    excluded_in_both: |body| (Observed::decode(body).ok()?.name == PROGRAMS).then_some("$.data"),
     subject: |body, _| Some(Observed::decode(body).ok()?.name),
     title: |body, _| Some(Observed::decode(body).ok()?.name),
     payloads: |body| Some(vec![("data", Observed::decode(body).ok()?.data)]),
+    ..RecordRules::unsynced(Author::Host, |_| Ok(RecordBody::Observed))
 };

@@ -3,21 +3,13 @@
 use foldlog_codec::body::Request;
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Request::decode(record.body).map(|request| note(&request)),
-    author: Author::Host,
-    synced_at_boundary: false,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison {
-        not_compared: &["$.failure.message"],
-        generated: &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
-        json_texts: &["$.parameters"],
-        ..Comparison::COMPLETE
-    },
+    not_compared: &["$.failure.message"],
+    generated: &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
+    json_texts: &["$.parameters"],
     subject: |body, _| Some(Request::decode(body).ok()?.scope.evaluation.into_owned()),
     title: |body, _| {
         let request = Request::decode(body).ok()?;
@@ -27,7 +19,7 @@ pub(super) const RULES: RecordRules = RecordRules {
         };
         Some(within(&request.scope, &what))
     },
-    payloads: NO_PAYLOADS,
+    ..RecordRules::unsynced(Author::Host, |record| Request::decode(record.body).map(|request| note(&request)))
 };
 
 impl From<&Request<'_>> for ConversationNote {

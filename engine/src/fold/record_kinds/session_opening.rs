@@ -2,18 +2,13 @@
 
 use foldlog_codec::body::{Parent, SessionOpening};
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordBody, RecordRules};
+use super::{Author, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| SessionOpening::decode(record.body).map(RecordBody::Opened),
-    author: Author::Engine,
-    synced_at_boundary: false,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| SessionOpening::decode(body).ok().map(|opened| title(&opened)),
-    payloads: NO_PAYLOADS,
+    ..RecordRules::unsynced(Author::Engine, |record| {
+        SessionOpening::decode(record.body).map(RecordBody::Opened)
+    })
 };
 
 fn title(opened: &SessionOpening) -> String {

@@ -2,21 +2,15 @@
 
 use foldlog_codec::body::Settle;
 
-use super::{Author, Comparison, NO_ITEMS, RecordBody, RecordRules, present_payloads};
+use super::{Author, RecordBody, RecordRules, present_payloads};
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Settle::decode(record.body).map(RecordBody::Settle),
-    author: Author::Settler,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| Settle::decode(body).ok().map(|settle| title(&settle)),
     payloads: |body| {
         let settle = Settle::decode(body).ok()?;
         Some(present_payloads([("result", settle.result), ("shown", settle.shown)]))
     },
+    ..RecordRules::synced(Author::Settler, |record| Settle::decode(record.body).map(RecordBody::Settle))
 };
 
 fn title(settle: &Settle<'_>) -> String {

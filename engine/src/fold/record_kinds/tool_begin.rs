@@ -2,23 +2,19 @@
 
 use foldlog_codec::body::ToolBegin;
 
-use super::{Author, Comparison, MaybeOwned, NO_ITEMS, RecordBody, RecordRules};
+use super::{Author, MaybeOwned, RecordBody, RecordRules};
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| ToolBegin::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolBegin),
-    author: Author::RunStart,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
     captures: Some(|body| Ok(ToolBegin::decode(body)?.resources)),
-    comparison: Comparison {
-        not_compared: &["$.resources", "$.shown"],
-        generated: &["$.call_id", "$.resources"],
-        json_texts: &["$.arguments"],
-        ..Comparison::COMPLETE
-    },
+    not_compared: &["$.resources", "$.shown"],
+    generated: &["$.call_id", "$.resources"],
+    json_texts: &["$.arguments"],
     subject: |body, _| Some(ToolBegin::decode(body).ok()?.tool.into_owned()),
     title: |body, _| ToolBegin::decode(body).ok().map(title),
     payloads: |body| Some(vec![("arguments", ToolBegin::decode(body).ok()?.arguments)]),
+    ..RecordRules::synced(Author::RunStart, |record| {
+        ToolBegin::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolBegin)
+    })
 };
 
 fn title(begin: ToolBegin<'_>) -> String {

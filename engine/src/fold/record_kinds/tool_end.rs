@@ -5,26 +5,20 @@ use std::borrow::Cow;
 use foldlog_codec::Record;
 use foldlog_codec::body::{Outcome, ToolEnd};
 
-use super::{Author, Comparison, MaybeOwned, RecordBody, RecordRules, present_payloads};
+use super::{Author, MaybeOwned, RecordBody, RecordRules, present_payloads};
 use crate::error::{Error, Result};
 use crate::fold::log_source::AddedItem;
 use crate::fold::projection::INVOKED_VERSION;
 use crate::names::DeclaredNames;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| ToolEnd::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolEnd),
-    author: Author::RunEnd,
-    synced_at_boundary: true,
     added_items,
     captures: Some(|body| Ok(ToolEnd::decode(body)?.resources)),
-    comparison: Comparison {
-        not_compared: &["$.elapsed_us", "$.not_undone[*].reason"],
-        generated: &["$.call_id", "$.resources"],
-        excluded_in_both: |body| {
-            let outcome = ToolEnd::decode(body).ok()?.outcome;
-            (!matches!(outcome, Outcome::Committed | Outcome::Suspended)).then_some("$.shown")
-        },
-        ..Comparison::COMPLETE
+    not_compared: &["$.elapsed_us", "$.not_undone[*].reason"],
+    generated: &["$.call_id", "$.resources"],
+    excluded_in_both: |body| {
+        let outcome = ToolEnd::decode(body).ok()?.outcome;
+        (!matches!(outcome, Outcome::Committed | Outcome::Suspended)).then_some("$.shown")
     },
     subject: |body, _| Some(ToolEnd::decode(body).ok()?.tool.into_owned()),
     title: |body, _| ToolEnd::decode(body).ok().map(|end| title(&end)),
@@ -32,6 +26,9 @@ pub(super) const RULES: RecordRules = RecordRules {
         let end = ToolEnd::decode(body).ok()?;
         Some(present_payloads([("result", end.result), ("shown", end.shown)]))
     },
+    ..RecordRules::synced(Author::RunEnd, |record| {
+        ToolEnd::decode(record.body).map(MaybeOwned::from).map(RecordBody::ToolEnd)
+    })
 };
 
 fn title(end: &ToolEnd<'_>) -> String {

@@ -3,23 +3,16 @@
 use foldlog_codec::body::{CallOrigin, Turn};
 use foldlog_codec::image::EntryKind;
 
-use super::{Author, Comparison, NO_ITEMS, NO_PAYLOADS, RecordRules, note, within};
+use super::{Author, RecordRules, note, within};
 use crate::fold::conversations::ConversationNote;
 
 pub(super) const RULES: RecordRules = RecordRules {
-    decode: |record| Turn::decode(record.body).map(|turn| note(&turn)),
-    author: Author::Host,
-    synced_at_boundary: true,
-    added_items: NO_ITEMS,
-    captures: None,
-    comparison: Comparison::COMPLETE,
-    subject: |_, _| None,
     title: |body, _| {
         let turn = Turn::decode(body).ok()?;
         let complete = if turn.complete { ", complete" } else { "" };
         Some(within(&turn.scope, &format!("turn {}{complete}", turn.number)))
     },
-    payloads: NO_PAYLOADS,
+    ..RecordRules::synced(Author::Host, |record| Turn::decode(record.body).map(|turn| note(&turn)))
 };
 
 impl From<&Turn<'_>> for ConversationNote {

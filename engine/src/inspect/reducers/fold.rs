@@ -4,7 +4,7 @@
 //! and the produced and the recorded ones without types, whose items are stored bytes and can be
 //! compared. A rollback applies to all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog_codec::body::{Dispatch, Effect, Policy, RemovedItems};
 use foldlog_codec::msgpack::Value;
@@ -33,7 +33,7 @@ pub(super) struct ProducedFold<'a> {
     /// Slices that differ now, each with the record from which on they differ.
     differ: BTreeMap<u32, SequenceNumber>,
     /// Slices that differed at some record, to which a rollback may return.
-    differed: BTreeMap<u32, ()>,
+    differed: BTreeSet<u32>,
     /// Slices into which only today's reducers write, each with the first record.
     undeclared: BTreeMap<String, SequenceNumber>,
     stopped: Option<String>,
@@ -48,7 +48,7 @@ impl<'a> ProducedFold<'a> {
             produced: live_state(reader),
             recorded: live_state(reader),
             differ: BTreeMap::new(),
-            differed: BTreeMap::new(),
+            differed: BTreeSet::new(),
             undeclared: BTreeMap::new(),
             stopped: None,
         }
@@ -62,18 +62,18 @@ impl<'a> ProducedFold<'a> {
         reducing: &ReducerInput<'_>,
         names: &DeclaredNames,
     ) {
-        let folded = self.try_event(record, dispatch, reducing, names);
-        self.stop_at(record, folded);
+        self.unless_stopped(record, |fold| fold.try_event(record, dispatch, reducing, names));
     }
 
     /// Folds a record without reducers.
     pub(super) fn fold_other(&mut self, record: &Record<'_>) {
-        let folded = self.try_other(record);
-        self.stop_at(record, folded);
+        self.unless_stopped(record, |fold| fold.try_other(record));
     }
 
-    fn stop_at(&mut self, record: &Record<'_>, folded: Result<()>) {
-        if let (Err(error), None) = (folded, &self.stopped) {
+    fn unless_stopped(&mut self, record: &Record<'_>, fold: impl FnOnce(&mut Self) -> Result<()>) {
+        if self.stopped.is_none()
+            && let Err(error) = fold(self)
+        {
             self.stopped = Some(format!("record {}: {error}", record.sequence));
         }
     }
@@ -85,9 +85,6 @@ impl<'a> ProducedFold<'a> {
         reducing: &ReducerInput<'_>,
         names: &DeclaredNames,
     ) -> Result<()> {
-        if self.stopped.is_some() {
-            return Ok(());
-        }
         let recorded = divergence::resolve_effects(dispatch, names);
         let value = decode_event(self.edits.reader, reducing)?;
         let mut produced: Vec<(u32, SliceEffect)> = Vec::new();
@@ -125,13 +122,10 @@ impl<'a> ProducedFold<'a> {
     }
 
     fn try_other(&mut self, record: &Record<'_>) -> Result<()> {
-        if self.stopped.is_some() {
-            return Ok(());
-        }
         let body = RecordBody::decode(record)?;
         let mut touched = Vec::new();
         if body.rollback().is_some() {
-            touched.extend(self.differed.keys().copied());
+            touched.extend(&self.differed);
         }
         let RecordBody::Dispatch(dispatch) = body else {
             self.fold(record, |_| body)?;
@@ -178,7 +172,7 @@ impl<'a> ProducedFold<'a> {
                 self.differ.remove(slice);
             } else {
                 self.differ.entry(*slice).or_insert(sequence);
-                self.differed.insert(*slice, ());
+                self.differed.insert(*slice);
             }
         }
     }
@@ -191,12 +185,8 @@ impl<'a> ProducedFold<'a> {
             slice: slice.clone(),
             since: *since,
             is_new: true,
-            recorded_items: 0,
-            produced_items: 0,
             path: "$".to_owned(),
-            recorded: None,
-            produced: None,
-            note: None,
+            ..SliceDiffers::default()
         });
         (declared.chain(undeclared).collect(), self.stopped)
     }
@@ -238,18 +228,13 @@ fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: Sequ
         Some(SliceItems::InLog(items)) => items.len(),
         None => 0,
     };
-    let (recorded_items, produced_items) = (len(&old), len(&new));
-    let name = recorded.names.slice_name(slice);
     let mut found = SliceDiffers {
-        slice: name,
+        slice: recorded.names.slice_name(slice),
         since,
-        is_new: false,
-        recorded_items,
-        produced_items,
+        recorded_items: len(&old),
+        produced_items: len(&new),
         path: "$".to_owned(),
-        recorded: None,
-        produced: None,
-        note: None,
+        ..SliceDiffers::default()
     };
     let (Some(SliceItems::Held(old)), Some(SliceItems::Held(new))) = (old, new) else {
         found.note = Some("a LOG slice; see its divergences".to_owned());
@@ -267,9 +252,8 @@ fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: Sequ
         let difference = match (old, new) {
             (Some((_, Some(old))), Some((_, Some(new)))) => divergence::first_difference(&at, &old, &new),
             (old, new) => {
-                let path = format!("${at}");
                 (found.recorded, found.produced) = (old.and_then(|old| old.1), new.and_then(|new| new.1));
-                found.path = path;
+                found.path = format!("${at}");
                 break;
             }
         };

@@ -65,7 +65,7 @@ impl Default for ReplayReducers {
 
 /// Reports the results of a replay of reducers. Displays as lines, one for each divergence;
 /// serializes as one object.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReducersReplayed {
     /// Id of the session.
     pub session: Uuid,
@@ -95,7 +95,7 @@ pub struct ReducersReplayed {
 }
 
 /// Describes how a slice would differ at the end of a log with today's reducers.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SliceDiffers {
     /// Name of the slice.
     pub slice: String,

@@ -49,15 +49,8 @@ pub(super) fn replay(
         report: ReducersReplayed {
             session: reader.opened.session,
             records: reader.records_len(),
-            events: 0,
-            compared: 0,
-            diverged: 0,
-            accepted: 0,
-            divergences: Vec::new(),
-            compacted: 0,
             not_registered: types.unregistered_events(&reader.outline.names),
-            slices: Vec::new(),
-            stopped: None,
+            ..ReducersReplayed::default()
         },
     };
     let mut live = live_state(reader);

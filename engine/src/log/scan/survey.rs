@@ -35,27 +35,38 @@ use crate::log::copy::Spot;
 use crate::log::layout;
 use crate::storage::Storage;
 
-#[derive(Clone, Debug)]
-pub(crate) struct DamageSite {
-    pub(crate) path: PathBuf,
-    /// `None` if the file is missing.
-    pub(crate) offset: Option<u64>,
-    /// Record that is wrong or expected there, if known.
-    pub(crate) sequence: Option<SequenceNumber>,
-    pub(crate) reason: String,
-    /// Whether the file is merely older there than the data after it.
-    pub(crate) is_older: bool,
-    /// Valid frames between this place and the next one.
-    pub(crate) follows: Option<Stretch>,
+/// Describes a damaged place of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedPlace {
+    /// Path of the damaged or missing file.
+    pub segment: PathBuf,
+    /// Offset of the place in the file, in bytes. `None` if the file is missing.
+    pub offset: Option<u64>,
+    /// Record that is wrong or missing there. `None` if that is not known.
+    pub sequence: Option<SequenceNumber>,
+    /// Description of the damage.
+    pub reason: String,
+    /// Whether the only fault is that the file is older there than the data that follows, as in a
+    /// copy that was taken while the session was written
+    /// ([`Error::OlderThanSuccessor`](crate::Error::OlderThanSuccessor)).
+    pub is_older: bool,
+    /// Intact frames between this place and the next one. `None` if there are none.
+    pub follows: Option<SoundStretch>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Stretch {
-    pub(crate) path: PathBuf,
-    pub(crate) offset: u64,
-    pub(crate) records: u64,
-    /// First and last record; `None` if the first sequence number of the segment is unknown.
-    pub(crate) sequences: Option<(SequenceNumber, SequenceNumber)>,
+/// Describes intact frames after a damaged place. Each frame names the one before it as its
+/// predecessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoundStretch {
+    /// Path of the file with the first of them.
+    pub segment: PathBuf,
+    /// Offset of the first of them in that file, in bytes.
+    pub offset: u64,
+    /// Number of records. Other frames are the log's own notes.
+    pub records: u64,
+    /// First and last record. `None` if there is no record, or if the segment's header is lost and
+    /// with it the number of the segment's first record.
+    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +85,7 @@ pub(crate) fn survey(
     storage: &dyn Storage,
     dir: &Path,
     visit: &mut SurveyVisitor<'_>,
-) -> Result<Vec<DamageSite>> {
+) -> Result<Vec<DamagedPlace>> {
     let files = chain::segment_files(storage, dir)?;
     let mut surveyor = Surveyor {
         storage,
@@ -166,7 +177,7 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
 struct Surveyor<'a, 'v> {
     storage: &'a dyn Storage,
     visit: &'a mut SurveyVisitor<'v>,
-    places: Vec<DamageSite>,
+    places: Vec<DamagedPlace>,
     /// Checksum of the preceding frame, if known.
     crc: Option<u32>,
     /// Sequence number of the next record, if known.
@@ -191,8 +202,8 @@ impl Surveyor<'_, '_> {
             None => reason,
         };
         let sequence = self.next;
-        let (path, is_older) = (path.to_owned(), false);
-        self.places.push(DamageSite { path, offset, sequence, reason, is_older, follows: None });
+        let (segment, is_older) = (path.to_owned(), false);
+        self.places.push(DamagedPlace { segment, offset, sequence, reason, is_older, follows: None });
     }
 
     fn segment(&mut self, segment: &Segment) -> Result<()> {
@@ -385,8 +396,8 @@ impl Surveyor<'_, '_> {
     /// Adds a valid frame to those after the last damaged place.
     fn count(&mut self, path: &Path, offset: u64, frame: &Frame<'_>, sequence: Option<SequenceNumber>) {
         let Some(place) = self.places.last_mut() else { return };
-        let stretch = place.follows.get_or_insert_with(|| Stretch {
-            path: path.to_owned(),
+        let stretch = place.follows.get_or_insert_with(|| SoundStretch {
+            segment: path.to_owned(),
             offset,
             records: 0,
             sequences: None,

@@ -18,7 +18,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
-use super::{BackupRun, CapturesElsewhere, CopyTotals, DamagedCapture};
+use super::{BackupRun, CopyTotals, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::inspect::{NamedCaptures, captures_named};
 use crate::log::layout;
@@ -36,19 +36,6 @@ const MARK_DIGITS: usize = 16;
 
 /// Maximum number of damaged files in a report.
 const DAMAGED_MAX: usize = 100;
-
-/// Results for the captures that the records of a backup name.
-#[derive(Default)]
-pub(super) struct CapturesRead {
-    pub(super) captures: u64,
-    pub(super) absent: u64,
-    pub(super) healed: u64,
-    pub(super) elsewhere: Vec<CapturesElsewhere>,
-    pub(super) damaged: Vec<DamagedCapture>,
-    pub(super) damaged_more: u64,
-    /// First record whose captures are not known to be intact, if there is damage.
-    from: SequenceNumber,
-}
 
 /// Reads the mark of a copy: the first record from which captures are not known to be intact. A
 /// mark that is unreadable, or not from a backup of this session, counts for all records.
@@ -82,7 +69,7 @@ impl BackupRun<'_> {
     pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &CopyTotals) -> Result<()> {
         let storage = self.storage();
         let captures = layout::captures_dir(self.from);
-        let entry = storage.entry(&captures).map_err(|error| Error::io("look up", &captures, error))?;
+        let entry = storage.look_up(&captures)?;
         let has_captures = entry.is_some_and(|entry| entry.kind == EntryKind::Directory)
             || copied.beside.iter().any(|path| super::other_files::is_git_object(path));
         match has_captures && self.mark.is_none() {
@@ -95,12 +82,8 @@ impl BackupRun<'_> {
         let (storage, path, building) = (self.storage(), dir.join(MARK), dir.join(super::COPIED));
         let text = mark_text(self.session, from);
         let _ = storage.remove_file(&building);
-        let unmade = |op, error| Error::unmade(op, &building, text.len() as u64, error);
-        let file = storage.create(&building, text.len() as u64).map_err(|error| unmade("create", error))?;
-        file.write_at(text.as_bytes(), 0).map_err(|error| unmade("write", error))?;
-        file.sync_data().map_err(|error| unmade("sync", error))?;
-        storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
+        storage.write_file(&building, &path, text.as_bytes())?;
+        storage.sync_directory(dir)
     }
 
     fn remove_mark(&self) -> Result<()> {
@@ -114,12 +97,12 @@ impl BackupRun<'_> {
     /// Reads the captures in the copy that its new records name: each copied file, and the
     /// existence of older files. If there is a mark, or all captures are to be read, it reads each
     /// file of the captures, in the session too.
-    pub(super) fn read_captures(&self, copied: &mut CopyTotals) -> Result<CapturesRead> {
+    pub(super) fn read_captures(&self, copied: &mut CopyTotals) -> Result<()> {
         let before = copied.before;
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
         let is_whole = self.options.check_captures || self.mark.is_some() || copied.found_damaged;
         if !(is_new || is_whole) {
-            return Ok(CapturesRead::default());
+            return Ok(());
         }
         if self.mark.is_some() {
             self.look_at_mark(copied)?;
@@ -129,20 +112,18 @@ impl BackupRun<'_> {
             false => self.mark.map_or(before, |mark| mark.min(before)),
         };
         let (named, parent) = self.captures_named(from)?;
-        let found = reading::read(self, &named, parent, from, is_whole, copied)?;
-        let is_read = found.is_some();
-        let mut read = found.unwrap_or_default();
-        self.tell_irregular(copied, &mut read);
+        let is_read = reading::read(self, &named, parent, from, is_whole, copied)?;
+        self.tell_irregular(copied);
+        let CopyTotals { report, read_from, .. } = copied;
         if !is_read {
-            return Ok(read);
+            return Ok(());
         }
-        read.damaged.sort_by(|one, other| one.path.cmp(&other.path));
-        match read.damaged.is_empty() {
-            true => self.remove_mark()?,
-            false if self.mark.is_none_or(|mark| read.from < mark) => self.write_mark(self.to, read.from)?,
-            false => {}
+        report.damaged.sort_by(|one, other| one.path.cmp(&other.path));
+        match report.damaged.is_empty() {
+            true => self.remove_mark(),
+            false if self.mark.is_none_or(|mark| *read_from < mark) => self.write_mark(self.to, *read_from),
+            false => Ok(()),
         }
-        Ok(read)
     }
 
     /// Reports an entry with the name of the mark that is not a file.
@@ -156,7 +137,7 @@ impl BackupRun<'_> {
     }
 
     /// Adds the entries that prevented copying. They replace other findings about the same files.
-    fn tell_irregular(&self, copied: &mut CopyTotals, read: &mut CapturesRead) {
+    fn tell_irregular(&self, copied: &mut CopyTotals) {
         let irregular = std::mem::take(&mut copied.irregular);
         if irregular.is_empty() {
             return;
@@ -166,11 +147,12 @@ impl BackupRun<'_> {
             within.unwrap_or(path).to_owned()
         };
         let places: BTreeSet<_> = irregular.iter().map(|one| place(&one.path)).collect();
-        read.damaged.retain(|one| !places.contains(&place(&one.path)));
-        read.damaged.splice(..0, irregular);
-        read.damaged_more += read.damaged.len().saturating_sub(DAMAGED_MAX) as u64;
-        read.damaged.truncate(DAMAGED_MAX);
-        read.from = SequenceNumber::MIN;
+        let report = &mut copied.report;
+        report.damaged.retain(|one| !places.contains(&place(&one.path)));
+        report.damaged.splice(..0, irregular);
+        report.damaged_more += report.damaged.len().saturating_sub(DAMAGED_MAX) as u64;
+        report.damaged.truncate(DAMAGED_MAX);
+        copied.read_from = SequenceNumber::MIN;
     }
 
     /// Returns the captures that the copy's records from `from` on name, and the parent of the
@@ -199,14 +181,14 @@ impl BackupRun<'_> {
             }
         }
         let storage = self.storage();
-        let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
+        let entry = storage.look_up(&from)?;
         let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
         let directory = path.parent().filter(|_| super::other_files::is_git_object(path));
         let Some(directory) = directory.filter(|_| !is_damaged(&from)) else { return Ok(false) };
-        storage.create_dir_all(directory).map_err(|error| Error::unmade("create", directory, 0, error))?;
+        storage.make_directory(directory)?;
         let _ = storage.remove_file(&directory.join(super::COPIED));
         let is_copied = self.replace_file(&entry, &from, path, copied)?;
-        storage.sync_dir(directory).map_err(|error| Error::io("sync", directory, error))?;
+        storage.sync_directory(directory)?;
         Ok(is_copied)
     }
 }
@@ -221,6 +203,7 @@ mod reading {
 
     use super::*;
     use crate::inspect::{directory_of, snapshots};
+    use crate::store::backup::CapturesElsewhere;
 
     /// Snapshots of workspaces, by the directories that contain them.
     type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;
@@ -238,9 +221,8 @@ mod reading {
         from: SequenceNumber,
         is_whole: bool,
         copied: &mut CopyTotals,
-    ) -> Result<Option<CapturesRead>> {
-        let mut read = CapturesRead::default();
-        let kept = keep(copying, named, parent, from, &mut read, copied)?;
+    ) -> Result<bool> {
+        let kept = keep(copying, named, parent, from, copied)?;
         let mut tried = BTreeSet::new();
         let mut found = loop {
             let is_copied =
@@ -259,7 +241,7 @@ mod reading {
             if healed == 0 {
                 break found;
             }
-            read.healed += healed;
+            copied.report.captures_healed += healed;
         };
         if is_whole {
             let theirs = CaptureFindings::audit(&kept, copying.from, &|_| true);
@@ -275,12 +257,13 @@ mod reading {
         }
         let over = found.damaged.len().saturating_sub(DAMAGED_MAX);
         found.damaged.truncate(DAMAGED_MAX);
-        read.captures = found.captures;
-        read.from = if found.is_older { SequenceNumber::MIN } else { from };
-        read.absent += found.collected;
-        read.damaged = found.damaged;
-        read.damaged_more = found.damaged_more + over as u64;
-        Ok(Some(read))
+        let report = &mut copied.report;
+        report.captures = found.captures;
+        report.captures_absent += found.collected;
+        report.damaged = found.damaged;
+        report.damaged_more = found.damaged_more + over as u64;
+        copied.read_from = if found.is_older { SequenceNumber::MIN } else { from };
+        Ok(true)
     }
 
     /// Sorts the snapshots by the directories in which the copy stores those of their workspaces.
@@ -290,7 +273,6 @@ mod reading {
         named: &NamedCaptures,
         parent: Option<Parent>,
         from: SequenceNumber,
-        read: &mut CapturesRead,
         copied: &mut CopyTotals,
     ) -> Result<Kept> {
         let mut kept = Kept::new();
@@ -317,14 +299,18 @@ mod reading {
                         copied.note_irregular(&own, found, EntryKind::Directory);
                     }
                     let captures = taken.len() as u64;
-                    read.absent += captures;
+                    copied.report.captures_absent += captures;
                     let parent = parent.map(|parent| parent.session());
                     let parent = parent.filter(|parent| {
                         let dirs = [copying.from.parent(), copying.to.parent()].into_iter().flatten();
                         dirs.map(|dir| dir.join(parent.to_string()))
                             .any(|dir| directory_of(&dir, name, &taken).is_some())
                     });
-                    read.elsewhere.push(CapturesElsewhere { resource: name.clone(), captures, parent });
+                    copied.report.elsewhere.push(CapturesElsewhere {
+                        resource: name.clone(),
+                        captures,
+                        parent,
+                    });
                 }
             }
         }
@@ -405,7 +391,7 @@ mod reading {
         _: SequenceNumber,
         _: bool,
         _: &mut CopyTotals,
-    ) -> Result<Option<CapturesRead>> {
-        Ok(None)
+    ) -> Result<bool> {
+        Ok(false)
     }
 }

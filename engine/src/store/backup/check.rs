@@ -88,10 +88,7 @@ impl BackupRun<'_> {
             // Shares the rest with the helper, or does all of it if no thread could be started.
             let mut all = work();
             if let Ok(helper) = helper {
-                match helper.join() {
-                    Ok(checked) => all.extend(checked),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
+                all.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
             copied.map(|()| all)
         })?;
@@ -169,17 +166,17 @@ impl BackupRun<'_> {
         copied: &mut CopyTotals,
     ) -> Result<()> {
         let storage = self.storage();
-        copied.verified += checked.verified;
+        copied.report.verified += checked.verified;
         if checked.objects.is_empty() {
             return Ok(());
         }
         let directory = layout::objects_dir(dir);
-        storage.create_dir_all(&directory).map_err(|error| Error::unmade("create", &directory, 0, error))?;
+        storage.make_directory(&directory)?;
         for object in checked.objects {
             self.copy_object(&object, &directory, copied)?;
         }
-        storage.sync_dir(&directory).map_err(|error| Error::io("sync", &directory, error))?;
-        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
+        storage.sync_directory(&directory)?;
+        storage.sync_directory(dir)
     }
 
     /// Copies an object, unless the copy has it: an object gets its name only once its bytes are
@@ -187,13 +184,13 @@ impl BackupRun<'_> {
     fn copy_object(&self, object: &ObjectId, directory: &Path, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage();
         let path = directory.join(object.file_name());
-        let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+        let entry = storage.look_up(&path)?;
         if entry.is_some_and(|entry| entry.kind == EntryKind::File && entry.len == object.len) {
             return Ok(());
         }
         let from = layout::objects_dir(self.from).join(object.file_name());
         let bad = |reason: &str| Error::Object { path: from.clone(), reason: reason.to_owned() };
-        if storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?.is_none() {
+        if storage.look_up(&from)?.is_none() {
             return Err(bad("it is missing"));
         }
         let building = directory.join(format!("{}.new", object.file_name()));
@@ -205,17 +202,15 @@ impl BackupRun<'_> {
         });
         let sound =
             copy.and_then(|len| match (len == object.len, *hasher.finalize().as_bytes() == object.hash) {
-                (true, true) => {
-                    storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))
-                }
+                (true, true) => storage.rename_to(&building, &path),
                 _ => Err(bad("its bytes do not match its name")),
             });
         if sound.is_err() {
             let _ = storage.remove_file(&building);
         }
         sound?;
-        copied.objects += 1;
-        copied.bytes += object.len;
+        copied.report.objects += 1;
+        copied.report.bytes += object.len;
         Ok(())
     }
 }

@@ -175,8 +175,8 @@ impl BackupRun<'_> {
             _ => self.check_meanwhile(|hand_over| {
                 if let Some((last, end)) = last.and_then(|last| Some((last, last.end?))) {
                     let (storage, range) = (self.storage().as_ref(), at.offset..end);
-                    copied.bytes += append_bytes(storage, &last.path, &tip.last.path, range)?;
-                    copied.segments += 1;
+                    copied.report.bytes += append_bytes(storage, &last.path, &tip.last.path, range)?;
+                    copied.report.segments += 1;
                     hand_over(SegmentPart::from(last, tip.last.path.clone(), at));
                 }
                 self.copy_new(behind, &mut new, copied, hand_over)
@@ -194,11 +194,7 @@ impl BackupRun<'_> {
         let header = end_segment(&tip.last.header, at, ordinal).encode();
         let building = layout::building_segment_file(self.to, ordinal);
         let path = layout::segment_file(self.to, ordinal);
-        let unmade = |op, error| Error::unmade(op, &building, HEADER_LEN as u64, error);
-        let file = storage.create(&building, HEADER_LEN as u64).map_err(|error| unmade("create", error))?;
-        file.write_at(&header, 0).map_err(|error| unmade("write", error))?;
-        file.sync_data().map_err(|error| unmade("sync", error))?;
-        storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+        storage.write_file(&building, &path, &header)?;
         self.sync_copy()?;
         Ok(path)
     }
@@ -243,7 +239,7 @@ impl BackupRun<'_> {
         self.store.sync_names_above()?;
         let mut ending = ending;
         for (building, path) in new {
-            storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+            storage.rename_to(&building, &path)?;
             self.sync_copy()?;
             ending = ending.filter(|ending| *ending != path);
         }
@@ -255,7 +251,7 @@ impl BackupRun<'_> {
     }
 
     fn sync_copy(&self) -> Result<()> {
-        self.storage().sync_dir(self.to).map_err(|error| Error::io("sync", self.to, error))
+        self.storage().sync_directory(self.to)
     }
 
     /// Copies the missing part of a copy that is not a prefix of the session byte by byte: from the
@@ -344,7 +340,7 @@ impl BackupRun<'_> {
 
     /// Removes the unfinished files of an interrupted backup from the copy.
     fn remove_unfinished(&self) -> Result<()> {
-        let entries = self.storage().list(self.to).map_err(|error| Error::io("list", self.to, error))?;
+        let entries = self.storage().entries(self.to)?;
         for entry in entries.iter().filter(|entry| layout::building_ordinal(&entry.name).is_some()) {
             let path = self.to.join(&entry.name);
             self.storage().remove_file(&path).map_err(|error| Error::io("delete", &path, error))?;
@@ -358,8 +354,8 @@ impl BackupRun<'_> {
         let building = layout::building_segment_file(self.to, ours.header.ordinal);
         let mut again = CopyTotals::default();
         self.copy(ours, &building, &mut again, true)?;
-        copied.bytes += again.bytes;
-        self.storage().rename(&building, path).map_err(|error| Error::io("rename", path, error))?;
+        copied.report.bytes += again.report.bytes;
+        self.storage().rename_to(&building, path)?;
         self.sync_copy()
     }
 

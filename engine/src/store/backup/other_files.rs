@@ -32,7 +32,7 @@ impl BackupRun<'_> {
         let mut directories = vec![(self.from.to_owned(), dir.to_owned())];
         while let Some((from, to)) = directories.pop() {
             let is_session = from == self.from;
-            let Some(entries) = self.list_directory(&from)? else { continue };
+            let Some(entries) = self.storage().entries_if_any(&from)? else { continue };
             if is_session {
                 self.miss_captures(&entries, dir, copied)?;
             }
@@ -50,8 +50,7 @@ impl BackupRun<'_> {
                             copied.note_irregular(&to, found, EntryKind::Directory);
                             continue;
                         }
-                        let made = self.storage().create_dir_all(&to);
-                        made.map_err(|error| Error::unmade("create", &to, 0, error))?;
+                        self.storage().make_directory(&to)?;
                         directories.push((from, to));
                     }
                     EntryKind::File if !is_unfinished(&entry.name) => {
@@ -62,7 +61,7 @@ impl BackupRun<'_> {
             }
             // A killed backup may have created names that are not durable yet. So the sync is
             // needed even if nothing was copied.
-            self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
+            self.storage().sync_directory(&to)?;
         }
         Ok(())
     }
@@ -90,7 +89,7 @@ impl BackupRun<'_> {
     /// Returns the kind of the entry at a path if it is not the wanted one; `None` if it is, or if
     /// there is no entry.
     pub(super) fn in_place_of(&self, path: &Path, wanted: EntryKind) -> Result<Option<EntryKind>> {
-        let there = self.storage().entry(path).map_err(|error| Error::io("look up", path, error))?;
+        let there = self.storage().look_up(path)?;
         Ok(there.map(|there| there.kind).filter(|kind| *kind != wanted))
     }
 
@@ -100,22 +99,13 @@ impl BackupRun<'_> {
         if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref())) {
             return Ok(());
         }
-        let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
+        let kept = self.storage().look_up(&copy)?;
         if kept.is_some_and(|kept| kept.kind == EntryKind::Directory) {
             let reason =
                 "the directory of the session's captures is missing; the copy contains them".to_owned();
             copied.note(DamagedCapture { path: own, reason });
         }
         Ok(())
-    }
-
-    /// Returns the entries of a directory; `None` if it does not exist.
-    fn list_directory(&self, directory: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
-        match self.storage().list(directory) {
-            Ok(entries) => Ok(Some(entries)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("list", directory, error)),
-        }
     }
 
     /// Copies a file, unless the copy has it.
@@ -127,7 +117,7 @@ impl BackupRun<'_> {
         copied: &mut CopyTotals,
     ) -> Result<()> {
         let storage = self.storage().as_ref();
-        let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
+        let there = storage.look_up(to)?;
         if let Some(there) = there {
             if there.kind != EntryKind::File {
                 copied.note_irregular(to, there.kind, EntryKind::File);
@@ -158,14 +148,11 @@ impl BackupRun<'_> {
         let storage = self.storage().as_ref();
         let building = to.with_file_name(COPIED);
         let copy = copy_bytes(storage, from, &building, entry.len, &mut |_| {});
-        let named = copy.and_then(|bytes| {
-            let renamed = storage.rename(&building, to);
-            renamed.map(|()| bytes).map_err(|error| Error::io("rename", to, error))
-        });
+        let named = copy.and_then(|bytes| storage.rename_to(&building, to).map(|()| bytes));
         match named {
             Ok(bytes) => {
-                copied.files += 1;
-                copied.bytes += bytes;
+                copied.report.files += 1;
+                copied.report.bytes += bytes;
                 copied.beside.extend(from.strip_prefix(self.from).map(Path::to_owned));
                 Ok(true)
             }

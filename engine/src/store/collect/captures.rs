@@ -35,6 +35,7 @@ use crate::fold::live_path::LivePath;
 use crate::log::objects::Objects;
 use crate::operation::{RESTORE, RestoreArguments, RollbackBegun};
 use crate::session::{LoadedSession, captures_named_by};
+use crate::store::bit_set::BitSet;
 
 /// Lists the captures that a log names, by the names of their resources, in their recorded form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,39 +57,8 @@ impl CapturesInUse {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Resources(Vec<u64>);
-
-impl Resources {
-    fn add(&mut self, at: usize) {
-        if self.0.len() <= at / 64 {
-            self.0.resize(at / 64 + 1, 0);
-        }
-        if let Some(word) = self.0.get_mut(at / 64) {
-            *word |= 1 << (at % 64);
-        }
-    }
-
-    fn extend(&mut self, others: &Resources) {
-        if self.0.len() < others.0.len() {
-            self.0.resize(others.0.len(), 0);
-        }
-        for (word, other) in self.0.iter_mut().zip(&others.0) {
-            *word |= other;
-        }
-    }
-
-    fn holds(&self, others: &Resources) -> bool {
-        let held = self.0.iter().copied().chain(std::iter::repeat(0));
-        others.0.iter().zip(held).all(|(other, word)| other & !word == 0)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
-    }
-}
-
 /// Describes one run of a call whose start or end record names captures.
+#[derive(Default)]
 struct CapturedRun {
     begin: SequenceNumber,
     /// End record; `None` if the run is open.
@@ -106,14 +76,14 @@ struct CapturedRun {
     rolled_back: bool,
     has_replaced: bool,
     /// Resources in its start record, and in its end record.
-    before: Resources,
-    after: Resources,
+    before: BitSet,
+    after: BitSet,
 }
 
 impl CapturedRun {
     /// Returns the record that names the captures left by the run after its end, with their
     /// resources. A restore that was not done has none: it may have worked on another directory.
-    fn resources_left(&self) -> Option<(SequenceNumber, &Resources)> {
+    fn resources_left(&self) -> Option<(SequenceNumber, &BitSet)> {
         let end = self.end?;
         match self.outcome? {
             Outcome::Committed | Outcome::Suspended if !self.rolled_back => Some((end, &self.after)),
@@ -138,21 +108,22 @@ struct CaptureReferences {
 }
 
 impl CaptureReferences {
-    fn set_of(&mut self, resources: &[ResourceSnapshot<'_>]) -> Resources {
-        let mut set = Resources::default();
+    fn set_of(&mut self, resources: &[ResourceSnapshot<'_>]) -> BitSet {
+        let mut set = BitSet::default();
         for resource in resources.iter().filter(|resource| resource.snapshot.is_some()) {
             let at = self.resources.iter().position(|name| *name == resource.resource);
-            set.add(at.unwrap_or_else(|| {
+            let at = at.unwrap_or_else(|| {
                 self.resources.push(resource.resource.clone().into_owned());
                 self.resources.len() - 1
-            }));
+            });
+            set.add(at as u64);
         }
         set
     }
 
     /// Returns the resources that any run names.
-    fn all(&self) -> Resources {
-        let mut all = Resources::default();
+    fn all(&self) -> BitSet {
+        let mut all = BitSet::default();
         for run in &self.runs {
             all.extend(&run.before);
             all.extend(&run.after);
@@ -170,17 +141,12 @@ impl CaptureReferences {
                 let goes = if is_restore { rewind_of(begin.arguments, objects)? } else { None };
                 self.runs.push(CapturedRun {
                     begin: record.sequence,
-                    end: None,
                     operation: begin.again.unwrap_or(OperationId::from(record.sequence)),
-                    outcome: None,
                     is_restore,
                     rewind: goes.map(|(position, undoes, _)| (position, undoes)),
                     undoes_rollback: goes.is_some_and(|(.., undoes_rollback)| undoes_rollback),
-                    rollback: None,
-                    rolled_back: false,
-                    has_replaced: false,
                     before,
-                    after: Resources::default(),
+                    ..CapturedRun::default()
                 });
             }
             RecordKind::ToolEnd => {
@@ -235,7 +201,7 @@ impl CaptureSelection<'_> {
     fn keep_at(&mut self, position: SequenceNumber) -> Option<SequenceNumber> {
         let named = self.named;
         let mut last_end = None;
-        let (all, mut found) = (named.all(), Resources::default());
+        let (all, mut found) = (named.all(), BitSet::default());
         let over = named.ended.partition_point(|(end, _)| *end <= position);
         for (end, at) in named.ended.iter().take(over).rev() {
             if found == all {
@@ -244,7 +210,7 @@ impl CaptureSelection<'_> {
             let Some((record, resources)) = named.runs.get(*at).and_then(CapturedRun::resources_left) else {
                 continue;
             };
-            if !found.holds(resources) && self.path.is_live(*end, position) {
+            if !found.contains_all(resources) && self.path.is_live(*end, position) {
                 found.extend(resources);
                 self.kept.insert(record);
                 last_end = last_end.max(Some(*end));
@@ -255,7 +221,7 @@ impl CaptureSelection<'_> {
             if found == all {
                 return last_end;
             }
-            if !found.holds(&run.before) && self.path.is_live(position, run.begin) {
+            if !found.contains_all(&run.before) && self.path.is_live(position, run.begin) {
                 found.extend(&run.before);
                 self.kept.insert(run.begin);
             }
@@ -268,7 +234,7 @@ impl CaptureSelection<'_> {
     /// keeps the captures at its target, and follows that target in turn.
     fn keep_by_tools(&mut self, mut limit: SequenceNumber) {
         let named = self.named;
-        let (all, mut found) = (named.all(), Resources::default());
+        let (all, mut found) = (named.all(), BitSet::default());
         let mut ended = named.ended.iter().rev();
         while let Some((end, at)) = ended.next().filter(|_| found != all) {
             let Some(run) = named.runs.get(*at).filter(|run| *end < limit && !run.undoes_rollback) else {
@@ -307,7 +273,8 @@ impl CaptureSelection<'_> {
         named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
         let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
         // Rewinds and restores do not count towards the number of calls.
-        let names = |run: &&CapturedRun| !(run.is_restore || run.before.is_empty() && run.after.is_empty());
+        let names =
+            |run: &&CapturedRun| !(run.is_restore || run.before.first().or(run.after.first()).is_none());
         let naming = named.runs.iter().filter(names);
         let latest = naming.rev().take(calls).last().map(|run| run.begin);
         for first in latest.into_iter().chain(named.young) {
@@ -402,7 +369,13 @@ pub(super) fn in_use(
     let kept = choosing.kept;
     let mut in_use = CapturesInUse::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
-        let into = if kept.contains(&record.sequence) { &mut in_use.kept } else { &mut in_use.given_up };
+        // Of the kinds that `take` does not know, all captures stay.
+        let is_known = matches!(
+            record.kind,
+            RecordKind::ToolBegin | RecordKind::ToolEnd | RecordKind::Observed | RecordKind::Snapshot
+        );
+        let is_kept = !is_known || kept.contains(&record.sequence);
+        let into = if is_kept { &mut in_use.kept } else { &mut in_use.given_up };
         for (resource, recorded) in captures_named_by(&record, &objects)? {
             into.entry(resource).or_default().extend(recorded);
         }

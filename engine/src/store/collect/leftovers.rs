@@ -98,9 +98,7 @@ impl Store {
                 // If a deletion failed before the rename was durable, a power cut may give the
                 // session its name back. The sync prevents that.
                 if !is_synced {
-                    self.storage()
-                        .sync_dir(&sessions)
-                        .map_err(|error| Error::io("sync", &sessions, error))?;
+                    self.storage().sync_directory(&sessions)?;
                     is_synced = true;
                 }
                 sweeping.remove_directory(&path)?;

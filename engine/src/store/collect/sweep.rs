@@ -50,15 +50,12 @@ impl FileSweeper<'_> {
         if !self.is_directory(directory)? {
             return Ok(Vec::new());
         }
-        match self.storage().list(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| Error::io("list", directory, error)),
-        }
+        Ok(self.storage().entries_if_any(directory)?.unwrap_or_default())
     }
 
     /// Returns whether a directory exists at `path`. An entry of a different kind is left alone.
     pub(super) fn is_directory(&mut self, path: &Path) -> Result<bool> {
-        match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
+        match self.storage().look_up(path)? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(true),
             Some(entry) => {
                 self.leave(path.to_owned(), entry.kind);
@@ -135,7 +132,7 @@ impl FileSweeper<'_> {
     fn take(&mut self, swept: captures::SweepOutcome) -> Result<()> {
         self.collected.add(swept.collected);
         for path in swept.left {
-            let entry = self.storage().entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+            let entry = self.storage().look_up(&path)?;
             if let Some(entry) = entry {
                 self.leave(path, entry.kind);
             }

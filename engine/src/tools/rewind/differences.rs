@@ -8,8 +8,8 @@ use foldlog_codec::body::Policy;
 use super::report::{ConversationRewound, SliceRewound};
 use crate::conversation::{Conversation, EntryContent};
 use crate::error::Result;
-use crate::fold::conversation_reading::TextBudget;
-use crate::inspect::{Difference, StateReader, messages_of, value_bytes};
+use crate::fold::conversation_reading::{TextBudget, value_bytes};
+use crate::inspect::{Difference, StateReader, messages_of};
 use crate::session::Session;
 use crate::session::rewind::{ConversationBeside, SlicesBeside};
 
@@ -37,8 +37,8 @@ pub(super) fn slices(
     let sequence = now.next_sequence().saturating_sub(1);
     let hold = |bytes| budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes));
     hold(now.items_bytes() + then.items_bytes())?;
-    let now = StateReader::new(now, source.clone(), limit.clone());
-    let then = StateReader::new(then, source, limit);
+    let now = StateReader { projection: now, source: source.clone(), limit: limit.clone() };
+    let then = StateReader { projection: then, source, limit };
     let mut differences = Vec::new();
     now.slice_differences(&then, |policy| policy == Policy::State, &mut |difference| {
         hold(value_bytes(&difference.before) + value_bytes(&difference.after))?;

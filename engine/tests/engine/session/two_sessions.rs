@@ -1,8 +1,10 @@
 //! Comparing two sessions: where they diverge, and how they differ. After the first different
 //! record, names of items and messages no longer correspond.
 
+use std::ops::ControlFlow;
+
 use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
-use foldlog::inspect::{DifferenceKind, LogDivergence, LogReader, MessageRow};
+use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader, MessageRow};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions};
 use foldlog_test_support::host::*;
@@ -60,6 +62,17 @@ fn a_run_that_stops_early_parts_where_it_ends() {
     assert!(parting.difference.is_none());
 }
 
+fn slice_differences(here: &LogReader, there: &LogReader) -> Vec<Difference> {
+    let (here, there) = (here.state_reader().unwrap(), there.state_reader().unwrap());
+    let mut found = Vec::new();
+    let take = &mut |difference| {
+        found.push(difference);
+        Ok(ControlFlow::Continue(()))
+    };
+    here.slice_differences_between(&there, |_| true, take).unwrap();
+    found
+}
+
 #[test]
 fn a_fork_and_its_parent_part_behind_what_they_share() {
     let home = home();
@@ -72,8 +85,7 @@ fn a_fork_and_its_parent_part_behind_what_they_share() {
     let parting = fork.find_divergence(&parent).unwrap();
     assert_eq!(parting.alike, at.get() + 1);
     assert_eq!(records(&parting)[0], Some(format!("{} opened", at + 1)), "where the fork names itself");
-    let ends = (fork.last_position(), parent.last_position());
-    let differences = fork.slice_differences_between(ends.0, &parent, ends.1).unwrap();
+    let differences = slice_differences(&fork, &parent);
     let of_plan: Vec<_> = differences.iter().filter(|one| one.slice.as_deref() == Some("plan")).collect();
     let [difference] = of_plan.as_slice() else { panic!("{differences:?}") };
     assert_eq!((difference.path.as_str(), difference.change), ("items[2].title", DifferenceKind::Changed));
@@ -90,9 +102,8 @@ fn an_item_more_in_the_middle_is_one_difference() {
     let (one, two) = (run(&home, 1, &["a", "b", "c", "d"]), run(&home, 2, &["a", "new", "b", "c", "d"]));
     let (one, two) = (read(&home, &one), read(&home, &two));
     let of_plan = |here: &LogReader, there: &LogReader| -> Vec<(String, DifferenceKind)> {
-        let ends = (here.last_position(), there.last_position());
-        let all = here.slice_differences_between(ends.0, there, ends.1).unwrap();
-        let plan = all.into_iter().filter(|one| one.slice.as_deref() == Some("plan"));
+        let plan =
+            slice_differences(here, there).into_iter().filter(|one| one.slice.as_deref() == Some("plan"));
         plan.map(|one| (one.path, one.change)).collect()
     };
     assert_eq!(of_plan(&one, &two), [("items[1]".to_owned(), DifferenceKind::Added)]);
@@ -125,7 +136,7 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
     let [conversation] = beside.as_slice() else { panic!("{beside:?}") };
     let row = |place, alike| MessageRow { here: Some(place), there: Some(place), alike };
     assert_eq!(conversation.rows, [row(0, true), row(1, true), row(2, false)]);
-    let differences = one.conversation_differences_between(ends.0, &two, ends.1).unwrap();
+    let differences = conversation.differences();
     assert_eq!(differences.len(), 1, "{differences:?}");
     assert_eq!(
         (differences[0].path.as_str(), differences[0].change),
@@ -154,7 +165,7 @@ fn how_long_a_call_took_is_no_difference() {
     let (one, two) = (ran(1_000), ran(7_000));
     let parting = one.find_divergence(&two).unwrap();
     assert!(parting.is_none(), "{parting:?}");
-    let differences = one.slice_differences_between(one.last_position(), &two, two.last_position()).unwrap();
+    let differences = slice_differences(&one, &two);
     assert_eq!(differences, [], "{differences:?}");
 }
 
@@ -174,8 +185,7 @@ proptest! {
             read(&home, &run(&home, seed, &titles))
         };
         let (here, there) = (session(1, &one), session(2, &two));
-        let ends = (here.last_position(), there.last_position());
-        let all = here.slice_differences_between(ends.0, &there, ends.1).unwrap();
+        let all = slice_differences(&here, &there);
         let plan: Vec<_> = all.iter().filter(|one| one.slice.as_deref() == Some("plan")).collect();
         let (mut gone, mut come) = (0, 0);
         let place = |path: &str| -> usize {

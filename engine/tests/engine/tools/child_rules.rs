@@ -43,7 +43,7 @@ fn child_of(run: &Run, context: &ToolContext) -> Result<ToolRunner, ToolError> {
 }
 
 fn child_fates(run: &Run) -> Vec<OperationStatus> {
-    let [child] = run.session().calls().children().unwrap().try_into().unwrap();
+    let [child] = run.session().store().children(run.session().id()).unwrap().try_into().unwrap();
     let dir = store_of(&run.disk).session_dir(child);
     let reader = LogReader::open_on(Arc::new(run.disk.clone()), dir).unwrap();
     reader.ledger().unwrap().iter().map(|entry| entry.outcome).collect()

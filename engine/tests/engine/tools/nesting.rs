@@ -205,7 +205,7 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         assert_eq!(first, again, "{idempotency:?}");
         let all: std::collections::BTreeSet<Uuid> = first.iter().chain(&other).copied().collect();
         assert_eq!(
-            (all.len(), run.session().calls().children().unwrap()),
+            (all.len(), run.session().store().children(run.session().id()).unwrap()),
             (4, all.iter().copied().collect())
         );
 
@@ -294,7 +294,7 @@ fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_a
         let [recovered] = with(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
         let Recovery::RanAgain(report) = recovered.recovery else { panic!("{nth}: {recovered:?}") };
         assert!(report.success, "{nth}: {report:?}");
-        let [child] = run.session().calls().children().unwrap().try_into().unwrap();
+        let [child] = run.session().store().children(run.session().id()).unwrap().try_into().unwrap();
         let child = store_of(&run.disk).open_session(child, &types()).unwrap();
         let steps = plan(&child);
         assert_eq!(steps.last().map(String::as_str), Some("run 2"), "{nth}");
@@ -313,5 +313,5 @@ fn a_call_that_is_over_begins_no_session() {
     let context = operation.context().clone();
     operation.abort("no more").unwrap();
     assert!(matches!(context.child_session(0, &types()), Err(Error::Revoked { .. })));
-    assert!(run.session().calls().children().unwrap().is_empty());
+    assert!(run.session().store().children(run.session().id()).unwrap().is_empty());
 }

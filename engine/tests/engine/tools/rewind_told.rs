@@ -1,5 +1,7 @@
 //! Slices and conversations in the preview of a rewind, compared with the log after the rewind.
 
+use std::ops::ControlFlow;
+
 use foldlog::conversation::NewInput;
 use foldlog::inspect::{Difference, DifferenceKind, LogReader};
 use foldlog::tools::{RewindOptions, RewindPreview};
@@ -18,13 +20,15 @@ fn told(differences: &[Difference]) -> Vec<String> {
 
 /// Returns the differences of two positions by the log, reduced to those that a preview lists.
 fn said(reader: &LogReader, from: SequenceNumber, to: SequenceNumber) -> Vec<Difference> {
-    let state = reader.state_reader_at(from).unwrap();
-    let is_state = |one: &Difference| {
-        let slice = state.slice(one.slice.as_ref().unwrap());
-        slice.is_some_and(|slice| slice.policy() == Policy::State)
+    let at = |position| reader.state_reader_at(position).unwrap();
+    let mut found = Vec::new();
+    let mut take = |difference| {
+        found.push(difference);
+        Ok(ControlFlow::Continue(()))
     };
-    let slices = reader.slice_differences(from, to).unwrap().into_iter().filter(is_state);
-    slices.chain(reader.conversation_differences(from, to).unwrap()).collect()
+    at(from).slice_differences(&at(to), |policy| policy == Policy::State, &mut take).unwrap();
+    reader.conversation_differences(from, to, &mut take).unwrap();
+    found
 }
 
 #[test]
@@ -70,5 +74,6 @@ fn a_preview_names_the_values_and_messages_that_go_and_come_back() {
     let reader = LogReader::open(&dir).unwrap();
     assert_eq!(preview.differences, said(&reader, preview.from, then));
     assert_eq!(undo.differences, said(&reader, undo.from, undo.to));
-    assert!(reader.tag_differences(then, undo.from).unwrap().is_empty());
+    let at = |position| reader.state_reader_at(position).unwrap();
+    assert!(at(then).tag_differences(&at(undo.from)).is_empty());
 }
