@@ -1,7 +1,7 @@
 //! `foldlog backup`: copies a session, or all sessions of a store, into another store. A repeated
 //! backup copies only the new parts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect;
 use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{open_store, pass_over};
@@ -66,15 +66,88 @@ impl Command for Args {
     const GROUP: Group = Group::Keep;
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::SessionOrStore;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.from);
     const EXAMPLE: &'static str = "foldlog backup STORE --to COPY";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.from)
-    }
-
+    /// Copies the session or the store at `from` into the store at `to`, and prints a summary.
+    /// Returns the exit code 2 if a session of a store cannot be copied and none is damaged.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Usage`] if `to` is `from` or the store that contains it, or is inside
+    ///   either.
+    /// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is
+    ///   printed.
+    /// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was
+    ///   named cannot be copied, or if the other store cannot be created.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let options = BackupOptions { images: self.images, check_captures: self.check_captures };
-        run(&self.from, &self.to, options, output)
+        let (from, to) = (self.from.as_path(), self.to.as_path());
+        // A session that was copied by hand may be in no store.
+        let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
+        let (itself, its_store) = ("which is to be copied", "the store of the session to be copied");
+        for (directory, what) in [(Some(from), itself), (around.as_deref(), its_store)] {
+            let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
+            else {
+                continue;
+            };
+            let (to, directory) = (escape::path(to), escape::path(directory));
+            let what = format!("{to} is the same as or inside {directory}, {what}");
+            return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
+        }
+        let mut document = Document::default();
+        let mut damaged = 0;
+        if inspect::is_store(from) {
+            let store = open_store(from, output)?;
+            let copies = Store::open_with(to, output.store_options())?;
+            let sessions = store.session_ids()?;
+            let mut progress = output.progress("copying sessions", sessions.len() as u64);
+            for (done, session) in (1..).zip(sessions) {
+                let dir = store.session_dir(session);
+                if !holds_anything(&dir) && lost_segments(&dir).is_none() {
+                    document.passed_over += 1;
+                    pass_over(&dir, output);
+                    continue;
+                }
+                match copies.backup_from(&dir, options) {
+                    Ok(report) => document.copied.push(BackupRow::from_report(report)),
+                    Err(error) => {
+                        damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
+                        document.failed.push(BackupFailure { session, reason: error.to_string() });
+                    }
+                }
+                progress.at(done);
+            }
+        } else {
+            // Checked first, so that no store is created for a directory without a session.
+            if !from.is_dir() {
+                let reason = if from.exists() { "it is not a directory" } else { "it does not exist" };
+                let reason = reason.to_owned();
+                return Err(Error::NotASession { path: from.to_owned(), reason }.into());
+            }
+            document.copied.push(BackupRow::from_report(
+                Store::open_with(to, output.store_options())?.backup_from(from, options)?,
+            ));
+        }
+        print(&document, output)?;
+        let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
+        let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
+        match (damaged, document.failed.is_empty()) {
+            (0, is_all) if damaged_captures > 0 => {
+                let sessions = count_text(damaged_captures, "session");
+                let rest =
+                    if is_all { "everything else was copied" } else { "other sessions could not be copied" };
+                Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
+            }
+            (0, true) => Ok(HOLDS),
+            (0, false) => Ok(UNUSABLE),
+            (damaged, _) => {
+                let sessions = count_text(damaged as u64, "session");
+                Err(CommandError::DoesNotHold(format!(
+                    "{sessions} could not be copied because of a damaged log"
+                )))
+            }
+        }
     }
 }
 
@@ -124,81 +197,6 @@ struct Elsewhere {
 struct BackupFailure {
     session: Uuid,
     reason: String,
-}
-
-/// Copies the session or the store at `from` into the store at `to`, and prints a summary. Returns
-/// the exit code 2 if a session of a store cannot be copied and none is damaged.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if `to` is `from` or the store that contains it, or is inside either.
-/// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is printed.
-/// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was
-///   named cannot be copied, or if the other store cannot be created.
-pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
-    // A session that was copied by hand may be in no store.
-    let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
-    let (itself, its_store) = ("which is to be copied", "the store of the session to be copied");
-    for (directory, what) in [(Some(from), itself), (around.as_deref(), its_store)] {
-        let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
-        else {
-            continue;
-        };
-        let (to, directory) = (escape::path(to), escape::path(directory));
-        let what = format!("{to} is the same as or inside {directory}, {what}");
-        return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
-    }
-    let mut document = Document::default();
-    let mut damaged = 0;
-    if inspect::is_store(from) {
-        let store = open_store(from, output)?;
-        let copies = Store::open_with(to, output.store_options())?;
-        let sessions = store.session_ids()?;
-        let mut progress = output.progress("copying sessions", sessions.len() as u64);
-        for (done, session) in (1..).zip(sessions) {
-            let dir = store.session_dir(session);
-            if !holds_anything(&dir) && lost_segments(&dir).is_none() {
-                document.passed_over += 1;
-                pass_over(&dir, output);
-                continue;
-            }
-            match copies.backup_from(&dir, options) {
-                Ok(report) => document.copied.push(BackupRow::from_report(report)),
-                Err(error) => {
-                    damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
-                    document.failed.push(BackupFailure { session, reason: error.to_string() });
-                }
-            }
-            progress.at(done);
-        }
-    } else {
-        // Checked first, so that no store is created for a directory without a session.
-        if !from.is_dir() {
-            let reason = if from.exists() { "it is not a directory" } else { "it does not exist" };
-            let reason = reason.to_owned();
-            return Err(Error::NotASession { path: from.to_owned(), reason }.into());
-        }
-        document.copied.push(BackupRow::from_report(
-            Store::open_with(to, output.store_options())?.backup_from(from, options)?,
-        ));
-    }
-    print(&document, output)?;
-    let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
-    let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
-    match (damaged, document.failed.is_empty()) {
-        (0, is_all) if damaged_captures > 0 => {
-            let sessions = count_text(damaged_captures, "session");
-            let rest =
-                if is_all { "everything else was copied" } else { "other sessions could not be copied" };
-            Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
-        }
-        (0, true) => Ok(HOLDS),
-        (0, false) => Ok(UNUSABLE),
-        (damaged, _) => {
-            let sessions = count_text(damaged as u64, "session");
-            Err(CommandError::DoesNotHold(format!("{sessions} could not be copied because of a damaged log")))
-        }
-    }
 }
 
 impl BackupRow {

@@ -12,7 +12,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -80,14 +80,45 @@ impl Command for Args {
     const GROUP: Group = Group::Keep;
     const ACCESS: Access = Access::ChangesUnless("--dry-run");
     const TARGET: Target = Target::SessionOrStore;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
     const EXAMPLE: &'static str = "foldlog compact STORE --keep tagged --dry-run";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.path)
-    }
-
+    /// Compacts a session, or all sessions of a store that are not open, and prints a summary.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
+    /// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
+    /// interrupted or is damaged, or the disk is full.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        compact(&self, output)
+        let path = self.path.as_path();
+        let is_store = inspect::is_store(path);
+        if is_store && !self.positions.is_empty() {
+            let what = "--keep-position applies to one session, not to a store".to_owned();
+            return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
+        }
+        let positions = positions(path, &self.positions, output)?;
+        let younger_than = self.days.map(days);
+        let compression = self.compress.map(Compression::from);
+        let options = CompactOptions {
+            snapshots: self.keep.into(),
+            positions,
+            younger_than,
+            compression,
+            compress_bytes_min: self.compress_from,
+            keep_bodies: compression.is_some() && self.keep == SnapshotRetention::All,
+            dry_run: self.dry_run,
+        };
+        if is_store {
+            return all(&self.writing.open(path, output)?, &options, output);
+        }
+        let (root, id) = in_store(path)?;
+        let report = self.writing.open(&root, output)?.compact(id, &options)?;
+        match output.json() {
+            true => output.value(&report)?,
+            false => print(&report, &options, output)?,
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -125,44 +156,6 @@ struct Document {
 struct CompactFailure {
     session: Uuid,
     reason: String,
-}
-
-/// Compacts a session, or all sessions of a store that are not open, and prints a summary.
-///
-/// # Errors
-///
-/// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
-/// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
-/// interrupted or is damaged, or the disk is full.
-fn compact(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let path = asked.path.as_path();
-    let is_store = inspect::is_store(path);
-    if is_store && !asked.positions.is_empty() {
-        let what = "--keep-position applies to one session, not to a store".to_owned();
-        return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
-    }
-    let positions = positions(path, &asked.positions, output)?;
-    let younger_than = asked.days.map(days);
-    let compression = asked.compress.map(Compression::from);
-    let options = CompactOptions {
-        snapshots: asked.keep.into(),
-        positions,
-        younger_than,
-        compression,
-        compress_bytes_min: asked.compress_from,
-        keep_bodies: compression.is_some() && asked.keep == SnapshotRetention::All,
-        dry_run: asked.dry_run,
-    };
-    if is_store {
-        return all(&asked.writing.open(path, output)?, &options, output);
-    }
-    let (root, id) = in_store(path)?;
-    let report = asked.writing.open(&root, output)?.compact(id, &options)?;
-    match output.json() {
-        true => output.value(&report)?,
-        false => print(&report, &options, output)?,
-    }
-    Ok(HOLDS)
 }
 
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {

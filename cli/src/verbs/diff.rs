@@ -12,7 +12,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
@@ -64,15 +64,10 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog diff SESSION 10 42";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
 
     /// Runs the verb, and returns the exit code.
     ///

@@ -6,7 +6,7 @@ use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Access, Argument, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
@@ -71,11 +71,8 @@ impl Command for Args {
     const ACCESS: Access = Access::ChangesWith("--yes");
     const TARGET: Target = Target::SessionOrStore;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
     const EXAMPLE: &'static str = "foldlog gc STORE --yes";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.path)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = remote::url(&self.path) {

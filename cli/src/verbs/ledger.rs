@@ -3,14 +3,14 @@
 
 mod operation;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, OperationStatus, Settled};
 use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
 use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound_outline};
@@ -63,102 +63,93 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog ledger SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the account of one operation, or lists the operations of a session with their
+    /// outcomes, in the order of their starts. If a parent rolled back its own operation, the
+    /// operations of the child session are listed as abandoned.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Engine`](crate::CommandError::Engine) if no part of the session is intact,
+    /// or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.operation, output)
-    }
-}
-
-/// Prints the account of one operation, or lists the operations of a session with their outcomes,
-/// in the order of their starts. If a parent rolled back its own operation, the operations of the
-/// child session are listed as abandoned.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if no part of the session is intact, or it
-/// cannot be read.
-pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound_outline(session, output)?;
-    let ledger = reader.ledger()?;
-    let fate = reader.fate_in_parent();
-    if let FateInParent::Unknown { parent, operation, reason } = &fate {
-        output.note(format_args!(
-            "note: this session works for operation {operation} of session {parent}; whether that operation kept its work is \
-             unknown: {reason}"
-        ));
-    }
-    if let Some(operation) = operation {
-        return operation::run(&reader, &ledger, operation, output);
-    }
-    if output.json() {
-        ledger.iter().try_for_each(|entry| output.value(entry))?;
-        return Ok(code_of(&reader, output));
-    }
-    if !ledger.is_empty() {
-        output.styled_line(
-            HEADING,
-            format_args!(
-                "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
-                "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
-            ),
-        )?;
-    }
-    for entry in &ledger {
-        row(entry, output)?;
-        for left in &entry.not_undone {
-            let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
-            let reason = left.reason.escape_debug();
-            match left.is_uncaptured() {
-                true => output.styled_line(BAD, format_args!("{:>9}  {reason}", ""))?,
-                false => {
-                    let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
-                    output.styled_line(BAD, left)?;
+        let reader = open_sound_outline(&self.session, output)?;
+        let ledger = reader.ledger()?;
+        let fate = reader.fate_in_parent();
+        if let FateInParent::Unknown { parent, operation, reason } = &fate {
+            output.note(format_args!(
+                "note: this session works for operation {operation} of session {parent}; whether that operation kept its work is \
+                 unknown: {reason}"
+            ));
+        }
+        if let Some(operation) = self.operation {
+            return operation::run(&reader, &ledger, operation, output);
+        }
+        if output.json() {
+            ledger.iter().try_for_each(|entry| output.value(entry))?;
+            return Ok(code_of(&reader, output));
+        }
+        if !ledger.is_empty() {
+            output.styled_line(
+                HEADING,
+                format_args!(
+                    "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+                    "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
+                ),
+            )?;
+        }
+        for entry in &ledger {
+            row(entry, output)?;
+            for left in &entry.not_undone {
+                let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
+                let reason = left.reason.escape_debug();
+                match left.is_uncaptured() {
+                    true => output.styled_line(BAD, format_args!("{:>9}  {reason}", ""))?,
+                    false => {
+                        let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
+                        output.styled_line(BAD, left)?;
+                    }
                 }
             }
+            for one in &entry.replaced {
+                let (resource, paths) = (escape::text(&one.resource), replaced_text(one));
+                output.line(format_args!("{:>9}  rolled back in {resource}: {paths}", ""))?;
+            }
+            for child in &entry.children {
+                let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
+                output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
+            }
         }
-        for one in &entry.replaced {
-            let (resource, paths) = (escape::text(&one.resource), replaced_text(one));
-            output.line(format_args!("{:>9}  rolled back in {resource}: {paths}", ""))?;
+        if let FateInParent::Child { parent, operation, fate } = fate {
+            let fate = match fate {
+                ChildFate::Undecided => "has neither kept nor abandoned this work yet",
+                ChildFate::Kept => "has kept this work",
+                ChildFate::Abandoned => "has abandoned this work",
+            };
+            output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
         }
-        for child in &entry.children {
-            let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
-            output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
-        }
+        let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
+        let fates = [
+            OperationStatus::Committed,
+            OperationStatus::Failed,
+            OperationStatus::Interrupted,
+            OperationStatus::Suspended,
+            OperationStatus::Settled,
+            OperationStatus::Abandoned,
+            OperationStatus::Unknown,
+            OperationStatus::Open,
+        ];
+        let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
+        let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
+        let total = count_text(ledger.len() as u64, "operation");
+        let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
+        output.line(format_args!("{total}{fates}"))?;
+        Ok(code_of(&reader, output))
     }
-    if let FateInParent::Child { parent, operation, fate } = fate {
-        let fate = match fate {
-            ChildFate::Undecided => "has neither kept nor abandoned this work yet",
-            ChildFate::Kept => "has kept this work",
-            ChildFate::Abandoned => "has abandoned this work",
-        };
-        output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
-    }
-    let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
-    let fates = [
-        OperationStatus::Committed,
-        OperationStatus::Failed,
-        OperationStatus::Interrupted,
-        OperationStatus::Suspended,
-        OperationStatus::Settled,
-        OperationStatus::Abandoned,
-        OperationStatus::Unknown,
-        OperationStatus::Open,
-    ];
-    let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
-    let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
-    let total = count_text(ledger.len() as u64, "operation");
-    let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
-    output.line(format_args!("{total}{fates}"))?;
-    Ok(code_of(&reader, output))
 }
 
 /// Describes an object that a rollback replaced or removed in a resource, in one line.

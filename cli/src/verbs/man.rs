@@ -10,7 +10,7 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use crate::command::{Access, Group, Target};
+use crate::command::{Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
@@ -37,12 +37,35 @@ pub struct Args {
 
 impl crate::command::Command for Args {
     const GROUP: Group = Group::Shell;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog man show | man -l -";
 
+    /// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog
+    /// man | man -l -` shows one.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Usage`] if there is no such verb.
+    /// - [`CommandError::File`] if a page already exists, or cannot be written. If one exists, none
+    ///   is written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, crate::cli::parser(), output)
+        let mut command = crate::cli::parser().disable_help_subcommand(true);
+        // Gives each verb its full name, and the options that all verbs have.
+        command.build();
+        let Some(dir) = &self.out else {
+            output.stdout.write_all(&page(find(&command, &self.verb)?)?)?;
+            return Ok(HOLDS);
+        };
+        let mut pages = Vec::new();
+        collect(&command, &mut pages)?;
+        write(dir, &pages, self.force)?;
+        let names = pages.iter().map(|(name, _)| name.as_str());
+        if output.json() {
+            output.value(&ManPages { dir, pages: names.collect() })?;
+        } else {
+            output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -52,34 +75,6 @@ struct ManPages<'a> {
     #[serde(serialize_with = "escape::serialize_path")]
     dir: &'a Path,
     pages: Vec<&'a str>,
-}
-
-/// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog man |
-/// man -l -` shows one.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such verb.
-/// - [`CommandError::File`] if a page already exists, or cannot be written. If one exists, none is
-///   written.
-pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Result<u8> {
-    let mut command = command.disable_help_subcommand(true);
-    // Gives each verb its full name, and the options that all verbs have.
-    command.build();
-    let Some(dir) = &arguments.out else {
-        output.stdout.write_all(&page(find(&command, &arguments.verb)?)?)?;
-        return Ok(HOLDS);
-    };
-    let mut pages = Vec::new();
-    collect(&command, &mut pages)?;
-    write(dir, &pages, arguments.force)?;
-    let names = pages.iter().map(|(name, _)| name.as_str());
-    if output.json() {
-        output.value(&ManPages { dir, pages: names.collect() })?;
-    } else {
-        output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
-    }
-    Ok(HOLDS)
 }
 
 /// Finds the verb with these words.

@@ -2,7 +2,7 @@
 //! suspended calls, and interrupted calls that only a person can judge.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use foldlog::inspect::{self, LogReader};
@@ -21,7 +21,7 @@ use foldlog_view::text::digest_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Argument, Command, Group, Target};
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers;
@@ -59,16 +59,46 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Decide;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Store;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.dir);
     const EXAMPLE: &'static str = "foldlog pending STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.dir)
-    }
-
+    /// Prints the operations that wait for a person in all sessions of the store at `dir`, in the
+    /// order of the sessions' ids. A session that cannot be read is reported on standard error, and
+    /// the others are listed. The exit code is then 1 if any session is damaged, else 2.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
+    /// [`CommandError::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.dir, output)
+        let store = readers::open_store(&self.dir, output)?;
+        let (mut code, mut found) = (HOLDS, false);
+        let ids = store.session_ids()?;
+        let running = inspect::running_sessions(store.path(), &ids)?;
+        for id in ids {
+            let session = store.session_dir(id);
+            if !holds_anything(&session) {
+                readers::pass_over(&session, output);
+                continue;
+            }
+            let pending = readers::open_outline(&session, output)
+                .and_then(|reader| rows(&reader, running.contains_key(&id)));
+            match pending {
+                Ok(pending) => {
+                    found |= !pending.is_empty();
+                    pending.iter().try_for_each(|row| show(row, output))?;
+                }
+                Err(failure) => {
+                    output.error(format_args!("session {id}: {failure}"));
+                    code = worse(code, failure.exit_code());
+                }
+            }
+        }
+        if !found && !output.json() {
+            output.line(format_args!("no call waits for a person"))?;
+        }
+        Ok(code)
     }
 }
 
@@ -190,44 +220,6 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     }
     rows.sort_by_key(|row| row.operation);
     Ok(rows)
-}
-
-/// Prints the operations that wait for a person in all sessions of the store at `dir`, in the order
-/// of the sessions' ids. A session that cannot be read is reported on standard error, and the
-/// others are listed. The exit code is then 1 if any session is damaged, else 2.
-///
-/// # Errors
-///
-/// [`CommandError::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
-/// [`CommandError::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
-pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let store = readers::open_store(dir, output)?;
-    let (mut code, mut found) = (HOLDS, false);
-    let ids = store.session_ids()?;
-    let running = inspect::running_sessions(store.path(), &ids)?;
-    for id in ids {
-        let session = store.session_dir(id);
-        if !holds_anything(&session) {
-            readers::pass_over(&session, output);
-            continue;
-        }
-        let pending = readers::open_outline(&session, output)
-            .and_then(|reader| rows(&reader, running.contains_key(&id)));
-        match pending {
-            Ok(pending) => {
-                found |= !pending.is_empty();
-                pending.iter().try_for_each(|row| show(row, output))?;
-            }
-            Err(failure) => {
-                output.error(format_args!("session {id}: {failure}"));
-                code = worse(code, failure.exit_code());
-            }
-        }
-    }
-    if !found && !output.json() {
-        output.line(format_args!("no call waits for a person"))?;
-    }
-    Ok(code)
 }
 
 fn show(row: &PendingRow, output: &mut Output<'_>) -> Result<()> {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::note_interrupted;
@@ -54,15 +54,50 @@ pub struct Args {
 impl Command for Args {
     const GROUP: Group = Group::Decide;
     const ACCESS: Access = Access::Creates;
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog salvage SESSION --to STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Copies the intact part of the session at `session`, before its first damage, into a new
+    /// session in the store `to`, which is created if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or contains
+    ///   anything but a store.
+    /// - [`CommandError::Engine`] if no part of the session is intact, it cannot be read, or a
+    ///   process has it open for writing.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, &self.to, output)
+        let to = self.to.as_path();
+        let session = match self.session.canonicalize() {
+            Ok(session) if session.is_dir() => session,
+            Ok(path) => {
+                return Err(Error::NotASession { path, reason: "it is not a directory".to_owned() }.into());
+            }
+            Err(_) => {
+                let (path, reason) = (self.session, "there is no such directory".to_owned());
+                return Err(Error::NotASession { path, reason }.into());
+            }
+        };
+        let is_new = check_target(&session, to)?;
+        let store = Store::open_with(to, output.store_options())?;
+        let salvaged = match store.salvage(&session, SessionOptions::default()) {
+            Ok(salvaged) => salvaged,
+            Err(error) => {
+                if is_new {
+                    // Only empty directories are removed.
+                    let _ = fs::remove_dir(to.join("sessions"));
+                    let _ = fs::remove_dir(to);
+                }
+                return Err(error.into());
+            }
+        };
+        if output.json() {
+            output.value(&Document::from_report(&salvaged))?;
+        } else {
+            print(&salvaged, output)?;
+        }
+        note_interrupted(&salvaged.open, &salvaged.unsettled, output);
+        Ok(HOLDS)
     }
 }
 
@@ -163,48 +198,6 @@ impl Document {
             beside: salvaged.beside.clone(),
         }
     }
-}
-
-/// Copies the intact part of the session at `session`, before its first damage, into a new session
-/// in the store `to`, which is created if it does not exist.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or contains
-///   anything but a store.
-/// - [`CommandError::Engine`] if no part of the session is intact, it cannot be read, or a process
-///   has it open for writing.
-pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let session = match session.canonicalize() {
-        Ok(session) if session.is_dir() => session,
-        Ok(path) => {
-            return Err(Error::NotASession { path, reason: "it is not a directory".to_owned() }.into());
-        }
-        Err(_) => {
-            let (path, reason) = (session.to_owned(), "there is no such directory".to_owned());
-            return Err(Error::NotASession { path, reason }.into());
-        }
-    };
-    let is_new = check_target(&session, to)?;
-    let store = Store::open_with(to, output.store_options())?;
-    let salvaged = match store.salvage(&session, SessionOptions::default()) {
-        Ok(salvaged) => salvaged,
-        Err(error) => {
-            if is_new {
-                // Only empty directories are removed.
-                let _ = fs::remove_dir(to.join("sessions"));
-                let _ = fs::remove_dir(to);
-            }
-            return Err(error.into());
-        }
-    };
-    if output.json() {
-        output.value(&Document::from_report(&salvaged))?;
-    } else {
-        print(&salvaged, output)?;
-    }
-    note_interrupted(&salvaged.open, &salvaged.unsettled, output);
-    Ok(HOLDS)
 }
 
 /// Checks that `to` is a store or can become one, and returns whether it is still empty.

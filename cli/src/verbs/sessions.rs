@@ -22,7 +22,7 @@ use foldlog_view::documents::sessions::{
 use foldlog_view::text::count_text;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
 use crate::output::Output;
 use crate::readers;
@@ -93,14 +93,10 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Store;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.dir);
     const EXAMPLE: &'static str = "foldlog sessions STORE --status interrupted";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.dir)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match crate::remote::url(&self.dir) {

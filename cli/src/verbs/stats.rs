@@ -9,14 +9,14 @@
 //!    `records`, and also the sum of the `frames` of those `kinds` that are not an `envelope`.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog_codec::escape;
 use foldlog_view::documents::stats::{SegmentStats, SliceStats, Stats, ToolStats, stats};
 use foldlog_view::spend::Spent;
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
@@ -55,36 +55,27 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog stats SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the statistics of a session's log. Of a damaged log, counts the intact part.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be
+    /// read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or
+    /// images cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, output)
+        let reader = open_sound(&self.session, output)?;
+        let stats = stats(&reader)?;
+        if output.json() {
+            output.value(&stats)?;
+        } else {
+            print(&stats, output)?;
+        }
+        Ok(code_of(&reader, output))
     }
-}
-
-/// Prints the statistics of a session's log. Of a damaged log, counts the intact part.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be
-/// read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or images
-/// cannot be read.
-pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound(session, output)?;
-    let stats = stats(&reader)?;
-    if output.json() {
-        output.value(&stats)?;
-    } else {
-        print(&stats, output)?;
-    }
-    Ok(code_of(&reader, output))
 }
 
 fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {

@@ -12,7 +12,7 @@ use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, va
 use foldlog_view::positions::{Position, position, position_at, position_of};
 use foldlog_view::visits::{each_record, stop_error};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, note_torn, open_sound_outline};
@@ -40,14 +40,9 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog tail SESSION --follow";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = crate::remote::url(&self.session) {
