@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use foldlog::inspect;
-use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
+use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture, Error, Store};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
@@ -110,7 +110,7 @@ impl Command for Args {
                     continue;
                 }
                 match copies.backup_from(&dir, options) {
-                    Ok(report) => document.copied.push(BackupRow::from_report(report)),
+                    Ok(report) => document.copied.push(report),
                     Err(error) => {
                         damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
                         document.failed.push(BackupFailure { session, reason: error.to_string() });
@@ -125,12 +125,10 @@ impl Command for Args {
                 let reason = reason.to_owned();
                 return Err(Error::NotASession { path: from.to_owned(), reason }.into());
             }
-            document.copied.push(BackupRow::from_report(
-                Store::open_with(to, output.store_options())?.backup_from(from, options)?,
-            ));
+            document.copied.push(Store::open_with(to, output.store_options())?.backup_from(from, options)?);
         }
         print(&document, output)?;
-        let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
+        let of_captures = |copied: &&BackupReport| !copied.damaged.is_empty();
         let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
         match (damaged, document.failed.is_empty()) {
             (0, is_all) if damaged_captures > 0 => {
@@ -154,43 +152,9 @@ impl Command for Args {
 /// Result of a backup. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]
 struct Document {
-    copied: Vec<BackupRow>,
+    copied: Vec<BackupReport>,
     failed: Vec<BackupFailure>,
     passed_over: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct BackupRow {
-    session: Uuid,
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
-    records: u64,
-    records_before: u64,
-    segments: u64,
-    objects: u64,
-    files: u64,
-    bytes: u64,
-    verified: u64,
-    captures: u64,
-    captures_absent: u64,
-    captures_healed: u64,
-    elsewhere: Vec<Elsewhere>,
-    damaged: Vec<CaptureDamage>,
-    damaged_more: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct CaptureDamage {
-    #[serde(serialize_with = "escape::serialize_path")]
-    path: PathBuf,
-    reason: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Elsewhere {
-    resource: String,
-    captures: u64,
-    parent: Option<Uuid>,
 }
 
 #[derive(Debug, Serialize)]
@@ -199,52 +163,22 @@ struct BackupFailure {
     reason: String,
 }
 
-impl BackupRow {
-    fn from_report(report: BackupReport) -> BackupRow {
-        let (damaged, elsewhere) = (report.damaged.into_iter(), report.elsewhere.into_iter());
-        BackupRow {
-            session: report.session,
-            dir: report.dir,
-            records: report.records,
-            records_before: report.records_before,
-            segments: report.segments,
-            objects: report.objects,
-            files: report.files,
-            bytes: report.bytes,
-            verified: report.verified,
-            captures: report.captures,
-            captures_absent: report.captures_absent,
-            captures_healed: report.captures_healed,
-            elsewhere: elsewhere.map(Elsewhere::from_captures).collect(),
-            damaged: damaged.map(|one| CaptureDamage { path: one.path, reason: one.reason }).collect(),
-            damaged_more: report.damaged_more,
-        }
+fn print_elsewhere(elsewhere: &CapturesElsewhere, output: &mut Output<'_>) -> Result<()> {
+    let (captures, name) = (count_text(elsewhere.captures, "capture"), escape::text(&elsewhere.resource));
+    output.line(format_args!(
+        "  not copied (outside the session's directory): {captures} of the workspace `{name}`"
+    ))?;
+    match elsewhere.parent {
+        Some(parent) => output.line(format_args!(
+            "    they are in the directory of its parent, session {parent}: back up that session too"
+        ))?,
+        None => output.line(format_args!(
+            "    also copy the directory in which the host keeps them, with any tool; `foldlog rewind` and `foldlog recover` \
+             read it with `--snapshots {}`",
+            quote_word(format!("{}=DIRECTORY", elsewhere.resource).as_ref()),
+        ))?,
     }
-}
-
-impl Elsewhere {
-    fn from_captures(told: CapturesElsewhere) -> Elsewhere {
-        let CapturesElsewhere { resource, captures, parent, .. } = told;
-        Elsewhere { resource, captures, parent }
-    }
-
-    fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let (captures, name) = (count_text(self.captures, "capture"), escape::text(&self.resource));
-        output.line(format_args!(
-            "  not copied (outside the session's directory): {captures} of the workspace `{name}`"
-        ))?;
-        match self.parent {
-            Some(parent) => output.line(format_args!(
-                "    they are in the directory of its parent, session {parent}: back up that session too"
-            ))?,
-            None => output.line(format_args!(
-                "    also copy the directory in which the host keeps them, with any tool; `foldlog rewind` and `foldlog recover` \
-                 read it with `--snapshots {}`",
-                quote_word(format!("{}=DIRECTORY", self.resource).as_ref()),
-            ))?,
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
@@ -271,9 +205,9 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             output.line(format_args!("  damaged in the copy, copied again: {files} of captures"))?;
         }
         for elsewhere in &copied.elsewhere {
-            elsewhere.print(output)?;
+            print_elsewhere(elsewhere, output)?;
         }
-        for CaptureDamage { path, reason } in &copied.damaged {
+        for DamagedCapture { path, reason, .. } in &copied.damaged {
             let (path, reason) = (escape::path(path), escape::text(reason));
             output.line(format_args!("  damaged capture: {path}: {reason}"))?;
         }

@@ -102,7 +102,7 @@ impl Command for Args {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct PendingRow {
     session: Uuid,
     operation: OperationId,
@@ -179,17 +179,10 @@ impl PendingRow {
         let mut row = PendingRow {
             session: reader.opening_record().session,
             operation,
-            tool: String::new(),
-            call_id: None,
-            asked_by: None,
-            parent: None,
             waits_for,
             question: question.to_owned(),
-            arguments: String::new(),
-            digest: String::new(),
-            asked_at: String::new(),
-            expires_at: None,
             decide,
+            ..PendingRow::default()
         };
         reader.records(begin, begin, |record| {
             let begin = ToolBegin::decode(record.body).map_err(unread(record))?;

@@ -103,50 +103,30 @@ impl Command for Args {
 
 /// Counts of copied and omitted data. The fields are those of `salvage --json`.
 #[derive(Debug, Serialize)]
-struct Document {
+struct Document<'a> {
     session: Uuid,
     #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
+    dir: &'a Path,
     from: Uuid,
     records: u64,
     objects: u64,
     damage: Option<String>,
     #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
+    segment: &'a Path,
     offset: u64,
-    mended: Vec<SegmentOffset>,
-    left: Vec<SkippedBytesRow>,
-    missing_objects: Vec<Missing>,
+    mended: Vec<SegmentOffset<'a>>,
+    left: &'a [SkippedBytes],
+    missing_objects: &'a [MissingObject],
     open: Vec<SalvageOperationRow>,
     unsettled: Vec<SalvageOperationRow>,
-    beside: Vec<String>,
+    beside: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
-struct SegmentOffset {
+struct SegmentOffset<'a> {
     #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
+    segment: &'a Path,
     offset: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SkippedBytesRow {
-    #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
-    offset: u64,
-    bytes: u64,
-    records: u64,
-    sequences: Vec<(SequenceNumber, SequenceNumber)>,
-    more: bool,
-    reason: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Missing {
-    sequence: SequenceNumber,
-    #[serde(serialize_with = "escape::serialize_path")]
-    path: PathBuf,
-    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -155,22 +135,8 @@ struct SalvageOperationRow {
     tool: String,
 }
 
-impl Document {
-    fn from_report(salvaged: &SalvageReport) -> Document {
-        let left = |left: &SkippedBytes| SkippedBytesRow {
-            segment: left.segment.clone(),
-            offset: left.offset,
-            bytes: left.bytes,
-            records: left.records,
-            sequences: left.sequences.clone(),
-            more: left.more,
-            reason: left.reason.clone(),
-        };
-        let missing = |missing: &MissingObject| Missing {
-            sequence: missing.sequence,
-            path: missing.path.clone(),
-            reason: missing.reason.clone(),
-        };
+impl Document<'_> {
+    fn from_report(salvaged: &SalvageReport) -> Document<'_> {
         let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
         let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
         let operation = |(operation, tool): (OperationId, &SmolStr)| SalvageOperationRow {
@@ -179,23 +145,23 @@ impl Document {
         };
         Document {
             session: salvaged.session,
-            dir: salvaged.dir.clone(),
+            dir: &salvaged.dir,
             from: salvaged.from,
             records: salvaged.records,
             objects: salvaged.objects,
             damage: salvaged.damage.as_ref().map(ToString::to_string),
-            segment: salvaged.end.0.clone(),
+            segment: &salvaged.end.0,
             offset: salvaged.end.1,
             mended: salvaged
                 .mended
                 .iter()
-                .map(|(segment, offset)| SegmentOffset { segment: segment.clone(), offset: *offset })
+                .map(|(segment, offset)| SegmentOffset { segment, offset: *offset })
                 .collect(),
-            left: salvaged.left.iter().map(left).collect(),
-            missing_objects: salvaged.missing_objects.iter().map(missing).collect(),
+            left: &salvaged.left,
+            missing_objects: &salvaged.missing_objects,
             open: open.map(operation).collect(),
             unsettled: unsettled.map(operation).collect(),
-            beside: salvaged.beside.clone(),
+            beside: &salvaged.beside,
         }
     }
 }

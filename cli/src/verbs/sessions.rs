@@ -14,7 +14,6 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use foldlog::Store;
 use foldlog::inspect;
 use foldlog_codec::escape;
-use foldlog_codec::record::time_text;
 use foldlog_view::clock::now;
 use foldlog_view::documents::sessions::{
     ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
@@ -304,7 +303,7 @@ fn rest(row: &SessionListRow) -> String {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let (records, log_bytes) = (number(row.records), number(row.log_bytes));
     let SessionListRow { object_bytes, .. } = row;
-    let (pad, last_at) = ("", row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
+    let (pad, last_at) = ("", row.last_at.map_or_else(|| "-".to_owned(), |last| last.to_string()));
     let width = STATUS_CHARS.saturating_sub(row.status.name().len());
     let row = format!(
         "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
@@ -352,12 +351,9 @@ fn detail(row: &SessionListRow) -> String {
         Status::Unsettled => operations_text(&row.unsettled),
         Status::Suspended => operations_text(&row.suspended),
         Status::Resumable => {
-            let since = row.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
-            format!(
-                "{} since {since}{}",
-                first_resumable_text(row),
-                more(row.resumable.len(), ", and ", " more")
-            )
+            let since = row.resumable.first().map(|first| format!(" since {}", first.since));
+            let (since, more) = (since.unwrap_or_default(), more(row.resumable.len(), ", and ", " more"));
+            format!("{}{since}{more}", first_resumable_text(row))
         }
         Status::Unclosed | Status::Closed => String::new(),
     }

@@ -11,8 +11,9 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use foldlog::inspect::SegmentInfo;
 use foldlog_codec::escape;
-use foldlog_view::documents::stats::{SegmentStats, SliceStats, Stats, ToolStats, stats};
+use foldlog_view::documents::stats::{SliceStats, Stats, ToolStats, stats};
 use foldlog_view::spend::Spent;
 use foldlog_view::text::count_text;
 
@@ -97,8 +98,8 @@ fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
 fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     heading(output, "segment", &["first", "records", "used_bytes", "allocated", "codec", "sealed"])?;
     for segment in &stats.segments {
-        let SegmentStats { first_sequence, records, used_bytes, allocated_bytes, compression, .. } = segment;
-        let sealed = if segment.sealed { "yes" } else { "no" };
+        let SegmentInfo { first_sequence, records, used_bytes, allocated_bytes, compression, .. } = segment;
+        let sealed = if segment.seal_bytes > 0 { "yes" } else { "no" };
         row(
             output,
             segment.ordinal,

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog::inspect;
+use foldlog::inspect::{self, SoundStretch};
 use foldlog_codec::escape;
 use foldlog_view::documents::captures::{self, CaptureCounts};
 #[cfg(feature = "object-store")]
 use foldlog_view::documents::verify::SessionDamage;
-use foldlog_view::documents::verify::{Follows, Unreadable, Unsupported, VerifyReport, session};
+use foldlog_view::documents::verify::{Unreadable, Unsupported, VerifyReport, session};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::text::count_text;
 
@@ -196,7 +196,7 @@ fn held_sessions(_: &str, _: bool, _: &mut VerifyReport, _: &mut Output<'_>) -> 
 }
 
 /// Describes the intact frames after damage in the file `segment`.
-fn follows_text(follows: &Follows, segment: &Path) -> String {
+fn follows_text(follows: &SoundStretch, segment: &Path) -> String {
     let file = if follows.segment == segment {
         String::new()
     } else {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ObjectId;
+use foldlog_codec::escape;
+use serde::Serialize;
 
 use super::{FrameInfo, LogReader, ReadOptions};
 use crate::error::{Error, Result};
@@ -38,9 +40,10 @@ pub struct DamagedPlace {
 
 /// Describes intact frames after a damaged place. Each frame names the one before it as its
 /// predecessor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SoundStretch {
     /// Path of the file with the first of them.
+    #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
     /// Offset of the first of them in that file, in bytes.
     pub offset: u64,

@@ -1,6 +1,7 @@
 //! Rows of the sessions of a store, with the status of each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "server")]
@@ -20,12 +21,13 @@ use crate::clock::now;
 use crate::session_dirs::{holds_anything, lost_segments};
 
 /// Status of a session. If several apply, a session is listed with the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Its log is damaged.
     Damaged,
     /// The session cannot be read, and no damage is known.
+    #[default]
     Unreadable,
     /// A process has it open for writing.
     Running,
@@ -74,7 +76,7 @@ impl Status {
 }
 
 /// Row of a session. The fields are those of `sessions --json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct SessionListRow {
     /// Id of the session.
     pub session: Uuid,
@@ -160,9 +162,15 @@ pub struct ParentRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&time_text(self.0))
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&time_text(self.0))
+        serializer.collect_str(self)
     }
 }
 
@@ -198,10 +206,7 @@ pub struct SessionOperationRow {
     /// Name of its tool.
     pub tool: String,
     /// Time of its start.
-    pub since: String,
-    /// The same time in microseconds since 1970.
-    #[serde(skip)]
-    pub since_us: i64,
+    pub since: Time,
     /// Workspaces by name, each with its path at that time.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub workspaces: BTreeMap<String, String>,
@@ -218,10 +223,7 @@ pub struct Resumable {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<u32>,
     /// Time of the last record.
-    pub since: String,
-    /// The same time in microseconds since 1970.
-    #[serde(skip)]
-    pub since_us: i64,
+    pub since: Time,
 }
 
 impl Resumable {
@@ -231,8 +233,7 @@ impl Resumable {
             ResumePoint::RunTools(calls) => ("calls", calls.clone()),
             _ => ("provider", Vec::new()),
         };
-        let (evaluation, since) = (evaluation_id.to_string(), time_text(*last_at_us));
-        Resumable { evaluation, next, calls, since, since_us: *last_at_us }
+        Resumable { evaluation: evaluation_id.to_string(), next, calls, since: Time(*last_at_us) }
     }
 }
 
@@ -286,29 +287,8 @@ impl SessionListRow {
             let Holder { pid, host, since, ended } = holder;
             WriterProcess { pid, host, since, ended }
         });
-        let row = SessionListRow {
-            session,
-            status: Status::Unreadable,
-            records: None,
-            log_bytes: None,
-            objects: 0,
-            object_bytes: 0,
-            created_at: None,
-            last_at: None,
-            tags: BTreeMap::new(),
-            parent: None,
-            replicated: None,
-            fenced: inspect::read_fence(dir),
-            running,
-            open: Vec::new(),
-            unsettled: Vec::new(),
-            suspended: Vec::new(),
-            resumable: Vec::new(),
-            damage: None,
-            error: None,
-            statuses: Vec::new(),
-            failure: None,
-        };
+        let fenced = inspect::read_fence(dir);
+        let row = SessionListRow { session, fenced, running, ..SessionListRow::default() };
         match found {
             Ok(overview) => row.read(overview),
             Err(error) => row.unread(dir, error),
@@ -377,14 +357,8 @@ impl SessionListRow {
 impl SessionOperationRow {
     fn from_operation(operation: &StandingOperation) -> SessionOperationRow {
         let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
-        let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
-        SessionOperationRow {
-            operation: *operation,
-            tool: tool.to_string(),
-            since,
-            since_us: *begun_at_us,
-            workspaces,
-        }
+        let (tool, workspaces) = (tool.to_string(), workspaces.clone());
+        SessionOperationRow { operation: *operation, tool, since: Time(*begun_at_us), workspaces }
     }
 }
 

@@ -68,27 +68,13 @@ pub struct SessionDamage {
     pub reason: String,
     /// Intact frames after a damaged place in a segment, up to the next damage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub follows: Option<Follows>,
+    pub follows: Option<SoundStretch>,
     /// Whether the frames after it were searched for.
     #[serde(skip)]
     pub searched: bool,
     /// Whether the only problem is that the file is older than the files that follow or name it.
     #[serde(skip)]
     pub is_older: bool,
-}
-
-/// Describes the intact frames after a damaged place.
-#[derive(Clone, Debug, Serialize)]
-pub struct Follows {
-    /// File that contains the first of them.
-    #[serde(serialize_with = "escape::serialize_path")]
-    pub segment: PathBuf,
-    /// Offset of the first of them in that file, in bytes.
-    pub offset: u64,
-    /// Number of records among them.
-    pub records: u64,
-    /// First and last record, if known.
-    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
 }
 
 /// Describes a torn tail.
@@ -349,10 +335,6 @@ impl SessionDamage {
 
     fn from_place(place: DamagedPlace) -> SessionDamage {
         let DamagedPlace { segment, offset, sequence, reason, is_older, follows } = place;
-        let follows = follows.map(|follows| {
-            let SoundStretch { segment, offset, records, sequences, .. } = follows;
-            Follows { segment, offset, records, sequences }
-        });
         SessionDamage { session: None, segment, offset, sequence, reason, follows, searched: true, is_older }
     }
 }

@@ -2,10 +2,10 @@
 
 use chrono::SecondsFormat;
 use foldlog::inspect::{LedgerEntry, LogReader};
-use foldlog::{Idempotency, OperationId};
+use foldlog::{Idempotency, NotUndone, OperationId};
 use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::escape;
-use foldlog_view::documents::ledger::{Account, NotUndoneRow, OperationRun, RelatedOperation};
+use foldlog_view::documents::ledger::{Account, OperationRun, RelatedOperation};
 use foldlog_view::text::{digest_text, shorten_text};
 
 use super::replaced_text;
@@ -139,7 +139,7 @@ fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
         (false, _) => "its changes of STATE and resources were kept",
     };
     let mut facts = vec![(format!("run {number}"), ended), (String::new(), format!("{effects}; {undone}"))];
-    for NotUndoneRow { resource, path, reason } in &run.not_undone {
+    for NotUndone { resource, path, reason } in &run.not_undone {
         let (resource, path) = (escape::text(resource), escape::text(path));
         let text = format!("{resource} `{path}`: {}", escape::text(reason));
         facts.push(("not undone".to_owned(), text));

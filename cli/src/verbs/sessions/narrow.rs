@@ -131,7 +131,7 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
         Status::Unsettled => operations_text(&row.unsettled, now_us),
         Status::Suspended => operations_text(&row.suspended, now_us),
         Status::Resumable => {
-            let age = row.resumable.first().map(|first| age(now_us, first.since_us)).unwrap_or_default();
+            let age = row.resumable.first().map(|first| age(now_us, first.since.0)).unwrap_or_default();
             format!("{}, {age}{}", first_resumable_text(row), more(row.resumable.len(), " +", ""))
         }
         Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => super::detail(row),
@@ -142,7 +142,7 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
 fn operations_text(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
-    let age = age(now_us, first.since_us);
+    let age = age(now_us, first.since.0);
     format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, paths(first))
 }
 

@@ -18,7 +18,7 @@ use crate::remote;
 use crate::style::HEADING;
 
 /// Row of a session. The fields are those of `sessions URL --json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct RemoteSessionRow {
     session: Uuid,
     epoch: Option<u64>,
@@ -255,18 +255,7 @@ impl RemoteSessionRow {
     }
 
     fn unread(session: Uuid, error: String) -> RemoteSessionRow {
-        let error = Some(error);
-        RemoteSessionRow {
-            session,
-            epoch: None,
-            by: None,
-            records: None,
-            last_at: None,
-            worker: None,
-            lease: None,
-            error,
-            last_us: None,
-        }
+        RemoteSessionRow { session, error: Some(error), ..RemoteSessionRow::default() }
     }
 
     fn text(&self) -> String {
