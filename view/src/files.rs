@@ -22,7 +22,7 @@ use serde_json::{Value as Json, json};
 use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::lists::ListHistory;
-use crate::walk::{ListPlaces, line, names_block};
+use crate::walk::{ListPlaces, line};
 use crate::{Payloads, RecordRange};
 
 /// Maximum number of file versions of one workspace in a page.
@@ -239,13 +239,8 @@ fn workspace<W: Write>(
         file["content"] = json!(contents.add_content(facts, store, blocks)?);
         lines.push(&line(b'=', &file)?, blocks)?;
     }
-    let names = names_block(versions.iter().map(|(sequence, ..)| (*sequence, 0, 0)));
-    Ok(ListPlaces {
-        versions: blocks.add(&history.encode())?,
-        names: blocks.add(&names)?,
-        count: versions.len() as u64,
-        items: lines.finish(blocks)?,
-    })
+    let names = versions.iter().map(|(sequence, ..)| (*sequence, 0, 0));
+    ListPlaces::write(history, names, lines, blocks)
 }
 
 /// Returns a page's description of a file, without its content.

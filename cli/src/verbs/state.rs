@@ -1,6 +1,5 @@
 //! `foldlog state`: the slices at a position, without the host's types.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use foldlog::inspect::{SliceReader, StateReader};
@@ -9,6 +8,7 @@ use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::{count_text, shorten_text};
+use foldlog_view::visits::FirstFailure;
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::conversations::{ConversationSummary, summaries};
@@ -108,7 +108,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
     let items = count_text(slice.len() as u64, "item");
     output.line("")?;
     output.line(format_args!("{} ({}, {items})", escape::text(slice.name()), slice.policy().name()))?;
-    let (mut place, mut failure) = (0_u64, None);
+    let (mut place, mut failure) = (0_u64, FirstFailure::default());
     let read = slice.read(|name, bytes| {
         let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| Error::Decode {
             name: slice.name().to_owned(),
@@ -119,11 +119,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
         // The sequence number of the item's record is the key for looking it up in the timeline.
         let line = format!("  [{place}] @{} {}", name.sequence, shorten_text(&json, ITEM_CHARS_MAX));
         place += 1;
-        failure = output.line(line).err();
-        Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        Ok(failure.flow(output.line(line)))
     });
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(read?),
-    }
+    failure.end(read)
 }

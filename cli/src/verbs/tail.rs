@@ -278,7 +278,7 @@ fn poll(
         Ok(true) => Ok(()),
         other => {
             failure = other.err();
-            Err(stop_error(Path::new("")))
+            Err(stop_error())
         }
     });
     match (polled, failure) {

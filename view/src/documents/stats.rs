@@ -336,17 +336,13 @@ fn objects(session: &Path, counts: &FrameCounts<'_>) -> Result<ObjectStats> {
     })
 }
 
+/// Returns the regular files in the directory of images, with their lengths in bytes; none if the
+/// directory is missing.
 fn images(session: &Path) -> Result<Vec<ImageStats>> {
-    let files = files(&session.join("snapshots"))?;
-    Ok(files.into_iter().map(|(name, bytes)| ImageStats { name, bytes }).collect())
-}
-
-/// Returns the regular files of a directory with their lengths in bytes; empty if the directory is
-/// missing.
-fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
-    let failed = |source| crate::Error::File { path: dir.to_owned(), source };
-    let mut found = BTreeMap::new();
-    let entries = match fs::read_dir(dir) {
+    let dir = session.join("snapshots");
+    let failed = |source| crate::Error::File { path: dir.clone(), source };
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(&dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         entries => entries.map_err(failed)?,
     };
@@ -358,8 +354,10 @@ fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
             metadata => metadata.map_err(failed)?,
         };
         if metadata.is_file() {
-            found.insert(entry.file_name().to_string_lossy().into_owned(), metadata.len());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push(ImageStats { name, bytes: metadata.len() });
         }
     }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }

@@ -125,12 +125,7 @@ impl Timeline {
 
     /// Returns a record's JSON form, with its name, its path word, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
-        self.value_as(record, self.path_of(record))
-    }
-
-    /// Returns a record's JSON form with the path word `path`.
-    pub(crate) fn value_as<'a>(&self, record: &Record<'a>, path: &str) -> RecordJson<'a> {
-        value(record, &self.names, path)
+        value(record, &self.names, self.path_of(record))
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Slice, Value};
 use foldlog_codec::escape;
+use foldlog_view::visits::FirstFailure;
 
 use super::{RawTranscriptLines, TranscriptFiles};
 use crate::failure::{CommandError, Result};
@@ -138,13 +138,12 @@ fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Resu
     let Some(slice) = state.slice(S::NAME) else {
         return Err(inconsistent("a slice of the transcript is missing"));
     };
-    let mut failure = None;
-    slice.read(|_, bytes| {
+    let mut failure = FirstFailure::default();
+    let read = slice.read(|_, bytes| {
         let value = Value::decode(bytes).map_err(|error| inconsistent(&error.to_string()));
-        failure = value.and_then(&mut *visit).err();
-        Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })?;
-    failure.map_or(Ok(()), Err)
+        Ok(failure.flow(value.and_then(&mut *visit)))
+    });
+    failure.end(read)
 }
 
 fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
