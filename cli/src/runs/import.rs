@@ -16,7 +16,7 @@ use super::{AgentRun, RunStep, ToolCalled, ToolCounted, ToolCounts};
 use crate::failure::Result;
 
 /// Counts the imported data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ImportCounts {
     /// Number of sessions.
     pub sessions: u64,

@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::captures_dir;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
-use foldlog::{
-    ExecutionState, NotUndone, OpenOperation, OperationId, ReplacedContent, ResourceRegistry, Session,
-    UnsettledOperation,
-};
+use foldlog::{ExecutionState, NotUndone, OperationId, ReplacedContent, ResourceRegistry, Session, SmolStr};
 use foldlog_claude::end_programs;
 use foldlog_codec::escape;
 use serde::Serialize;
@@ -193,17 +190,9 @@ struct DirectoryMark {
     removed_mark: Option<String>,
 }
 
-impl From<&OpenOperation> for RecoverOperationRow {
-    fn from(open: &OpenOperation) -> RecoverOperationRow {
-        let call_id = open.call_id.as_ref().map(ToString::to_string);
-        RecoverOperationRow { operation: open.operation, tool: open.tool.to_string(), call_id }
-    }
-}
-
-impl From<&UnsettledOperation> for RecoverOperationRow {
-    fn from(unsettled: &UnsettledOperation) -> RecoverOperationRow {
-        let call_id = unsettled.call_id.as_ref().map(ToString::to_string);
-        RecoverOperationRow { operation: unsettled.operation, tool: unsettled.tool.to_string(), call_id }
+impl RecoverOperationRow {
+    fn new(operation: OperationId, tool: &SmolStr, call_id: Option<&SmolStr>) -> RecoverOperationRow {
+        RecoverOperationRow { operation, tool: tool.to_string(), call_id: call_id.map(ToString::to_string) }
     }
 }
 
@@ -246,15 +235,22 @@ fn recover(session: &Session, asked: &Args) -> Result<Document> {
         not_undone.extend(recovered.not_undone);
         replaced.extend(recovered.replaced);
     }
+    let unsettled = session.calls().unsettled_operations();
     Ok(Document {
         session: session.id(),
-        ended: open.iter().map(RecoverOperationRow::from).collect(),
+        ended: open
+            .iter()
+            .map(|open| RecoverOperationRow::new(open.operation, &open.tool, open.call_id.as_ref()))
+            .collect(),
         workspaces,
         marks,
         idle,
         not_undone,
         replaced,
-        unsettled: session.calls().unsettled_operations().iter().map(RecoverOperationRow::from).collect(),
+        unsettled: unsettled
+            .iter()
+            .map(|one| RecoverOperationRow::new(one.operation, &one.tool, one.call_id.as_ref()))
+            .collect(),
     })
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use foldlog::SmolStr;
 
 use super::findings::{FindingKind, TranscriptFinding};
-use super::line::{BlockContent, LineFields, MessageContent, prompt};
+use super::line::{BlockContent, LineFields, MessageContent, content, field, prompt};
 use crate::failure::{CommandError, Result};
 use crate::runs::malformed_error;
 
@@ -196,7 +196,7 @@ impl TranscriptScan {
                 self.find(place, line.number, kind, None);
                 return Ok(());
             };
-            let Some(kind) = read.kind() else { return Ok(()) };
+            let Some(kind) = field::<String>(read.kind) else { return Ok(()) };
             seen = true;
             time_us = read.time_us().unwrap_or(time_us);
             if kind != "file-history-snapshot" {
@@ -258,7 +258,7 @@ impl TranscriptScan {
         line: &LineFields<'_>,
         time_us: i64,
     ) -> TranscriptNode {
-        let id = |id: Option<String>| id.map(SmolStr::from);
+        let id = |raw| field::<String>(raw).map(SmolStr::from);
         let message = line.message();
         let kind = match (kind, &message) {
             ("user" | "assistant", Some(message)) => {
@@ -276,20 +276,20 @@ impl TranscriptScan {
             len: at.bytes.len() as u64,
             time_us,
             kind,
-            uuid: id(line.uuid()),
-            parent: id(line.parent()),
-            logical_parent: id(line.logical_parent()),
+            uuid: id(line.uuid),
+            parent: id(line.parent_uuid),
+            logical_parent: id(line.logical_parent_uuid),
             message: None,
-            sidechain: line.is_sidechain(),
-            agent: id(line.agent()),
+            sidechain: field(line.is_sidechain).unwrap_or_default(),
+            agent: id(line.agent_id),
             calls: Vec::new(),
             results: Vec::new(),
-            source_of_result: id(line.source_of_result()),
+            source_of_result: id(line.source_of_result),
             said: None,
-            parent_call: id(line.parent_call()),
+            parent_call: line.parent_call().map(SmolStr::from),
         };
         if let Some(message) = message.filter(|_| kind != NodeKind::Other) {
-            let content = message.content();
+            let content = content(message.content);
             if let MessageContent::Blocks(blocks) = &content {
                 for block in blocks {
                     match (&block.content, kind) {
@@ -301,7 +301,7 @@ impl TranscriptScan {
                     }
                 }
             }
-            node.message = id(message.id()).filter(|_| kind == NodeKind::Assistant);
+            node.message = id(message.id).filter(|_| kind == NodeKind::Assistant);
             node.said = content.text().filter(|_| node.sidechain).map(|text| digest_of(&text));
         }
         let call = node.parent_call.clone().or_else(|| node.results.first().cloned());
