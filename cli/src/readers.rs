@@ -143,15 +143,20 @@ pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogRea
 }
 
 /// Returns the exit code of a verb that has printed its results. If damage ended the reading,
-/// reports the damage and the end of the intact part.
+/// reports the damage and the end of the intact part, and how to list the records after it.
 pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
+    let beyond = "; `foldlog show SESSION --beyond-damage` lists the intact records after the damage";
+    code_with(reader, beyond, output)
+}
+
+/// Returns the exit code like [`code_of`]. `beyond` is added to the end of the intact part.
+pub(crate) fn code_with(reader: &LogReader, beyond: &str, output: &mut Output<'_>) -> u8 {
     let Some(end) = reader.sound_end() else { return HOLDS };
     let SoundEnd { segment, offset, sequence, damage, .. } = end;
     let failure = CommandError::from(damage.clone());
     output.error(&failure);
     output.note(format_args!(
-        "  reading ended before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists the \
-         intact records after the damage",
+        "  reading ended before record {sequence}, at byte {offset} of {}{beyond}",
         escape::path(segment)
     ));
     if let Some(next) = failure.next() {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::command::{Access, Argument, Command, Group, Target};
-use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
+use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 use crate::retention::{SnapshotRetention, days};
@@ -173,15 +173,13 @@ fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<
 
 fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
     let report = store.compact_all(options)?;
-    let failed = report.failed.iter();
-    let failed =
-        failed.map(|(session, error)| CompactFailure { session: *session, reason: error.to_string() });
-    let document = Document {
-        failed: failed.collect(),
-        compacted: report.compacted,
-        unchanged: report.unchanged,
-        open: report.open,
-    };
+    let (mut code, mut failed) = (HOLDS, Vec::new());
+    for (session, error) in report.failed {
+        failed.push(CompactFailure { session, reason: error.to_string() });
+        code = worse(code, CommandError::from(error).exit_code());
+    }
+    let document =
+        Document { failed, compacted: report.compacted, unchanged: report.unchanged, open: report.open };
     if output.json() {
         output.value(&document)?;
     } else {
@@ -196,7 +194,7 @@ fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Resu
         }
         output.line(format_args!("{} with nothing to drop", count_text(document.unchanged, "session")))?;
     }
-    Ok(if document.failed.is_empty() { HOLDS } else { UNUSABLE })
+    Ok(code)
 }
 
 fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'_>) -> Result<()> {

@@ -80,7 +80,9 @@ struct ManPages<'a> {
 /// Finds the verb with these words.
 fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
     words.iter().try_fold(command, |command, word| {
-        let found = command.get_subcommands().find(|verb| verb.get_name() == word && !verb.is_hide_set());
+        // A former name is hidden too. Unlike an internal command, it has a description.
+        let is_known = |verb: &&Command| !verb.is_hide_set() || verb.get_long_about().is_some();
+        let found = command.get_subcommands().filter(is_known).find(|verb| verb.get_name() == word);
         found.ok_or_else(|| {
             let of = command.get_display_name().unwrap_or("foldlog").replace('-', " ");
             CommandError::usage(

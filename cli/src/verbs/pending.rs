@@ -2,10 +2,13 @@
 //! suspended calls, and interrupted calls that only a person can judge.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use foldlog::filesystem::HostFilesystem;
 use foldlog::inspect::{self, LogReader};
+use foldlog::tools::resources::Snapshotable;
 use foldlog::{
     CallOrigin, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
     UnsettledOperation,
@@ -159,10 +162,9 @@ impl PendingRow {
 
     /// Describes a call whose process has ended and whose session has not been recovered since.
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
-        let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
             meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
-            command: format!("foldlog recover {dir}"),
+            command: recovery(reader)?,
         };
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
     }
@@ -195,6 +197,30 @@ impl PendingRow {
         })?;
         Ok(row)
     }
+}
+
+/// Returns the command that recovers a session, with the last known directories of the workspaces on
+/// which its open calls worked.
+fn recovery(reader: &LogReader) -> Result<String> {
+    let mut directories = BTreeMap::new();
+    for open in &reader.report().interrupted {
+        reader.records(open.begin, open.begin, |record| {
+            let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
+            for captured in begin.resources {
+                let bytes = captured.snapshot.and_then(|snapshot| reader.payload(snapshot).ok());
+                let taken = bytes.and_then(|bytes| HostFilesystem::recall(&bytes).ok());
+                if let Some(path) = taken.and_then(|taken| taken.path) {
+                    directories.insert(captured.resource.into_owned(), path);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let mut command = format!("foldlog recover {}", quote_word(reader.dir().as_os_str()));
+    for (name, path) in directories {
+        command.push_str(&format!(" --workspace {}", quote_word(format!("{name}={path}").as_ref())));
+    }
+    Ok(command)
 }
 
 /// Returns the operations that wait for a person in a session, in the order of their ids.

@@ -13,7 +13,7 @@ use foldlog_view::visits::{each_beyond, each_record};
 use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
-use crate::readers::{code_of, open_sound_outline};
+use crate::readers::{code_of, code_with, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
 /// List the records of a session.
@@ -103,7 +103,8 @@ impl Command for Args {
                 false => Ok(()),
             })?;
         }
-        Ok(code_of(&reader, output))
+        // The records after damage are listed already.
+        Ok(if self.beyond_damage { code_with(&reader, "", output) } else { code_of(&reader, output) })
     }
 }
 
