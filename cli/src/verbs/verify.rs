@@ -7,7 +7,7 @@ use foldlog_codec::escape;
 use foldlog_view::documents::captures::{self, CaptureCounts};
 #[cfg(feature = "object-store")]
 use foldlog_view::documents::verify::SessionDamage;
-use foldlog_view::documents::verify::{Unreadable, Unsupported, VerifyReport, session};
+use foldlog_view::documents::verify::{TornTailRow, Unreadable, Unsupported, VerifyReport, session};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::text::count_text;
 
@@ -218,17 +218,17 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     let sessions = count_text(verified.sessions, "session");
     let records = count_text(verified.records, "record");
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
-    for torn in &verified.torn {
+    for TornTailRow { tail, .. } in &verified.torn {
         output.pieces(&[
             (CAUTION, &"torn"),
             (
                 PLAIN,
                 &format_args!(
                     "     {} at byte {}, record {}: {} bytes that were never acknowledged as durable",
-                    escape::path(&torn.segment),
-                    torn.offset,
-                    torn.sequence,
-                    torn.bytes
+                    escape::path(&tail.segment),
+                    tail.offset,
+                    tail.sequence,
+                    tail.bytes
                 ),
             ),
         ])?;

@@ -104,7 +104,7 @@ pub struct SessionListRow {
     pub parent: Option<ParentRow>,
     /// Place of the replica that contains the records.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub replicated: Option<ReplicatedRow>,
+    pub replicated: Option<Replicated>,
     /// Claim of another worker that fences the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fenced: Option<SessionFence>,
@@ -172,17 +172,6 @@ impl Serialize for Time {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-/// Describes the replica of a session's records.
-#[derive(Debug, Serialize)]
-pub struct ReplicatedRow {
-    /// Place of the replica.
-    pub at: String,
-    /// Worker that claimed the session first.
-    pub by: String,
-    /// Epoch of the claim.
-    pub epoch: u64,
 }
 
 /// Names the process that has a session open, as far as the process left a note.
@@ -302,8 +291,7 @@ impl SessionListRow {
         (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
         self.parent = overview.parent.map(ParentRow::from_parent);
-        self.replicated =
-            overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
+        self.replicated = overview.replicated;
         self.open = overview.open.iter().map(SessionOperationRow::from_operation).collect();
         self.unsettled = overview.unsettled.iter().map(SessionOperationRow::from_operation).collect();
         self.suspended = overview.suspended.iter().map(SessionOperationRow::from_operation).collect();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::inspect::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
+use foldlog::log::TornTail;
 use foldlog::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
 use foldlog_codec::body::ObjectId;
@@ -82,15 +83,9 @@ pub struct SessionDamage {
 pub struct TornTailRow {
     /// Id of the session.
     pub session: Uuid,
-    /// Segment in which the intact part ends.
-    #[serde(serialize_with = "escape::serialize_path")]
-    pub segment: PathBuf,
-    /// Offset in the segment, in bytes, at which the intact part ends.
-    pub offset: u64,
-    /// Sequence number of the first record that is left out.
-    pub sequence: SequenceNumber,
-    /// Number of bytes that are left out.
-    pub bytes: u64,
+    /// Place and length of the tail.
+    #[serde(flatten)]
+    pub tail: TornTail,
 }
 
 /// Names the first record of a session that this version cannot fold.
@@ -201,10 +196,9 @@ fn add_report(verified: &mut VerifyReport, session: Uuid, report: RecoveryReport
         let mode = format!("{:04o}", exposed.mode);
         verified.exposed.push(ExposedPath { session, path: exposed.path, mode });
     }
-    if let Some(torn) = report.torn {
-        let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
-        verified.torn_bytes += bytes;
-        verified.torn.push(TornTailRow { session, segment, offset, sequence, bytes });
+    if let Some(tail) = report.torn {
+        verified.torn_bytes += tail.bytes;
+        verified.torn.push(TornTailRow { session, tail });
     }
 }
 
