@@ -107,7 +107,7 @@ impl Unlike {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the log is corrupt, contradicts itself,
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the log is corrupt, contradicts itself,
 /// or cannot be read.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<ReplayCheckReport> {
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> =

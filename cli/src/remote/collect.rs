@@ -22,7 +22,7 @@ struct CollectRow {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
     let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();

@@ -60,7 +60,7 @@ fn redact_url(url: &str) -> String {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
 #[cfg(feature = "object-store")]
 pub(crate) fn sessions_at(
     url: &str,

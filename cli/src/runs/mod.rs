@@ -152,7 +152,7 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
 }
 
 fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+    let text = std::fs::read(path).map_err(|source| CommandError::file(path, source))?;
     let text = String::from_utf8(text).map_err(|error| {
         malformed_error(path, None, format!("the file is not JSON: {}", error.utf8_error()))
     })?;

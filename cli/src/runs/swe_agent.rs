@@ -17,7 +17,7 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read,
+/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read,
 /// [`CommandError::Malformed`](crate::CommandError::Malformed) if it is not a trajectory.
 pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;

@@ -74,12 +74,12 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if `to` is `from` or the store that contains it, or is inside
-    ///   either.
-    /// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is
-    ///   printed.
-    /// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was
-    ///   named cannot be copied, or if the other store cannot be created.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `to` is `from` or the store that contains
+    ///   it, or is inside either.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a session of a store is
+    ///   damaged, after the result is printed.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if `from` is neither a session nor a store,
+    ///   if a session that was named cannot be copied, or if the other store cannot be created.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let options = BackupOptions { images: self.images, check_captures: self.check_captures };
         let (from, to) = (self.from.as_path(), self.to.as_path());
@@ -141,9 +141,9 @@ impl Command for Args {
             (0, false) => Ok(UNUSABLE),
             (damaged, _) => {
                 let sessions = count_text(damaged as u64, "session");
-                Err(CommandError::DoesNotHold(format!(
+                Err(CommandError::View(foldlog_view::Error::DoesNotHold(format!(
                     "{sessions} could not be copied because of a damaged log"
-                )))
+                ))))
             }
         }
     }

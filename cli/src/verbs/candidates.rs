@@ -47,7 +47,7 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Output`](crate::CommandError::Output) if the candidates cannot be printed.
+    /// [`Error::Output`](foldlog_view::Error::Output) if the candidates cannot be printed.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let found = match self.kind {
             CandidateKind::Sessions => sessions(&self.path, output),

@@ -87,8 +87,9 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
-    /// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if `path` is neither a store nor a session in
+    /// one, or positions are named for a whole store;
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session is open for writing, was
     /// interrupted or is damaged, or the disk is full.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let path = self.path.as_path();

@@ -73,10 +73,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if a log has no such position, or if the session has no parent in
-    ///   its store.
-    /// - [`CommandError::Engine`] if a position is not in the intact part of its log, or a session
-    ///   cannot be read or exceeds the memory limit.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if a log has no such position, or if the
+    ///   session has no parent in its store.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a position is not in the intact part of
+    ///   its log, or a session cannot be read or exceeds the memory limit.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;

@@ -59,10 +59,13 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the log has no such position, if the options do not fit the
-    ///   format, or if the session contains no transcript that can be written.
-    /// - [`CommandError::File`] if a file of a transcript cannot be written, or already exists.
-    /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the log has no such position, if the
+    ///   options do not fit the format, or if the session contains no transcript that can be
+    ///   written.
+    /// - [`Error::File`](foldlog_view::Error::File) if a file of a transcript cannot be written, or
+    ///   already exists.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { session, at, format, out, to, compress } = self;
         let session = session.as_path();
@@ -170,7 +173,7 @@ fn tree(
         }
         (at, _) => position(&reader, at)?,
     };
-    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.to_owned(), source })?;
+    std::fs::create_dir_all(to).map_err(|source| CommandError::file(to, source))?;
     let stores = WorkspaceStores::from_session_dir(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {

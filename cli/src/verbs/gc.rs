@@ -98,8 +98,8 @@ impl Command for Args {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if `path` is neither a store nor a session in one;
-/// [`CommandError::Engine`] if the store is read-only, or a file cannot be removed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if `path` is neither a store nor a session in one;
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the store is read-only, or a file cannot be removed.
 fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let path = asked.path.as_path();
     let (root, session) = match inspect::is_store(path) {
@@ -145,7 +145,7 @@ fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
 
 fn no_store(path: &Path, failure: CommandError) -> CommandError {
     match failure {
-        CommandError::Usage { .. } => CommandError::usage(
+        CommandError::View(foldlog_view::Error::Usage { .. }) => CommandError::usage(
             format!("{} is neither a store nor a session in one", escape::path(path)),
             "give the directory of a store, or of a session: STORE/sessions/ID",
         ),

@@ -170,10 +170,10 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
 ///   before the failed one remain.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
@@ -186,10 +186,10 @@ pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
 ///   before the failed one remain.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
@@ -216,10 +216,10 @@ fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let text = openai::read(file)?;
@@ -276,7 +276,7 @@ fn aca_partly(dir: &Path, store: &Path, by: Option<(&str, &str)>, output: &mut O
     if by.is_some() {
         return from_sound_files(dir, Store::open(store)?, by, output);
     }
-    let unmade = |source| crate::CommandError::File { path: std::env::temp_dir(), source };
+    let unmade = |source| crate::CommandError::file(&std::env::temp_dir(), source);
     let nowhere = tempfile::tempdir().map_err(unmade)?;
     from_sound_files(dir, Store::open(nowhere.path())?, None, output)
 }
@@ -326,7 +326,7 @@ struct TreeDocument {
 ///
 /// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged or missing; then
 ///   nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
     // Read first, so that no store is created for an unreadable tree.
@@ -382,10 +382,10 @@ struct SnapshotDocument {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if the file cannot be read, and
-///   [`CommandError::Engine`](crate::CommandError::Engine) if it is not such an export, or was
+/// - [`Error::File`](foldlog_view::Error::File) if the file cannot be read, and
+///   [`Error::Engine`](foldlog_view::Error::Engine) if it is not such an export, or was
 ///   exported while calls were open. Then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     // Read first, so that no store is created for an invalid file.

@@ -74,7 +74,7 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Engine`](crate::CommandError::Engine) if no part of the session is intact,
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact,
     /// or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound_outline(&self.session, output)?;

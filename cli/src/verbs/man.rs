@@ -45,9 +45,9 @@ impl crate::command::Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such verb.
-    /// - [`CommandError::File`] if a page already exists, or cannot be written. If one exists, none
-    ///   is written.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such verb.
+    /// - [`Error::File`](foldlog_view::Error::File) if a page already exists, or cannot be written.
+    ///   If one exists, none is written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let mut command = crate::cli::parser().disable_help_subcommand(true);
         // Gives each verb its full name, and the options that all verbs have.
@@ -135,7 +135,7 @@ fn roff(line: &str) -> String {
 fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |source| CommandError::File { path, source }
+        move |source| CommandError::file(&path, source)
     };
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));

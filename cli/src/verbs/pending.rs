@@ -72,8 +72,8 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
-    /// [`CommandError::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`,
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let store = readers::open_store(&self.dir, output)?;
         let (mut code, mut found) = (HOLDS, false);

@@ -116,11 +116,12 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the session is in no store, or no directory is given for a
-    ///   workspace.
-    /// - [`CommandError::Engine`] if another process has the session open for writing, if a
-    ///   workspace cannot be restored, or if another session has worked on it since. Also if the
-    ///   call worked on a resource that is not a directory, which only the host restores.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, or no
+    ///   directory is given for a workspace.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if a workspace cannot be restored, or if another session has worked on it since.
+    ///   Also if the call worked on a resource that is not a directory, which only the host
+    ///   restores.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if self.strategies || self.strategy.is_some() || self.tree.is_some() {
             return strategies::run(&self, output);

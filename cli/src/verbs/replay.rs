@@ -35,8 +35,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::DoesNotHold`] if the log diverges, with the first difference.
-    /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if the log diverges, with the
+    ///   first difference.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_session(&self.session, output)?;
         let progress = output.progress("replaying records", reader.records_len());
@@ -66,7 +68,9 @@ impl Command for Args {
                 output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
                 Ok(HOLDS)
             }
-            Some(difference) => Err(CommandError::DoesNotHold(difference.to_string())),
+            Some(difference) => {
+                Err(CommandError::View(foldlog_view::Error::DoesNotHold(difference.to_string())))
+            }
         }
     }
 }

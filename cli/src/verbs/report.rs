@@ -76,11 +76,12 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such position, or the range exceeds the maximum
-    ///   number of records.
-    /// - [`CommandError::File`] if the file already exists, or cannot be written.
-    /// - [`CommandError::Engine`] if no part of the session is intact, or it cannot be read or
-    ///   exceeds the memory limit.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or the range
+    ///   exceeds the maximum number of records.
+    /// - [`Error::File`](foldlog_view::Error::File) if the file already exists, or cannot be
+    ///   written.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact, or it
+    ///   cannot be read or exceeds the memory limit.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let path = &self.html;
         check_replaced(path, self.force)?;
@@ -184,7 +185,7 @@ fn write(
     force: bool,
     memory_bytes: Option<u64>,
 ) -> Result<u64> {
-    let failed = |source| CommandError::File { path: path.to_owned(), source };
+    let failed = |source| CommandError::file(path, source);
     let mut unplaced = StagedFile::create_for(path).map_err(failed)?;
     report::write(reader, asked, memory_bytes, unplaced.file(), path)?;
     let bytes = unplaced.file().metadata().map_err(failed)?.len();

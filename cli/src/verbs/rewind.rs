@@ -114,11 +114,11 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the
-    ///   directory of a workspace is not given.
-    /// - [`CommandError::Engine`] if another process has the session open for writing, if it must
-    ///   be recovered first, or if it is corrupt; if there is no rewind to undo; or if a workspace
-    ///   cannot be restored.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, has no such
+    ///   position or tag, or the directory of a workspace is not given.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if it must be recovered first, or if it is corrupt; if there is no rewind to
+    ///   undo; or if a workspace cannot be restored.
     fn run(mut self, output: &mut Output<'_>) -> Result<u8> {
         let (root, id) = in_store(&self.session)?;
         let log = open_session(&self.session, output)?;
@@ -162,22 +162,24 @@ impl At<'_> {
 /// that cannot be restored.
 fn explain_failure(failure: CommandError, log: &LogReader, at: At<'_>) -> CommandError {
     match failure {
-        CommandError::Engine(error @ Error::InsideTransaction { position, .. }) => {
-            match outside(log, position) {
-                Some(next) => CommandError::usage(error.to_string(), next),
-                None => CommandError::Engine(error),
-            }
-        }
-        CommandError::Engine(error @ Error::Interrupted { .. }) => CommandError::usage(
-            error.to_string(),
-            format!("let its host recover it, or run `{}`", recovery(at)),
-        ),
-        CommandError::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => {
+        CommandError::View(foldlog_view::Error::Engine(
+            error @ Error::InsideTransaction { position, .. },
+        )) => match outside(log, position) {
+            Some(next) => CommandError::usage(error.to_string(), next),
+            None => CommandError::View(foldlog_view::Error::Engine(error)),
+        },
+        CommandError::View(foldlog_view::Error::Engine(error @ Error::Interrupted { .. })) => {
             CommandError::usage(
                 error.to_string(),
-                "the session and the other files are unchanged; remove what is in the way, and rewind again",
+                format!("let its host recover it, or run `{}`", recovery(at)),
             )
         }
+        CommandError::View(foldlog_view::Error::Engine(
+            error @ Error::Filesystem(filesystem::Error::NotRestored { .. }),
+        )) => CommandError::usage(
+            error.to_string(),
+            "the session and the other files are unchanged; remove what is in the way, and rewind again",
+        ),
         failure => failure,
     }
 }

@@ -62,10 +62,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or contains
-    ///   anything but a store.
-    /// - [`CommandError::Engine`] if no part of the session is intact, it cannot be read, or a
-    ///   process has it open for writing.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `to` is a link, is inside the session's
+    ///   directory, or contains anything but a store.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact, it
+    ///   cannot be read, or a process has it open for writing.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let to = self.to.as_path();
         let session = match self.session.canonicalize() {
@@ -170,7 +170,7 @@ impl Document<'_> {
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the directory of a store, or one that is new or empty";
     let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
-    let failed = |source| CommandError::File { path: to.to_owned(), source };
+    let failed = |source| CommandError::file(to, source);
     let resolved = resolve(to).map_err(failed)?;
     let Some(resolved) = resolved else { return wrong("has `..` after a directory that does not exist") };
     if resolved.starts_with(session) {

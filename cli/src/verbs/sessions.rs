@@ -203,7 +203,7 @@ fn resumable_text(resumable: &Resumable) -> String {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`, [`Error::Engine`](foldlog_view::Error::Engine) if the store
 /// cannot be read.
 fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(&asked.dir, output)?;

@@ -87,11 +87,11 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the session is in no store, if the result is not JSON, if an
-    ///   option does not fit the decision, if no waiting question has the approved arguments, or if
-    ///   the open host refused the decision.
-    /// - [`CommandError::Engine`] if the operation does not wait for this decision, or it cannot be
-    ///   written.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the result
+    ///   is not JSON, if an option does not fit the decision, if no waiting question has the
+    ///   approved arguments, or if the open host refused the decision.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the operation does not wait for this
+    ///   decision, or it cannot be written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { session, by, reason, .. } = &self;
         let operation = self.operation;

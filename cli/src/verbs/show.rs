@@ -57,9 +57,9 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such kind or position.
-    /// - [`CommandError::Engine`] if none of these records is intact, or the session cannot be
-    ///   read.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such kind or position.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if none of these records is intact, or the
+    ///   session cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let kind = self.kind.as_deref().map(known_kind).transpose()?;
         let reader = open_sound_outline(&self.session, output)?;

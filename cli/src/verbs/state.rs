@@ -40,9 +40,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such position, or no such slice there.
-    /// - [`CommandError::Engine`] if no record through `at` is intact, or the session cannot be
-    ///   read.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or no such
+    ///   slice there.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no record through `at` is intact, or the
+    ///   session cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let slice = self.slice.as_deref();
         let reader = open_sound(&self.session, output)?;

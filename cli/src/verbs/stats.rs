@@ -64,8 +64,8 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be
-    /// read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    /// read, [`Error::File`](foldlog_view::Error::File) if its directory of objects or
     /// images cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;

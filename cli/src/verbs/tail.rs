@@ -108,9 +108,9 @@ pub enum TailStart {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if, without `follow`, the session has no record `start` yet.
-/// - [`CommandError::Deleted`] if the session is deleted meanwhile.
-/// - [`CommandError::Engine`] if the session cannot be read, if no record before its damage is
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if, without `follow`, the session has no record `start` yet.
+/// - [`Error::Deleted`](foldlog_view::Error::Deleted) if the session is deleted meanwhile.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read, if no record before its damage is
 ///   intact, or if damage appears meanwhile.
 pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
@@ -132,7 +132,9 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
         opened => opened.map_err(|error| map_deleted(session, error.into()))?,
     };
     match print(&mut follower, &known, start, follow, output) {
-        Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
+        Err(CommandError::View(foldlog_view::Error::Engine(error)))
+            if error.is_damage() && session.exists() =>
+        {
             // All records before the damage were printed. A reader determines the intact part.
             Ok(code_of(&open_sound_outline(session, output)?, output))
         }
@@ -162,7 +164,9 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
 fn map_deleted(session: &Path, failure: CommandError) -> CommandError {
     match failure {
         // Any error of a deleted session has the same cause.
-        CommandError::Engine(_) if !session.exists() => CommandError::Deleted { path: session.to_owned() },
+        CommandError::View(foldlog_view::Error::Engine(_)) if !session.exists() => {
+            CommandError::View(foldlog_view::Error::Deleted { path: session.to_owned() })
+        }
         failure => failure,
     }
 }

@@ -65,11 +65,11 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::DoesNotHold`] if a log is damaged, [`CommandError::DamagedCaptures`] if
-    ///   only captures are, and [`CommandError::Incomplete`] if data is only missing, each after
-    ///   the result is printed.
-    /// - [`CommandError::Engine`] if the only path is neither a session nor a store, or the session
-    ///   that it names cannot be read.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a log is damaged,
+    ///   [`CommandError::DamagedCaptures`] if only captures are, and [`CommandError::Incomplete`]
+    ///   if data is only missing, each after the result is printed.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the only path is neither a session nor a
+    ///   store, or the session that it names cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let paths = &self.paths;
         let mut verified =
@@ -106,7 +106,7 @@ impl Command for Args {
                 let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
                 let is_log = verified.corrupt.len() > of_captures;
                 Err(if is_log {
-                    CommandError::DoesNotHold(places)
+                    CommandError::View(foldlog_view::Error::DoesNotHold(places))
                 } else {
                     CommandError::DamagedCaptures(places)
                 })
@@ -136,7 +136,7 @@ fn session_dirs(
         }
         let listed = open_store(path, output).and_then(|store| Ok((store.session_ids()?, store)));
         let (ids, store) = match listed {
-            Err(CommandError::Engine(error)) if is_one_of_several => {
+            Err(CommandError::View(foldlog_view::Error::Engine(error))) if is_one_of_several => {
                 verified.unreadable.push(Unreadable::from_error(path, &error));
                 continue;
             }

@@ -41,10 +41,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is neither a store nor a
     ///   session, the server cannot listen at the port, or this program was built without the
     ///   feature `view`.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if no part of a session is intact,
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of a session is intact,
     ///   or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         serving::run(&self, output)
@@ -114,8 +114,7 @@ mod serving {
         }
         // Problems of the session are reported here before a page shows them.
         let reader = open_sound_outline(path, output)?;
-        let dir =
-            path.canonicalize().map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+        let dir = path.canonicalize().map_err(|source| CommandError::file(path, source))?;
         Ok(ServerScope::Session(reader.opening_record().session, dir))
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct RestoredWorkspace {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if
+/// [`Error::Usage`](foldlog_view::Error::Usage) if a directory is given and the checkpoint has no captures, if
 /// directories are given for only some of them, or if the directory of a workspace on which an open
 /// call worked is not given.
 pub(crate) fn open_given(

@@ -187,8 +187,7 @@ fn has_capture(directory: &Path, commit: &str) -> bool {
 /// workspace's name, or any other.
 fn find_captures(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
-    let listed =
-        std::fs::read_dir(dir).map_err(|source| CommandError::File { path: dir.to_owned(), source })?;
+    let listed = std::fs::read_dir(dir).map_err(|source| CommandError::file(dir, source))?;
     let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     others.sort();
     let found = own

@@ -37,12 +37,12 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if a file cannot be read, or changes while
+/// - [`Error::File`](foldlog_view::Error::File) if a file cannot be read, or changes while
 ///   it is read.
 /// - [`CommandError::Malformed`](crate::CommandError::Malformed) if a file contains no line of a
 ///   transcript, contains a line of over 256 MiB, or has a name that is not UTF-8, and if files of
 ///   one session have the same name.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 ///
 /// The session of a file that fails is deleted. Sessions of other files may remain if the store
 /// cannot be written.

@@ -103,20 +103,16 @@ pub(super) struct TranscriptScan {
     pub(super) replays: Vec<(usize, usize)>,
 }
 
-fn file_error(path: &Path, source: io::Error) -> CommandError {
-    CommandError::File { path: path.to_owned(), source }
-}
-
 fn changed_error(path: &Path) -> CommandError {
-    file_error(path, io::Error::other("the file changed while it was read"))
+    CommandError::file(path, io::Error::other("the file changed while it was read"))
 }
 
 fn open(path: &Path) -> Result<File> {
-    let is_file = std::fs::metadata(path).map_err(|error| file_error(path, error))?.is_file();
+    let is_file = std::fs::metadata(path).map_err(|error| CommandError::file(path, error))?.is_file();
     if !is_file {
-        return Err(file_error(path, io::Error::other("it is not a regular file")));
+        return Err(CommandError::file(path, io::Error::other("it is not a regular file")));
     }
-    File::open(path).map_err(|error| file_error(path, error))
+    File::open(path).map_err(|error| CommandError::file(path, error))
 }
 
 pub(super) fn digest_of(text: &str) -> u64 {
@@ -133,7 +129,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
     loop {
         line.clear();
         let read = reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
-        let read = read.map_err(|error| file_error(path, error))? as u64;
+        let read = read.map_err(|error| CommandError::file(path, error))? as u64;
         if read == 0 {
             return Ok(hasher.finish());
         }
@@ -181,7 +177,7 @@ impl TranscriptScan {
 
     /// Reads a file, and returns whether any of its lines belongs to a transcript.
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
-        let bytes = open(path)?.metadata().map_err(|error| file_error(path, error))?.len();
+        let bytes = open(path)?.metadata().map_err(|error| CommandError::file(path, error))?.len();
         let place = self.sources.len();
         let source =
             TranscriptSource { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
@@ -349,12 +345,12 @@ fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        entries => entries.map_err(|error| file_error(dir, error))?,
+        entries => entries.map_err(|error| CommandError::file(dir, error))?,
     };
     let mut files = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| file_error(dir, error))?;
-        let is_file = entry.file_type().map_err(|error| file_error(dir, error))?.is_file();
+        let entry = entry.map_err(|error| CommandError::file(dir, error))?;
+        let is_file = entry.file_type().map_err(|error| CommandError::file(dir, error))?.is_file();
         let name = entry.file_name();
         if !is_file || Path::new(&name).extension().is_none_or(|ending| ending != "jsonl") {
             continue;

@@ -36,8 +36,8 @@ impl Command for ChildArguments {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Engine`] if the session cannot be written, [`CommandError::Output`] if the
-    /// parent has ended.
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be written,
+    /// [`Error::Output`](foldlog_view::Error::Output) if the parent has ended.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let store = self.store.as_path();
         let session =

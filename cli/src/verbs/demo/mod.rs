@@ -56,17 +56,21 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if `dir` is not empty.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `dir` is not empty.
     /// - [`CommandError::Child`] if the child process cannot be run.
-    /// - [`CommandError::Engine`] or [`CommandError::File`] if the store or the workspace cannot be
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) or
+    ///   [`Error::File`](foldlog_view::Error::File) if the store or the workspace cannot be
     ///   written.
-    /// - [`CommandError::DoesNotHold`] if a guarantee of foldlog is violated.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a guarantee of foldlog is
+    ///   violated.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let dir = self.dir.as_deref();
         let since = Instant::now();
         let temporary = match dir {
             Some(_) => None,
-            None => Some(tempfile::tempdir().map_err(|source| file(&std::env::temp_dir(), source))?),
+            None => Some(
+                tempfile::tempdir().map_err(|source| CommandError::file(&std::env::temp_dir(), source))?,
+            ),
         };
         let root = match (dir, &temporary) {
             (Some(dir), _) => dir.to_owned(),
@@ -80,7 +84,7 @@ impl Command for Args {
         let types = agent::types()?;
 
         let workspace = tools::workspace(&root);
-        std::fs::create_dir_all(&workspace).map_err(|source| file(&workspace, source))?;
+        std::fs::create_dir_all(&workspace).map_err(|source| CommandError::file(&workspace, source))?;
         let (id, files) = plan(&root, &store, &types, output)?;
         let acknowledged = kill(&root, id, output)?;
         let session = store.open_session(id, &types)?;
@@ -148,14 +152,10 @@ struct DemoSummary {
     seconds: f64,
 }
 
-fn file(path: &Path, source: std::io::Error) -> CommandError {
-    CommandError::File { path: path.to_owned(), source }
-}
-
 fn must_be_empty(dir: &Path) -> Result<()> {
     match std::fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(file(dir, error)),
+        Err(error) => Err(CommandError::file(dir, error)),
         Ok(mut entries) => {
             if entries.next().is_none() {
                 return Ok(());
@@ -180,7 +180,7 @@ fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> 
 
 /// Returns the error for a violated guarantee.
 fn broken(what: impl Into<String>) -> CommandError {
-    CommandError::DoesNotHold(what.into())
+    CommandError::View(foldlog_view::Error::DoesNotHold(what.into()))
 }
 
 /// Runs the agent's planning, notes and edits of files. Returns the session's id, and the files.

@@ -22,8 +22,8 @@ const TEXT_CHARS_MAX: usize = 2000;
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the ledger has no such operation.
-/// - [`CommandError::Engine`] if the log cannot be read.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the ledger has no such operation.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the log cannot be read.
 pub(super) fn run(
     reader: &LogReader,
     ledger: &[LedgerEntry],

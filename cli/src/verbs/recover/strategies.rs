@@ -40,9 +40,9 @@ struct RecoveryDocument {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, if the strategy does not exist or
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the strategy does not exist or
 ///   cannot be applied, or if no author is given.
-/// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for writing, or it cannot be
 ///   read.
 pub(super) fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(&asked.session)?;

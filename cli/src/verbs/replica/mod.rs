@@ -119,9 +119,9 @@ impl Command for Pull {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports, or the place is empty.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a session cannot be read or
     ///   written, or the store has a different history of it.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         doing::pull(&self, output)
@@ -141,9 +141,9 @@ impl Command for Push {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a session is open for writing, or
     ///   another worker continued it.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         doing::push(&self, output)
@@ -163,9 +163,9 @@ impl Command for TakeOver {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports, if it is ambiguous which session is meant, or if its worker is alive.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store already has the
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the store already has the
     ///   session, or it cannot be taken over.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         doing::take_over(&self, output)

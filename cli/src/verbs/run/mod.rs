@@ -74,11 +74,11 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if a file, a directory or the program is missing, an entry of the
-    ///   workspace cannot be captured, another process has the session open, or the session cannot
-    ///   continue with these options.
-    /// - [`CommandError::Engine`] if the session cannot be created or read, or its workspace cannot
-    ///   be restored.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if a file, a directory or the program is
+    ///   missing, an entry of the workspace cannot be captured, another process has the session
+    ///   open, or the session cannot continue with these options.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be created or read,
+    ///   or its workspace cannot be restored.
     /// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let mut session = None;

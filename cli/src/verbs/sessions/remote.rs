@@ -150,7 +150,7 @@ impl LeaseRow {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the place cannot be opened or listed, if it does not contain the one
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed, if it does not contain the one
 /// session, or if the query needs data that only a store has.
 pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);

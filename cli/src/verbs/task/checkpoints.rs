@@ -40,8 +40,9 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the session has no checkpoints.
-    /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session has no checkpoints.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let log = open_session(&self.session, output)?;
         let history = CheckpointHistory::read(&log)?;

@@ -51,8 +51,10 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such position, or the session has no tasks there.
-    /// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or the session
+    ///   has no tasks there.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_session(&self.session, output)?;
         let at = position(&reader, self.at)?;

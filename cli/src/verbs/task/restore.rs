@@ -71,11 +71,12 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or
-    ///   directories are given for only some of its workspaces.
-    /// - [`CommandError::DoesNotHold`] if the records do not match the checkpoint's hash.
-    /// - [`CommandError::Engine`] if another process has the session open for writing, if it must
-    ///   be recovered first, or if it is corrupt.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, or has no such
+    ///   checkpoint, or directories are given for only some of its workspaces.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if the records do not match the
+    ///   checkpoint's hash.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if it must be recovered first, or if it is corrupt.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let dir = self.session.as_path();
         let (root, id) = in_store(dir)?;

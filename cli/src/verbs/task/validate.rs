@@ -69,10 +69,12 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if there is no such position. For a repair, also if the session is
-    ///   in no store, or if its host's own slices receive events of the repair.
-    /// - [`CommandError::Engine`] if the session is corrupt or cannot be read. For a repair, also
-    ///   if another process has it open for writing, or if it was interrupted and not recovered.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position. For a repair,
+    ///   also if the session is in no store, or if its host's own slices receive events of the
+    ///   repair.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read. For a repair, also if another process has it open for writing, or if it was
+    ///   interrupted and not recovered.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_session(&self.session, output)?;
         let position = position(&reader, self.at.clone())?;
@@ -151,7 +153,7 @@ fn repair(
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
         let opened = open_for(plan, directory, asked.writing, output);
-        if matches!(opened, Err(CommandError::Engine(Error::Locked { .. }))) {
+        if matches!(opened, Err(CommandError::View(foldlog_view::Error::Engine(Error::Locked { .. })))) {
             output.note(format_args!(
                 "note: only the process that has the session open can repair it, by `StateValidator::apply`"
             ));
@@ -189,7 +191,7 @@ fn repair(
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if an event of the repair goes into a slice of the host's own, which
+/// [`Error::Usage`](foldlog_view::Error::Usage) if an event of the repair goes into a slice of the host's own, which
 /// would miss the repair. Then nothing is written. Otherwise those of [`open_without_host`].
 fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(directory)?;
