@@ -141,10 +141,7 @@ fn write_into(
         log_last: reader.last_position(),
         at: selection.at,
         payload_bytes: selection.payloads.limit,
-        parent: reader.opening_record().parent.map_or(
-            Json::Null,
-            |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
-        ),
+        parent: parent_json(reader),
         rollbacks: reader.rollbacks().collect(),
         damage: beyond.damage(reader),
         beyond: unattached,
@@ -212,6 +209,15 @@ pub(crate) fn without_comments(text: &str) -> String {
 /// Returns a nonce for the page's scripts and styles, which no record can contain.
 fn nonce() -> String {
     Uuid::new_v4().simple().to_string()
+}
+
+/// Returns the session from which this one was created, and the first record of its own; null if there
+/// is none.
+pub(crate) fn parent_json(reader: &LogReader) -> Json {
+    reader.opening_record().parent.map_or(
+        Json::Null,
+        |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
+    )
 }
 
 /// Returns the ledger, and the accounts of operations that wait for a decision.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, OperationStatus, Settled};
 use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
-use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text};
+use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text, or_dash};
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
@@ -132,24 +132,29 @@ impl Command for Args {
             };
             output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
         }
-        let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
-        let fates = [
-            OperationStatus::Committed,
-            OperationStatus::Failed,
-            OperationStatus::Interrupted,
-            OperationStatus::Suspended,
-            OperationStatus::Settled,
-            OperationStatus::Abandoned,
-            OperationStatus::Unknown,
-            OperationStatus::Open,
-        ];
-        let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
-        let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
-        let total = count_text(ledger.len() as u64, "operation");
-        let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
-        output.line(format_args!("{total}{fates}"))?;
+        output.line(totals(&ledger))?;
         Ok(code_of(&reader, output))
     }
+}
+
+/// Returns the number of operations, and how many have each outcome.
+fn totals(ledger: &[LedgerEntry]) -> String {
+    let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
+    let fates = [
+        OperationStatus::Committed,
+        OperationStatus::Failed,
+        OperationStatus::Interrupted,
+        OperationStatus::Suspended,
+        OperationStatus::Settled,
+        OperationStatus::Abandoned,
+        OperationStatus::Unknown,
+        OperationStatus::Open,
+    ];
+    let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
+    let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
+    let total = count_text(ledger.len() as u64, "operation");
+    let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
+    format!("{total}{fates}")
 }
 
 /// Describes an object that a rollback replaced or removed in a resource, in one line.
@@ -197,19 +202,18 @@ fn style_of(entry: &LedgerEntry) -> Style {
 }
 
 fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
-    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let begin = format!(
         "{:>9}  {:<24}  {:<28}  ",
         entry.operation,
         escape::text(&entry.tool),
-        dash(entry.call_id.as_deref().map(|call_id| escape::text(call_id).into_owned())),
+        or_dash(entry.call_id.as_deref().map(escape::text)),
     );
     let mut end = format!(
         "  {:<7}  {:>8}  {:>8}  {:>12}",
-        dash(entry.effects.map(|effects| effects.name().to_owned())),
+        or_dash(entry.effects.map(|effects| effects.name())),
         entry.begin,
-        dash(entry.end.map(|end| end.to_string())),
-        dash(entry.elapsed_us.map(|us| us.to_string())),
+        or_dash(entry.end),
+        or_dash(entry.elapsed_us),
     );
     if let Some(origin) = entry.asked_by {
         end.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));

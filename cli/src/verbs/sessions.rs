@@ -18,7 +18,7 @@ use foldlog_view::clock::now;
 use foldlog_view::documents::sessions::{
     ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
 };
-use foldlog_view::text::count_text;
+use foldlog_view::text::{count_text, or_dash};
 use uuid::Uuid;
 
 use crate::command::{Argument, Command, Group, Target, Urls};
@@ -292,18 +292,14 @@ fn print(row: &SessionListRow, output: &mut Output<'_>) -> Result<()> {
 fn rest(row: &SessionListRow) -> String {
     let tags: Vec<String> = row.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
-    let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
-    let parent = row.parent.as_ref().map_or_else(
-        || "-".to_owned(),
-        |parent| match parent.position {
-            Some(position) => format!("{}@{position}", parent.session),
-            None => parent.session.to_string(),
-        },
-    );
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let (records, log_bytes) = (number(row.records), number(row.log_bytes));
+    let tags = or_dash((!tags.is_empty()).then(|| tags.join(",")));
+    let parent = or_dash(row.parent.as_ref().map(|parent| match parent.position {
+        Some(position) => format!("{}@{position}", parent.session),
+        None => parent.session.to_string(),
+    }));
+    let (records, log_bytes) = (or_dash(row.records), or_dash(row.log_bytes));
     let SessionListRow { object_bytes, .. } = row;
-    let (pad, last_at) = ("", row.last_at.map_or_else(|| "-".to_owned(), |last| last.to_string()));
+    let (pad, last_at) = ("", or_dash(row.last_at));
     let width = STATUS_CHARS.saturating_sub(row.status.name().len());
     let row = format!(
         "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \

@@ -15,7 +15,7 @@ use foldlog::inspect::SegmentInfo;
 use foldlog_codec::escape;
 use foldlog_view::documents::stats::{SliceStats, Stats, ToolStats, stats};
 use foldlog_view::spend::Spent;
-use foldlog_view::text::count_text;
+use foldlog_view::text::{count_text, or_dash};
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
@@ -148,17 +148,16 @@ fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
             .chain(cost)
             .collect()
     };
-    // An unreported value is not zero.
-    let said = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let spent_row = |output: &mut Output<'_>, name: &dyn Display, numbers: &[u64], spent: Option<Spent>| {
         let mut cells: Vec<String> = numbers.iter().map(u64::to_string).collect();
+        // An unreported value is not zero.
         if all.has_tokens() {
             let tokens = spent.filter(Spent::has_tokens);
-            cells.push(said(tokens.map(|spent| spent.sent_tokens().to_string())));
-            cells.push(said(tokens.map(|spent| spent.output_tokens.to_string())));
+            cells.push(or_dash(tokens.map(|spent| spent.sent_tokens())));
+            cells.push(or_dash(tokens.map(|spent| spent.output_tokens)));
         }
         if all.cost_micros.is_some() {
-            cells.push(said(spent.and_then(|spent| spent.cost_micros).map(money)));
+            cells.push(or_dash(spent.and_then(|spent| spent.cost_micros).map(money)));
         }
         let cells: Vec<&dyn Display> = cells.iter().map(|cell| cell as &dyn Display).collect();
         row(output, name, &cells)

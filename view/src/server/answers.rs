@@ -17,6 +17,7 @@ use super::compare::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
+use crate::report::parent_json;
 use crate::visits::{FirstFailure, each_record};
 use crate::{Error, RecordRange, Result, after_damage, tasks, walk};
 
@@ -105,10 +106,6 @@ fn head(session: &mut Session) -> Result<String> {
         .take(SLICES_MAX)
         .map(|slice| json!({ "id": slice.id, "name": slice.name }))
         .collect();
-    let parent = reader.opening_record().parent.map_or(
-        Json::Null,
-        |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
-    );
     let mut head = json!({
         "format": 1,
         "foldlog": env!("CARGO_PKG_VERSION"),
@@ -119,7 +116,7 @@ fn head(session: &mut Session) -> Result<String> {
         "log_last": last,
         "at": last,
         "payload_bytes": Session::payloads().bytes_max(),
-        "parent": parent,
+        "parent": parent_json(reader),
         "rollbacks": reader.rollbacks().collect::<Vec<_>>(),
         "damage": beyond.damage(reader),
         "kinds": session.known.kinds,

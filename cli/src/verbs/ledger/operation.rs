@@ -6,7 +6,7 @@ use foldlog::{Idempotency, NotUndone, OperationId};
 use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::escape;
 use foldlog_view::documents::ledger::{Account, OperationRun, RelatedOperation};
-use foldlog_view::text::{digest_text, shorten_text};
+use foldlog_view::text::{digest_text, or_dash, shorten_text};
 
 use super::replaced_text;
 use crate::failure::{CommandError, Result};
@@ -111,7 +111,7 @@ fn print(account: &Account<'_>, output: &mut Output<'_>) -> Result<()> {
 
 /// Formats a text for a line.
 fn text_or_dash(text: Option<&str>) -> String {
-    text.map_or_else(|| "-".to_owned(), |text| shorten_text(&escape::text(text), TEXT_CHARS_MAX))
+    or_dash(text.map(|text| shorten_text(&escape::text(text), TEXT_CHARS_MAX)))
 }
 
 /// Returns the facts about the run, each with its name.
