@@ -10,7 +10,7 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{AgentRun, Pairing, RunCall, malformed_error, read_json, tool_calls};
+use super::{AgentRun, Pairing, ToolCalled, malformed_error, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the run of a file.
@@ -51,8 +51,8 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
 }
 
 /// Returns the call that an action represents.
-fn action(message: &Value) -> Option<RunCall> {
+fn action(message: &Value) -> Option<ToolCalled> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;
-    Some(RunCall { id: None, tool: tool.to_owned(), arguments: action.clone(), ordinal: 0 })
+    Some(ToolCalled { tool: tool.to_owned(), arguments: action.clone(), ..ToolCalled::default() })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use foldlog::inspect::{Follower, LogUpdate, Progress};
 use foldlog::{Error, LivePath, Record, SequenceNumber};
+use foldlog_codec::record::RecordNames;
 use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
 use foldlog_view::positions::{Position, position, position_at, position_of};
 use foldlog_view::visits::{each_record, stop_error};
@@ -154,9 +155,8 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
-    each_record(&reader, from..=last, |record| match output.json() {
-        true => output.value(&timeline.value(record)),
-        false => output.line(timeline.text(record)),
+    each_record(&reader, from..=last, |record| {
+        print_record(record, timeline.names(), timeline.path_of(record), output)
     })?;
     Ok(code_of(&reader, output))
 }
@@ -213,6 +213,7 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
 
 /// Facts about the log before the first record is printed: its length, and the path words of its
 /// records.
+#[derive(Debug)]
 struct TailBaseline {
     next: SequenceNumber,
     standing: RecordStanding,
@@ -247,6 +248,14 @@ impl TailBaseline {
     }
 }
 
+/// Prints one record. `path` is its path word.
+fn print_record(record: &Record<'_>, names: &RecordNames, path: &str, output: &mut Output<'_>) -> Result<()> {
+    match output.json() {
+        true => output.value(&value(record, names, path)),
+        false => output.line(line(record, names, path)),
+    }
+}
+
 /// Prints the records written since the last check. Returns `None` if the process should end.
 fn poll(
     follower: &mut Follower,
@@ -259,12 +268,7 @@ fn poll(
     let mut one = |met: LogUpdate<'_>| -> Result<bool> {
         match met {
             LogUpdate::Record { record, names } => {
-                let path = known.path_of(&record);
-                if output.json() {
-                    output.value(&value(&record, names, path))?;
-                } else {
-                    output.line(line(&record, names, path))?;
-                }
+                print_record(&record, names, known.path_of(&record), output)?;
             }
             LogUpdate::Replaced { from, through } => {
                 output.stdout.flush()?;
