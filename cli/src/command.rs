@@ -14,21 +14,17 @@ pub trait Command: Sized {
     /// Group in the help of the binary.
     const GROUP: Group;
     /// Whether the command changes sessions.
-    const ACCESS: Access;
-    /// What the argument [`target`](Command::target) names.
-    const TARGET: Target;
+    const ACCESS: Access = Access::Reads;
+    /// What [`ARGUMENT`](Command::ARGUMENT) names.
+    const TARGET: Target = Target::Session;
+    /// Argument that names the one session or store of the command line, if there is one.
+    const ARGUMENT: Argument<Self> = |_| None;
     /// How the command accepts the URL of a bucket or database.
     const URLS: Urls = Urls::Refused;
     /// Whether results are long, and shown through a pager.
     const IS_PAGED: bool = false;
     /// A command line, in which the words SESSION and STORE are directories.
     const EXAMPLE: &'static str;
-
-    /// Returns the argument that names the one session or store of the command line. `None` if the
-    /// command has no such argument, or it names several.
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        None
-    }
 
     /// Runs the command, prints its result and returns the exit code.
     ///
@@ -37,6 +33,10 @@ pub trait Command: Sized {
     /// Returns the error that ended the command early.
     fn run(self, output: &mut Output<'_>) -> Result<u8>;
 }
+
+/// Returns one of a command's arguments; `None` if the command line names several sessions or
+/// stores.
+pub type Argument<C> = fn(&mut C) -> Option<&mut PathBuf>;
 
 /// Facts about a command, which are the constants of [`Command`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub(crate) trait Dispatch: Sized {
     /// Returns the facts about the command of the command line.
     fn metadata(&self) -> CommandMetadata;
 
-    /// Returns the [target](Command::target) of the command line.
+    /// Returns the [argument](Command::ARGUMENT) that names the session or store.
     fn target(&mut self) -> Option<&mut PathBuf>;
 
     /// Runs the command of the command line.
@@ -179,7 +179,7 @@ impl<C: Command> Dispatch for C {
     }
 
     fn target(&mut self) -> Option<&mut PathBuf> {
-        Command::target(self)
+        C::ARGUMENT(self)
     }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {

@@ -1,12 +1,12 @@
 //! Errors that end a verb early, each with its exit code and the next step.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foldlog::{Error, filesystem};
 use foldlog_codec::escape;
 use foldlog_tasks::{DamagedFile, FileDamage};
-use foldlog_view::error::{AFTER_DAMAGE, AFTER_DELETION, COPY_AGAIN, next_after, next_after_file};
+use foldlog_view::error::COPY_AGAIN;
 
 /// Result of a verb, or the error that ended it early.
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
@@ -29,15 +29,9 @@ pub(crate) fn worse(code: u8, other: u8) -> u8 {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The engine reported an error.
+    /// An error that pages report too.
     #[error(transparent)]
-    Engine(#[from] Error),
-    /// The output could not be written.
-    #[error("the output cannot be written: {0}")]
-    Output(io::Error),
-    /// A log is corrupt or diverged. The text contains the place; the output before it has details.
-    #[error("{0}")]
-    DoesNotHold(String),
+    View(#[from] foldlog_view::Error),
     /// Captures of workspaces are damaged, but no log is.
     #[error("{0}")]
     DamagedCaptures(String),
@@ -48,31 +42,9 @@ pub enum CommandError {
     /// A place's data of a session does not verify. The text contains the place.
     #[error("{0}")]
     Held(String),
-    /// An argument names something that does not exist or has another type.
-    #[error("{what}")]
-    Usage {
-        /// The wrong argument, and the reason.
-        what: String,
-        /// The next step.
-        next: String,
-    },
-    /// The session was deleted while it was read.
-    #[error("session {} was deleted while it was read", escape::path(path))]
-    Deleted {
-        /// Directory of the session.
-        path: PathBuf,
-    },
     /// The process could not wait for further records.
     #[error("cannot wait for further records: {0}")]
     Wait(io::Error),
-    /// A file or directory could not be used.
-    #[error("{}: {source}", escape::path(path))]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
     /// A file to import contains no valid runs.
     #[error("{}{}: {reason}", escape::path(path), run.map(|run| format!(", run {run}")).unwrap_or_default())]
     Malformed {
@@ -99,61 +71,58 @@ pub enum CommandError {
     Child(io::Error),
 }
 
-impl From<filesystem::Error> for CommandError {
-    fn from(error: filesystem::Error) -> CommandError {
-        CommandError::Engine(error.into())
+impl From<Error> for CommandError {
+    fn from(error: Error) -> CommandError {
+        CommandError::View(error.into())
     }
 }
 
-impl From<foldlog_view::Error> for CommandError {
-    fn from(error: foldlog_view::Error) -> CommandError {
-        match error {
-            foldlog_view::Error::Engine(error) => CommandError::Engine(error),
-            foldlog_view::Error::Output(error) => CommandError::Output(error),
-            foldlog_view::Error::DoesNotHold(text) => CommandError::DoesNotHold(text),
-            foldlog_view::Error::Usage { what, next } => CommandError::Usage { what, next },
-            foldlog_view::Error::Deleted { path } => CommandError::Deleted { path },
-            foldlog_view::Error::File { path, source } => CommandError::File { path, source },
-        }
+impl From<filesystem::Error> for CommandError {
+    fn from(error: filesystem::Error) -> CommandError {
+        CommandError::View(error.into())
     }
 }
 
 impl From<foldlog_tasks::Error> for CommandError {
     fn from(error: foldlog_tasks::Error) -> CommandError {
         match error {
-            foldlog_tasks::Error::Engine(error) => CommandError::Engine(error),
+            foldlog_tasks::Error::Engine(error) => error.into(),
             error => CommandError::Tasks(error),
         }
     }
 }
 
 impl From<io::Error> for CommandError {
-    /// Converts an error of the output. Errors of other files are [`CommandError::File`], which
-    /// names the file.
+    /// Converts an error of the output. For errors of other files, see [`CommandError::file`].
     fn from(error: io::Error) -> CommandError {
-        CommandError::Output(error)
+        CommandError::View(error.into())
     }
 }
 
 impl CommandError {
-    /// Creates a [`CommandError::Usage`]: `what` is wrong, and `next` is the next step.
+    /// Creates the error for wrong usage: `what` is wrong, and `next` is the next step.
     pub fn usage(what: impl Into<String>, next: impl Into<String>) -> CommandError {
-        CommandError::Usage { what: what.into(), next: next.into() }
+        CommandError::View(foldlog_view::Error::usage(what, next))
+    }
+
+    /// Creates the error for a file or directory that could not be used.
+    pub fn file(path: &Path, source: io::Error) -> CommandError {
+        CommandError::View(foldlog_view::Error::File { path: path.to_owned(), source })
     }
 
     /// Returns whether the reader of the output closed it early, which is no error.
     pub fn is_closed_pipe(&self) -> bool {
-        matches!(self, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        matches!(self, CommandError::View(foldlog_view::Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// Returns the exit code for this error.
     pub fn exit_code(&self) -> u8 {
         match self {
-            CommandError::DoesNotHold(_)
+            CommandError::View(foldlog_view::Error::DoesNotHold(_))
             | CommandError::DamagedCaptures(_)
             | CommandError::Incomplete(_)
             | CommandError::Held(_) => DOES_NOT_HOLD,
-            CommandError::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
+            CommandError::View(foldlog_view::Error::Engine(error)) if error.is_damage() => DOES_NOT_HOLD,
             CommandError::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
             }
@@ -168,11 +137,9 @@ impl CommandError {
     /// Returns the next step; `None` if there is none.
     pub fn next(&self) -> Option<String> {
         let next = match self {
-            CommandError::Engine(error) => return next_after(error),
-            CommandError::Usage { next, .. } | CommandError::Run { next, .. } => return Some(next.clone()),
-            CommandError::Output(_) | CommandError::Wait(_) => return None,
-            CommandError::Deleted { .. } => AFTER_DELETION,
-            CommandError::DoesNotHold(_) => AFTER_DAMAGE,
+            CommandError::View(error) => return error.next(),
+            CommandError::Run { next, .. } => return Some(next.clone()),
+            CommandError::Wait(_) => return None,
             CommandError::DamagedCaptures(_) => {
                 "the logs are intact; restore these files from a backup, which contains them under the same names; `foldlog backup \
                  SESSION --to STORE` copies a session with all its intact captures: only restores from damaged captures fail there"
@@ -181,7 +148,6 @@ impl CommandError {
             CommandError::Held(_) => {
                 "nothing was changed; leave this data unchanged: the worker that wrote the session may have all of it in its store"
             }
-            CommandError::File { source, .. } => next_after_file(source),
             CommandError::Tasks(error) => after_tasks(error),
             CommandError::Malformed { .. } => "nothing was imported; correct the file and import again",
             CommandError::Child(_) => "run the demo where processes can be started",

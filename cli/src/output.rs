@@ -21,8 +21,8 @@ use crate::progress::{Progress, Status};
 use crate::style::{BAD, ColorMode, ColorVariables, PLAIN, Style, Terminal};
 
 /// Creates the command of the demo's child process, which is killed while it writes. That process
-/// calls [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the
-/// session of the arguments.
+/// is [`demo-child`](crate::verbs::demo::ChildArguments), with the store and the session of the
+/// arguments.
 pub type ChildCommand<'a> = dyn Fn(&Path, Uuid) -> io::Result<Command> + 'a;
 
 /// Waits for a time, or until the process should end (SIGINT, SIGTERM, SIGHUP) or its results have

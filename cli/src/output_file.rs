@@ -27,7 +27,7 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 ///
-/// [`CommandError::File`] if one exists and `force` is not set, [`CommandError::Usage`] if the
+/// [`Error::File`](foldlog_view::Error::File) if one exists and `force` is not set, [`Error::Usage`](foldlog_view::Error::Usage) if the
 /// entry is something else, such as a device.
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
@@ -37,7 +37,7 @@ pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
         }
         Ok(_) if !force => {
             let source = io::Error::new(io::ErrorKind::AlreadyExists, "it already exists");
-            Err(CommandError::File { path: path.to_owned(), source })
+            Err(CommandError::file(path, source))
         }
         _ => Ok(()),
     }

@@ -39,7 +39,7 @@ pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is no store at `path`, [`CommandError::Engine`] if it cannot be
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `path`, [`Error::Engine`](foldlog_view::Error::Engine) if it cannot be
 /// opened.
 pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
     check_store(path)?;
@@ -50,7 +50,7 @@ pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is none.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is none.
 pub(crate) fn check_store(path: &Path) -> Result<()> {
     if let Some(url) = bucket_at(path) {
         let what = format!("{} is not a store: this directory contains a bucket", escape::path(path));
@@ -79,7 +79,7 @@ impl WriteArgs {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Engine`] if it cannot be opened.
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if it cannot be opened.
     pub(crate) fn open(self, store: &Path, output: &Output<'_>) -> Result<Store> {
         let WriteArgs { unreplicated } = self;
         Ok(Store::open_with(store, StoreOptions { unreplicated, ..output.store_options() })?)
@@ -90,7 +90,7 @@ impl WriteArgs {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the directory is in no store.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the directory is in no store.
 pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
     store_of(session).ok_or_else(|| {
         let what = format!("{} is not the directory of a session in a store", escape::path(session));
@@ -103,7 +103,7 @@ pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory contains no session, or its log is corrupt or cannot
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log is corrupt or cannot
 /// be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
@@ -114,7 +114,7 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory contains no session, or its log is corrupt or cannot
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log is corrupt or cannot
 /// be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
@@ -125,7 +125,7 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the directory contains no session, no part of it is intact, or it
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, no part of it is intact, or it
 /// cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
@@ -143,15 +143,20 @@ pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogRea
 }
 
 /// Returns the exit code of a verb that has printed its results. If damage ended the reading,
-/// reports the damage and the end of the intact part.
+/// reports the damage and the end of the intact part, and how to list the records after it.
 pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
+    let beyond = "; `foldlog show SESSION --beyond-damage` lists the intact records after the damage";
+    code_with(reader, beyond, output)
+}
+
+/// Returns the exit code like [`code_of`]. `beyond` is added to the end of the intact part.
+pub(crate) fn code_with(reader: &LogReader, beyond: &str, output: &mut Output<'_>) -> u8 {
     let Some(end) = reader.sound_end() else { return HOLDS };
     let SoundEnd { segment, offset, sequence, damage, .. } = end;
     let failure = CommandError::from(damage.clone());
     output.error(&failure);
     output.note(format_args!(
-        "  reading ended before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists the \
-         intact records after the damage",
+        "  reading ended before record {sequence}, at byte {offset} of {}{beyond}",
         escape::path(segment)
     ));
     if let Some(next) = failure.next() {
@@ -263,16 +268,16 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
 }
 
 /// Converts the result of an engine function that writes to the output. An error of the output
-/// becomes [`CommandError::Output`], since it does not concern the log.
+/// becomes [`Error::Output`](foldlog_view::Error::Output), since it does not concern the log.
 ///
 /// # Errors
 ///
-/// [`CommandError::Output`] if the output cannot be written, [`CommandError::Engine`] for any other
+/// [`Error::Output`](foldlog_view::Error::Output) if the output cannot be written, [`Error::Engine`](foldlog_view::Error::Engine) for any other
 /// error.
 pub(crate) fn map_write_error(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {
-            CommandError::Output(io::Error::new(source.kind(), source.to_string()))
+            CommandError::View(foldlog_view::Error::Output(io::Error::new(source.kind(), source.to_string())))
         }
         error => error.into(),
     })

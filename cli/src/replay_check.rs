@@ -20,7 +20,7 @@ use foldlog::inspect::{
 use foldlog::{Divergence, DivergenceKind, LaneName, Policy, RecordKind, SequenceNumber, Value};
 use foldlog_codec::body::Lane;
 use foldlog_view::text::digest_text;
-use foldlog_view::visits::stop_error;
+use foldlog_view::visits::FirstFailure;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -107,7 +107,7 @@ impl Unlike {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the log is corrupt, contradicts itself,
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the log is corrupt, contradicts itself,
 /// or cannot be read.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<ReplayCheckReport> {
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> =
@@ -122,7 +122,8 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         comparison: FoldComparison::default(),
         whole: 0,
     };
-    let (mut next, mut difference, mut failure) = (SequenceNumber::MIN, None, None);
+    let (mut next, mut difference) = (SequenceNumber::MIN, None);
+    let mut failure = FirstFailure::default();
     let end = reader.fold(|record, state| {
         let sequence = record.sequence;
         if sequence != next {
@@ -132,20 +133,11 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         next += 1;
         progress.at(next.get());
         if difference.is_none() && (chosen.contains(&sequence) || chosen.contains(&next)) {
-            match checks.at(sequence, state()) {
-                Ok(found) => difference = found,
-                Err(error) => {
-                    failure = Some(error);
-                    return Err(stop_error(reader.dir()));
-                }
-            }
+            difference = failure.note(checks.at(sequence, state()))?;
         }
         Ok(())
     });
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let end = end?;
+    let end = failure.end(end)?;
     // Opening the log folded the same records, so its result must be equal.
     if difference.is_none() {
         difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;

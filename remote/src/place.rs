@@ -12,6 +12,7 @@ use std::time::Duration;
 use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
+use serde::Serialize;
 use url::Url;
 use uuid::Uuid;
 
@@ -122,17 +123,18 @@ impl Default for CollectOptions {
 }
 
 /// Reports the results of a collection of a session's chunks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CollectReport {
     /// Sequence number after the session's last record.
+    #[serde(skip)]
     pub next: SequenceNumber,
-    /// Number of volumes that were put.
-    pub volumes: u64,
     /// Number of chunks that were removed, or would be.
     pub chunks: u64,
     /// Their length in bytes.
     pub bytes: u64,
+    /// Number of volumes that were put.
+    pub volumes: u64,
     /// Number of listed chunks that remain: those without a volume, and those in volumes that are
     /// too young.
     pub left: u64,
@@ -157,6 +159,7 @@ pub struct CollectReport {
     pub payloads_left: u64,
     /// First record that does not decode here, if there is one. The payloads that it names are
     /// unknown, so no payload is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub undecoded: Option<SequenceNumber>,
 }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::Payloads;
 use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
-use crate::documents::timeline::{Timeline, UNATTACHED};
+use crate::documents::timeline::{Timeline, UNATTACHED, value};
 use crate::visits::each_beyond;
 use crate::walk::{document_line, line};
 
@@ -90,14 +90,31 @@ impl RecordsAfterDamage {
     /// Describes the damage before the records; `None` if the log has none.
     pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
         let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
-        let place = DamageLocation::from_error(damage);
-        let segment = place.segment.unwrap_or_else(|| escape::path(segment));
+        let (mut segment, mut offset, mut expected, mut found) = (segment, *offset, None, None);
+        match damage {
+            Error::Corrupt(corruption) => {
+                let checksum = |crc: u32| format!("checksum {crc:#010x}");
+                (segment, offset) = (&corruption.segment, corruption.offset);
+                expected = corruption.expected_crc.map(checksum);
+                found = corruption.found_crc.map(checksum);
+            }
+            Error::OlderThanSuccessor { segment: file, offset: at, end, .. } => {
+                (segment, offset) = (file, *at);
+                expected = Some(format!("frames up to byte {end}"));
+                found = Some(format!("the end of the file at byte {at}"));
+            }
+            Error::MissingSegment { ordinal, path, .. } => {
+                (segment, offset) = (path, 0);
+                (expected, found) = (Some(format!("segment {ordinal}")), Some("no file".to_owned()));
+            }
+            _ => {}
+        }
         Some(DamageHead {
             sequence: *sequence,
-            segment,
-            offset: place.offset.unwrap_or(*offset),
-            expected: place.expected,
-            found: place.found,
+            segment: escape::path(segment),
+            offset,
+            expected,
+            found,
             reason: damage.to_string(),
             behind: self.total,
             listed: self.rows.len() as u64,
@@ -184,48 +201,8 @@ fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
 }
 
 fn document(frame: &FrameInfo<'_>, timeline: &Timeline, payloads: Payloads) -> Result<Vec<u8>> {
-    let mut value = timeline.value_as(&frame.record, UNATTACHED);
-    value.set("segment", Value::from(escape::path(frame.segment)));
-    value.set("offset", Value::from(frame.offset));
-    document_line(value, frame.record.body.len() as u64, payloads)
-}
-
-/// Contains the place of damage, with its expected and found contents, as far as the error has
-/// them.
-#[derive(Default)]
-struct DamageLocation {
-    segment: Option<String>,
-    offset: Option<u64>,
-    expected: Option<String>,
-    found: Option<String>,
-}
-
-impl DamageLocation {
-    fn from_error(damage: &Error) -> DamageLocation {
-        let path = |path: &std::path::Path| Some(escape::path(path));
-        match damage {
-            Error::Corrupt(corruption) => {
-                let checksum = |crc: u32| format!("checksum {crc:#010x}");
-                DamageLocation {
-                    segment: path(&corruption.segment),
-                    offset: Some(corruption.offset),
-                    expected: corruption.expected_crc.map(checksum),
-                    found: corruption.found_crc.map(checksum),
-                }
-            }
-            Error::OlderThanSuccessor { segment, offset, end, .. } => DamageLocation {
-                segment: path(segment),
-                offset: Some(*offset),
-                expected: Some(format!("frames up to byte {end}")),
-                found: Some(format!("the end of the file at byte {offset}")),
-            },
-            Error::MissingSegment { ordinal, path: missing, .. } => DamageLocation {
-                segment: path(missing),
-                offset: Some(0),
-                expected: Some(format!("segment {ordinal}")),
-                found: Some("no file".to_owned()),
-            },
-            _ => DamageLocation::default(),
-        }
-    }
+    let mut document = value(&frame.record, timeline.names(), UNATTACHED);
+    document.set("segment", Value::from(escape::path(frame.segment)));
+    document.set("offset", Value::from(frame.offset));
+    document_line(document, frame.record.body.len() as u64, payloads)
 }

@@ -86,26 +86,17 @@ impl Error {
             Error::Engine(error) => return next_after(error),
             Error::Usage { next, .. } => return Some(next.clone()),
             Error::Output(_) => return None,
-            Error::Deleted { .. } => AFTER_DELETION,
-            Error::DoesNotHold(_) => AFTER_DAMAGE,
-            Error::File { source, .. } => next_after_file(source),
+            Error::Deleted { .. } => "`foldlog sessions STORE` lists the existing sessions",
+            Error::DoesNotHold(_) => {
+                "nothing was changed; leave the directory unchanged, and use a backup of the session, or copy \
+                 its intact part: `foldlog salvage SESSION --to STORE`"
+            }
+            Error::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                "give another path, or replace the existing file with --force"
+            }
+            Error::File { .. } => "check the path and its permissions",
         };
         Some(next.to_owned())
-    }
-}
-
-/// Advice for a session that was deleted while it was read.
-pub const AFTER_DELETION: &str = "`foldlog sessions STORE` lists the existing sessions";
-
-/// Advice for a log that is corrupt or diverged.
-pub const AFTER_DAMAGE: &str = "nothing was changed; leave the directory unchanged, and use a backup of the \
-     session, or copy its intact part: `foldlog salvage SESSION --to STORE`";
-
-/// Returns the next step after an error of a file or directory.
-pub fn next_after_file(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::AlreadyExists => "give another path, or replace the existing file with --force",
-        _ => "check the path and its permissions",
     }
 }
 

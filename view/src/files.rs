@@ -22,7 +22,7 @@ use serde_json::{Value as Json, json};
 use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::lists::ListHistory;
-use crate::walk::{ListPlaces, line, names_block};
+use crate::walk::{ListPlaces, line};
 use crate::{Payloads, RecordRange};
 
 /// Maximum number of file versions of one workspace in a page.
@@ -60,12 +60,12 @@ type WorkspaceChange = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
 /// Returns the last captures at each position at which they changed.
 pub(crate) fn captures(
     reader: &LogReader,
-    range: &RecordRange,
+    last: SequenceNumber,
 ) -> Result<BTreeMap<SequenceNumber, WorkspaceCaptures>> {
     let rollbacks: BTreeMap<_, _> = reader.rollbacks().collect();
     let mut history: BTreeMap<SequenceNumber, WorkspaceCaptures> = BTreeMap::new();
     let mut now = WorkspaceCaptures::default();
-    reader.records(SequenceNumber::MIN, range.last, |record| {
+    reader.records(SequenceNumber::MIN, last, |record| {
         let before = Arc::clone(&now);
         if let Some(to) = rollbacks.get(&record.sequence) {
             now = history.range(..=*to).next_back().map(|(_, then)| Arc::clone(then)).unwrap_or_default();
@@ -170,7 +170,7 @@ pub(crate) fn files<W: Write>(
     payloads: Payloads,
     blocks: &mut Blocks<W>,
 ) -> Result<FilesDocument> {
-    let history = captures(reader, range)?;
+    let history = captures(reader, range.last)?;
     let mut document = FilesDocument::default();
     if history.is_empty() {
         return Ok(document);
@@ -239,13 +239,8 @@ fn workspace<W: Write>(
         file["content"] = json!(contents.add_content(facts, store, blocks)?);
         lines.push(&line(b'=', &file)?, blocks)?;
     }
-    let names = names_block(versions.iter().map(|(sequence, ..)| (*sequence, 0, 0)));
-    Ok(ListPlaces {
-        versions: blocks.add(&history.encode())?,
-        names: blocks.add(&names)?,
-        count: versions.len() as u64,
-        items: lines.finish(blocks)?,
-    })
+    let names = versions.iter().map(|(sequence, ..)| (*sequence, 0, 0));
+    ListPlaces::write(history, names, lines, blocks)
 }
 
 /// Returns a page's description of a file, without its content.

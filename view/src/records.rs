@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 #[cfg(feature = "server")]
 use std::collections::BTreeSet;
-#[cfg(feature = "server")]
 use std::ops::RangeInclusive;
 
 use foldlog::inspect::{LogReader, record_title};
@@ -11,6 +10,7 @@ use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;
 
+use crate::RecordRange;
 use crate::documents::timeline::Timeline;
 
 pub(crate) const CHUNK_RECORDS: usize = 1024;
@@ -137,25 +137,26 @@ pub(crate) struct Density {
     rollbacks: Vec<u32>,
 }
 
-#[cfg(feature = "server")]
 impl Density {
-    /// Counts the stretches of a session of `records` records. `live` are the ranges of live
-    /// records.
+    /// Counts the stretches of a range of records. `live` are the ranges of live records.
     pub(crate) fn new(
-        records: u64,
+        range: &RecordRange,
         live: &[RangeInclusive<SequenceNumber>],
         failed: &[SequenceNumber],
         rollbacks: &[SequenceNumber],
     ) -> Density {
+        let (start, records) = (range.from.get(), range.len());
         let stretches = records.min(STRETCHES);
-        let at = |sequence: SequenceNumber| (sequence.get() * stretches / records.max(1)) as usize;
+        let at = |sequence: SequenceNumber| {
+            (sequence.get().saturating_sub(start) * stretches / records.max(1)) as usize
+        };
         let counted = |numbers: &[SequenceNumber]| {
             let mut counts = vec![0; stretches as usize];
             numbers.iter().for_each(|one| counts.get_mut(at(*one)).into_iter().for_each(|count| *count += 1));
             counts
         };
         // The first record of a stretch is the first one that `at` maps to the stretch's number.
-        let first = |stretch: u64| (stretch * records).div_ceil(stretches.max(1));
+        let first = |stretch: u64| start + (stretch * records).div_ceil(stretches.max(1));
         let within = |from: u64, end: u64| -> u64 {
             let overlap = |range: &RangeInclusive<SequenceNumber>| {
                 (range.end().get() + 1).min(end).saturating_sub(range.start().get().max(from))
@@ -196,29 +197,14 @@ pub(crate) struct Columns<'a> {
     around: Vec<SequenceNumber>,
     /// Rollbacks whose target is still ahead: target and record, the first target last.
     ahead: Vec<(SequenceNumber, SequenceNumber)>,
-    density: Density,
     failures: Vec<SequenceNumber>,
-    from: SequenceNumber,
 }
 
 impl<'a> Columns<'a> {
-    /// Starts at the record `from`, with `records` listed records.
-    pub(crate) fn new(
-        reader: &LogReader,
-        timeline: &'a Timeline,
-        from: SequenceNumber,
-        records: u64,
-    ) -> Columns<'a> {
+    /// Starts at the first record.
+    pub(crate) fn new(reader: &LogReader, timeline: &'a Timeline) -> Columns<'a> {
         let mut ahead: Vec<_> = reader.rollbacks().map(|(at, to)| (to, at)).collect();
         ahead.sort_by(|one, other| other.cmp(one));
-        let stretches = vec![0; records.min(STRETCHES) as usize];
-        let density = Density {
-            records,
-            live: stretches.clone(),
-            abandoned: stretches.clone(),
-            failed: stretches.clone(),
-            rollbacks: stretches,
-        };
         Columns {
             timeline,
             chunk: RecordColumns::default(),
@@ -228,9 +214,7 @@ impl<'a> Columns<'a> {
             nesting: BTreeMap::new(),
             around: Vec::new(),
             ahead,
-            density,
             failures: Vec::new(),
-            from,
         }
     }
 
@@ -245,7 +229,7 @@ impl<'a> Columns<'a> {
         begun: BTreeMap<SequenceNumber, RunningOperation>,
         nesting: BTreeMap<OperationId, u32>,
     ) -> Columns<'a> {
-        let mut columns = Columns::new(reader, timeline, from, 0);
+        let mut columns = Columns::new(reader, timeline);
         columns.around =
             reader.rollbacks().filter(|(at, to)| *to < from && *at >= from).map(|(at, _)| at).collect();
         columns.ahead.retain(|(to, _)| *to >= from);
@@ -288,7 +272,9 @@ impl<'a> Columns<'a> {
             return None;
         }
         let path = self.timeline.path_of(record);
-        self.count(sequence, path, record, &outcome);
+        if outcome == Outcome::Failed.name() {
+            self.failures.push(sequence);
+        }
         let kind = place_of(&mut self.kinds, record.kind.to_string());
         let path = place_of(&mut self.paths, path);
         let name = record_title(record, self.timeline.names());
@@ -339,28 +325,10 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn count(&mut self, sequence: SequenceNumber, path: &str, record: &Record<'_>, outcome: &str) {
-        let failed = outcome == Outcome::Failed.name();
-        if failed {
-            self.failures.push(sequence);
-        }
-        let place = sequence.get().saturating_sub(self.from.get());
-        let stretches = self.density.live.len() as u64;
-        let at = (place * stretches / self.density.records.max(1)) as usize;
-        let add = |counts: &mut Vec<u32>| counts.get_mut(at).into_iter().for_each(|count| *count += 1);
-        add(if path == "live" { &mut self.density.live } else { &mut self.density.abandoned });
-        if failed {
-            add(&mut self.density.failed);
-        }
-        if record.kind == RecordKind::Rollback {
-            add(&mut self.density.rollbacks);
-        }
-    }
-
     /// Returns the last chunk and the legend of all records.
     pub(crate) fn finish(self) -> (RecordColumns, ColumnLegend) {
-        let Columns { chunk, kinds, paths, density, failures, .. } = self;
-        (chunk, ColumnLegend { kinds, paths, density, failures })
+        let Columns { chunk, kinds, paths, failures, .. } = self;
+        (chunk, ColumnLegend { kinds, paths, failures })
     }
 }
 
@@ -371,7 +339,6 @@ pub(crate) struct ColumnLegend {
     pub(crate) kinds: Vec<String>,
     /// Path words, by their numbers in the columns.
     pub(crate) paths: Vec<&'static str>,
-    density: Density,
     /// Records that report a failure.
     pub(crate) failures: Vec<SequenceNumber>,
 }

@@ -107,21 +107,30 @@ pub fn write(
     out: &mut File,
     path: &Path,
 ) -> Result<()> {
+    write_into(reader, selection, memory_bytes, out, path).map_err(|error| match error {
+        Error::Output(source) => Error::File { path: path.to_owned(), source },
+        error => error,
+    })
+}
+
+fn write_into(
+    reader: &LogReader,
+    selection: &ReportSelection,
+    memory_bytes: Option<u64>,
+    out: &mut File,
+    path: &Path,
+) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let spool = tempfile::tempfile_in(dir).map_err(of_file(path))?;
+    let spool = tempfile::tempfile_in(dir)?;
     let mut blocks = Blocks::new(BufWriter::new(spool));
-    let walked = walk(reader, &selection.range, selection.payloads, &mut blocks)
-        .map_err(|error| name_file(error, path))?;
-    let files = files(reader, &selection.range, selection.payloads, &mut blocks)
-        .map_err(|error| name_file(error, path))?;
-    let operations = blocks.add_json(&operations(reader, selection.payloads)?).map_err(of_file(path))?;
-    let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
-    let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
+    let walked = walk(reader, &selection.range, selection.payloads, &mut blocks)?;
+    let files = files(reader, &selection.range, selection.payloads, &mut blocks)?;
+    let operations = blocks.add_json(&operations(reader, selection.payloads)?)?;
+    let integrity = blocks.add_json(&integrity(reader, memory_bytes)?)?;
+    let statistics = blocks.add_json(&stats(reader)?)?;
     let timeline = Timeline::from_reader(reader);
     let beyond = RecordsAfterDamage::read(reader, &timeline)?;
-    let unattached = beyond
-        .write(reader, &timeline, selection.payloads, &mut blocks)
-        .map_err(|error| name_file(error, path))?;
+    let unattached = beyond.write(reader, &timeline, selection.payloads, &mut blocks)?;
     let head = ReportHead {
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
@@ -132,10 +141,7 @@ pub fn write(
         log_last: reader.last_position(),
         at: selection.at,
         payload_bytes: selection.payloads.limit,
-        parent: reader.opening_record().parent.map_or(
-            Json::Null,
-            |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
-        ),
+        parent: parent_json(reader),
         rollbacks: reader.rollbacks().collect(),
         damage: beyond.damage(reader),
         beyond: unattached,
@@ -145,10 +151,9 @@ pub fn write(
         integrity,
         statistics,
     };
-    let head = markup_json(&head).map_err(io::Error::from).map_err(of_file(path))?;
-    let spool =
-        blocks.into_inner().into_inner().map_err(|error| error.into_error()).map_err(of_file(path))?;
-    page(&head, reader.opening_record().session, spool, out).map_err(of_file(path))
+    let head = markup_json(&head).map_err(io::Error::from)?;
+    let spool = blocks.into_inner().into_inner().map_err(|error| error.into_error())?;
+    Ok(page(&head, reader.opening_record().session, spool, out)?)
 }
 
 fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Result<()> {
@@ -206,17 +211,13 @@ fn nonce() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-fn of_file(path: &Path) -> impl Fn(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::File { path: path.clone(), source }
-}
-
-/// Names the file of the report in an error of its writer.
-fn name_file(error: Error, path: &Path) -> Error {
-    match error {
-        Error::Output(source) => Error::File { path: path.to_owned(), source },
-        error => error,
-    }
+/// Returns the session from which this one was created, and the first record of its own; null if there
+/// is none.
+pub(crate) fn parent_json(reader: &LogReader) -> Json {
+    reader.opening_record().parent.map_or(
+        Json::Null,
+        |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
+    )
 }
 
 /// Returns the ledger, and the accounts of operations that wait for a decision.

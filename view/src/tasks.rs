@@ -1,7 +1,7 @@
 //! The tasks of a session at a position, as in `foldlog task list`: each with its state, the
 //! condition that it waits for, and its record.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use foldlog::SequenceNumber;
@@ -16,7 +16,7 @@ use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::tasks::waits_text;
 use crate::lists::ListHistory;
-use crate::walk::{ListPlaces, line, names_block};
+use crate::walk::{ListPlaces, line};
 
 /// A task as a page shows it. Numbers are those of the tasks' creation.
 #[derive(Debug, Serialize)]
@@ -135,8 +135,7 @@ impl TaskLists {
             let unlike = one.iter().filter(|(place, number)| other.get(place) != Some(number));
             unlike.map(|(place, number)| (*place, *number)).collect()
         };
-        let removed: BTreeSet<u64> = differs(&self.now, &now).into_iter().map(|(place, _)| place).collect();
-        let removed: Vec<u64> = removed.into_iter().collect();
+        let removed: Vec<u64> = differs(&self.now, &now).into_iter().map(|(place, _)| place).collect();
         let added = differs(&now, &self.now);
         if !removed.is_empty() || !added.is_empty() {
             self.history.change(position, &removed, &added);
@@ -154,13 +153,9 @@ impl TaskLists {
         if self.lines.is_empty() {
             return Ok(None);
         }
-        let versions = blocks.add(&self.history.encode())?;
-        let names = blocks.add(&names_block(self.lines.iter().map(|(position, _)| (*position, 0, 0))))?;
         let mut lines = LineBlocks::default();
-        for (_, line) in &self.lines {
-            lines.push(line, blocks)?;
-        }
-        let count = self.lines.len() as u64;
-        Ok(Some(ListPlaces { versions, names, count, items: lines.finish(blocks)? }))
+        self.lines.iter().try_for_each(|(_, line)| lines.push(line, blocks))?;
+        let names = self.lines.iter().map(|(position, _)| (*position, 0, 0));
+        ListPlaces::write(self.history, names, lines, blocks).map(Some)
     }
 }

@@ -1,5 +1,7 @@
 //! Short texts for a person: counts, digests, shortened values.
 
+use std::fmt::Display;
+
 use foldlog_codec::body::Replicated;
 use foldlog_codec::escape;
 
@@ -26,6 +28,11 @@ pub fn shorten_text(text: &str, max: usize) -> String {
     }
     let head: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{head}…")
+}
+
+/// Formats a value, or a dash if there is none.
+pub fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// Formats a count with its noun: `1 session`, `2 sessions`.

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::ops::ControlFlow;
 
 use foldlog::conversation::ConversationMessage;
 use foldlog::inspect::{
     CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, RecordedMessage, SliceReader, StateReader,
 };
-use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
+use foldlog::{Error, Policy, Record, RecordKind, SequenceNumber, Slice};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, LeftOut, ValueLimits, left_out_digest};
 use foldlog_codec::record::RecordJson;
@@ -21,11 +20,11 @@ use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::timeline::Timeline;
 use crate::lists::ListHistory;
-use crate::records::{ColumnLegend, Columns};
+use crate::records::{ColumnLegend, Columns, Density};
 use crate::spend::{Accounts, SpendReader, Spent};
 use crate::summaries;
 use crate::tasks::{self, TaskLists};
-use crate::visits::stop_error;
+use crate::visits::FirstFailure;
 use crate::{Payloads, RecordRange};
 
 /// Number of characters that remain of a value that exceeds the limit.
@@ -36,7 +35,8 @@ const BEGINNING_CHARS: usize = 2000;
 pub(crate) struct ListPlaces {
     /// Block of the versions.
     pub(crate) versions: u32,
-    /// Block of the items' names: for each its record, its ordinal and its version.
+    /// Block of the items' names: for each its record, its ordinal and its version, as integers of
+    /// 32 bits, little-endian.
     pub(crate) names: u32,
     /// Number of items that were ever in the list.
     pub(crate) count: u64,
@@ -44,11 +44,27 @@ pub(crate) struct ListPlaces {
     pub(crate) items: Vec<(u64, u32)>,
 }
 
-/// Encodes items' names, each a record, an ordinal and a version: three integers of 32 bits,
-/// little-endian.
-pub(crate) fn names_block(names: impl Iterator<Item = (SequenceNumber, u32, u32)>) -> Vec<u8> {
-    let words = names.flat_map(|(sequence, ordinal, version)| [sequence.get() as u32, ordinal, version]);
-    words.flat_map(u32::to_le_bytes).collect()
+impl ListPlaces {
+    /// Writes a list: its versions, the names of its items (each a record, an ordinal and a version)
+    /// and the lines that remain of the items.
+    ///
+    /// # Errors
+    ///
+    /// The error of the writer.
+    pub(crate) fn write<P: Ord + Copy, W: Write>(
+        history: ListHistory<P>,
+        names: impl Iterator<Item = (SequenceNumber, u32, u32)>,
+        lines: LineBlocks,
+        blocks: &mut Blocks<W>,
+    ) -> Result<ListPlaces> {
+        let versions = blocks.add(&history.encode())?;
+        let (mut words, mut count) = (Vec::new(), 0);
+        for (sequence, ordinal, version) in names {
+            words.extend([sequence.get() as u32, ordinal, version].into_iter().flat_map(u32::to_le_bytes));
+            count += 1;
+        }
+        Ok(ListPlaces { versions, names: blocks.add(&words)?, count, items: lines.finish(blocks)? })
+    }
 }
 
 /// Describes a slice, with the place of its items in a page.
@@ -80,6 +96,7 @@ pub(crate) struct WalkDocument {
     documents: Vec<(u64, u32)>,
     #[serde(flatten)]
     gathered: ColumnLegend,
+    density: Density,
     slices: Vec<SliceDocument>,
     conversations: Vec<ConversationDocument>,
     /// Block of the evaluations' spending, record by record.
@@ -218,10 +235,11 @@ pub(crate) fn walk<W: Write>(
 ) -> Result<WalkDocument> {
     let timeline = Timeline::from_reader(reader);
     let unknown = unknown(&reader.compacted_ranges());
-    let mut columns = Columns::new(reader, &timeline, range.from, range.len());
+    let mut columns = Columns::new(reader, &timeline);
+    let mut rollbacks = Vec::new();
     let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
     let (mut usage, mut sources) = (UsageLog::default(), SpendReader::new(reader));
-    let mut failure = None;
+    let mut failure = FirstFailure::default();
     let walked = reader.fold(|record, state| {
         let sequence = record.sequence;
         let is_listed = range.contains(sequence);
@@ -234,20 +252,17 @@ pub(crate) fn walk<W: Write>(
                 records.push(blocks.add_json(&chunk)?);
             }
             if is_listed {
+                rollbacks.extend((record.kind == RecordKind::Rollback).then_some(sequence));
                 documents.push(&document(&timeline, record, payloads)?, blocks)?;
             }
             Ok(())
         };
-        written().map_err(|error| {
-            failure = Some(error);
-            stop_error(reader.dir())
-        })
+        failure.note(written())
     });
-    let last = match (walked, failure) {
-        (_, Some(failure)) => return Err(failure),
-        (walked, None) => walked?,
-    };
+    let last = failure.end(walked)?;
     let (chunk, gathered) = columns.finish();
+    let live = reader.live_path().live_at(reader.last_position());
+    let density = Density::new(range, &live, &gathered.failures, &rollbacks);
     if chunk.len() > 0 {
         records.push(blocks.add_json(&chunk)?);
     }
@@ -260,6 +275,7 @@ pub(crate) fn walk<W: Write>(
         records,
         documents,
         gathered,
+        density,
         slices,
         conversations,
         usage,
@@ -325,21 +341,17 @@ fn slices<W: Write>(
     let mut documents = Vec::new();
     for (id, list) in lists {
         let SliceList { name, policy, item, history, items, .. } = list;
-        let versions = blocks.add(&history.encode())?;
-        let names = names_block(items.iter().map(|name| (name.sequence, name.ordinal, name.version)));
-        let names = blocks.add(&names)?;
         let mut lines = LineBlocks::default();
         if let Some(slice) = last.slice_of(id) {
-            let mut failure = None;
+            let mut failure = FirstFailure::default();
             let read = slice.read_these(items.iter().copied(), |item, bytes| {
                 let line = item_line(&name, item, bytes, payloads);
-                failure = line.and_then(|line| Ok(lines.push(&line, blocks)?)).err();
-                Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                Ok(failure.flow(line.and_then(|line| Ok(lines.push(&line, blocks)?))))
             });
-            failure.map_or(Ok(()), Err)?;
-            read?;
+            failure.end(read)?;
         }
-        let list = ListPlaces { versions, names, count: items.len() as u64, items: lines.finish(blocks)? };
+        let names = items.iter().map(|name| (name.sequence, name.ordinal, name.version));
+        let list = ListPlaces::write(history, names, lines, blocks)?;
         documents.push(SliceDocument { id, name, policy: policy.name(), item, list });
     }
     documents.sort_by(|one, other| one.name.cmp(&other.name));
@@ -360,15 +372,8 @@ fn conversations<W: Write>(
             false => Ok(()),
         })?;
         let Some(history) = history else { continue };
-        let versions = versions(&history, range.last);
-        let listed: Vec<SequenceNumber> = history.sequences().filter(|at| *at <= range.last).collect();
-        let names = names_block(listed.iter().map(|sequence| (*sequence, 0, 0)));
-        let list = ListPlaces {
-            versions: blocks.add(&versions.encode())?,
-            names: blocks.add(&names)?,
-            count: listed.len() as u64,
-            items: lines.finish(blocks)?,
-        };
+        let names = history.sequences().filter(|at| *at <= range.last).map(|sequence| (sequence, 0, 0));
+        let list = ListPlaces::write(versions(&history, range.last), names, lines, blocks)?;
         let summaries = summaries::summaries(reader, &evaluation, payloads)?;
         let summaries = if summaries.is_empty() { None } else { Some(blocks.add_json(&summaries)?) };
         documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list, summaries });
@@ -387,17 +392,9 @@ pub(crate) fn history<'a>(
     evaluation: &str,
     mut visit: impl FnMut(RecordedMessage) -> Result<()>,
 ) -> Result<Option<MessageHistory<'a>>> {
-    let mut failure = None;
-    let read = reader.message_history(evaluation, |message| {
-        visit(message).map_err(|error| {
-            failure = Some(error);
-            stop_error(reader.dir())
-        })
-    });
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(read?),
-    }
+    let mut failure = FirstFailure::default();
+    let read = reader.message_history(evaluation, |message| failure.note(visit(message)));
+    failure.end(read)
 }
 
 /// Returns the numbers of the messages that count at each position through `last`.

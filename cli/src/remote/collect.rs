@@ -1,6 +1,5 @@
 //! `foldlog gc URL`: removes redundant copies from a place's sessions.
 
-use foldlog::SequenceNumber;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
 use foldlog_view::text::count_text;
 use serde::Serialize;
@@ -14,19 +13,8 @@ use crate::output::Output;
 #[derive(Debug, Serialize)]
 struct CollectRow {
     session: Uuid,
-    chunks: u64,
-    bytes: u64,
-    volumes: u64,
-    left: u64,
-    young: u64,
-    dropped: u64,
-    dropped_bytes: u64,
-    waiting: u64,
-    payloads: u64,
-    payload_bytes: u64,
-    payloads_left: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    undecoded: Option<SequenceNumber>,
+    #[serde(flatten)]
+    report: CollectReport,
 }
 
 /// Collects the sessions of a place, or one of them, and prints the objects that were or would be
@@ -34,7 +22,7 @@ struct CollectRow {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
     let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();
@@ -50,36 +38,20 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
                 continue;
             }
         };
-        let CollectReport { chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting, .. } =
-            report;
-        let CollectReport { payloads, payload_bytes, payloads_left, undecoded, .. } = report;
-        all.chunks += chunks;
-        all.bytes += bytes;
-        all.left += left;
-        all.young += young;
-        all.dropped += dropped;
-        all.dropped_bytes += dropped_bytes;
-        all.payloads += payloads;
-        all.payload_bytes += payload_bytes;
-        all.payloads_left += payloads_left;
+        all.chunks += report.chunks;
+        all.bytes += report.bytes;
+        all.left += report.left;
+        all.young += report.young;
+        all.dropped += report.dropped;
+        all.dropped_bytes += report.dropped_bytes;
+        all.payloads += report.payloads;
+        all.payload_bytes += report.payload_bytes;
+        all.payloads_left += report.payloads_left;
+        let CollectReport { chunks, volumes, dropped, waiting, payloads, payloads_left, .. } = report;
         let is_anything =
-            chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || undecoded.is_some();
+            chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || report.undecoded.is_some();
         match output.json() {
-            true => output.value(&CollectRow {
-                session,
-                chunks,
-                bytes,
-                volumes,
-                left,
-                young,
-                dropped,
-                dropped_bytes,
-                waiting,
-                payloads,
-                payload_bytes,
-                payloads_left,
-                undecoded,
-            })?,
+            true => output.value(&CollectRow { session, report })?,
             false if is_anything => output.line(text(session, &report, yes))?,
             false => {}
         }

@@ -24,9 +24,9 @@ use crate::output::Output;
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or reached, or a temporary directory
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or a temporary directory
 ///   cannot be created.
-/// - [`CommandError::Engine`] if the place does not contain the session, or the session cannot be
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the place does not contain the session, or the session cannot be
 ///   copied.
 /// - Those of the verb.
 pub(crate) fn with_copy(
@@ -77,7 +77,7 @@ pub(crate) fn with_copy(
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or listed.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
 /// - Those of `check`.
 pub(crate) fn with_each_copy(
     url: &str,

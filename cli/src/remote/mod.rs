@@ -1,5 +1,6 @@
-//! Sessions that are read from a place: a verb that only reads accepts `URL/sessions/ID` instead of
-//! a directory.
+//! Sessions that are read from a place: a verb whose [`Urls`](crate::command::Urls) allow it accepts
+//! `URL/sessions/ID` instead of a directory. Of the verbs that only read, `view` and `pending` do
+//! not.
 //!
 //! `sessions` and `tail` read the place's records as they arrive (`verbs/sessions/remote.rs`,
 //! `verbs/tail/remote.rs`). `verify` checks every session of a place, each in a temporary copy. The
@@ -59,7 +60,7 @@ fn redact_url(url: &str) -> String {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
 #[cfg(feature = "object-store")]
 pub(crate) fn sessions_at(
     url: &str,

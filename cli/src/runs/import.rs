@@ -16,7 +16,7 @@ use super::{AgentRun, RunStep, ToolCalled, ToolCounted, ToolCounts};
 use crate::failure::Result;
 
 /// Counts the imported data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ImportCounts {
     /// Number of sessions.
     pub sessions: u64,
@@ -261,7 +261,7 @@ fn tool_call(
 /// # Errors
 ///
 /// [`CommandError::Malformed`](crate::CommandError::Malformed) if the text is not a list of
-/// messages, and [`CommandError::Engine`](crate::CommandError::Engine) if the store or the session
+/// messages, and [`Error::Engine`](foldlog_view::Error::Engine) if the store or the session
 /// cannot be written.
 pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<ImportCounts> {
     // All messages are checked before the first one is written, so that a malformed file leaves no

@@ -64,25 +64,6 @@ pub struct RunStep {
     pub call: Option<ToolCalled>,
 }
 
-/// A call that an assistant's message makes.
-#[derive(Clone, Debug, PartialEq)]
-struct RunCall {
-    id: Option<String>,
-    tool: String,
-    arguments: Value,
-    ordinal: u32,
-}
-
-impl RunCall {
-    fn record(&self) -> ToolCallRecord {
-        ToolCallRecord {
-            call_id: self.id.clone().unwrap_or_default(),
-            name: self.tool.clone(),
-            arguments: arguments_text(&self.arguments),
-        }
-    }
-}
-
 /// Returns the arguments as text: the text itself, or the JSON of any other value.
 fn arguments_text(arguments: &Value) -> String {
     match arguments.as_str() {
@@ -94,15 +75,15 @@ fn arguments_text(arguments: &Value) -> String {
 /// Turns messages into steps, and pairs results with calls.
 #[derive(Debug, Default)]
 struct Pairing {
-    open: VecDeque<RunCall>,
+    open: VecDeque<ToolCalled>,
     steps: Vec<RunStep>,
 }
 
 impl Pairing {
     /// Adds a message that is not a tool's result. If it makes calls itself, calls that are still
     /// open received no result.
-    fn message(&mut self, message: &Value, calls: Option<Vec<RunCall>>) {
-        let records = calls.iter().flatten().map(RunCall::record).collect();
+    fn message(&mut self, message: &Value, calls: Option<Vec<ToolCalled>>) {
+        let records = calls.iter().flatten().map(ToolCalled::record).collect();
         if let Some(calls) = calls {
             self.open = calls.into();
         }
@@ -111,11 +92,9 @@ impl Pairing {
 
     /// Adds a message that is the result of the next open call.
     fn result(&mut self, message: &Value) -> Result<(), String> {
-        let call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
-        let result = message.get("content").cloned().unwrap_or_default();
-        let failed = result_text(&result).is_some_and(|text| text.starts_with("Error"));
-        let RunCall { id, tool, arguments, ordinal } = call;
-        let call = ToolCalled { call: id, tool, arguments, result, failed, ordinal };
+        let mut call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
+        call.result = message.get("content").cloned().unwrap_or_default();
+        call.failed = result_text(&call.result).is_some_and(|text| text.starts_with("Error"));
         self.steps.push(RunStep { message: message.clone(), calls: Vec::new(), call: Some(call) });
         Ok(())
     }
@@ -130,21 +109,22 @@ fn result_text(result: &Value) -> Option<&str> {
 }
 
 /// Returns the calls in a message's `tool_calls`, or `None` if there are none.
-fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
+fn tool_calls(message: &Value) -> Result<Option<Vec<ToolCalled>>, String> {
     let calls = match message.get("tool_calls") {
         None | Some(Value::Nil) => return Ok(None),
         Some(calls) => calls.as_array().ok_or("`tool_calls` is not an array")?,
     };
-    let calls: Result<Vec<RunCall>, String> = (0..)
+    let calls: Result<Vec<ToolCalled>, String> = (0..)
         .zip(calls)
         .map(|(ordinal, call)| {
             let function = call.get("function").ok_or("a tool call has no `function`")?;
             let tool = function.get("name").and_then(Value::as_str).ok_or("a tool call has no name")?;
-            Ok(RunCall {
-                id: call.get("id").and_then(Value::as_str).map(str::to_owned),
+            Ok(ToolCalled {
+                call: call.get("id").and_then(Value::as_str).map(str::to_owned),
                 tool: tool.to_owned(),
                 arguments: function.get("arguments").cloned().unwrap_or_default(),
                 ordinal,
+                ..ToolCalled::default()
             })
         })
         .collect();
@@ -152,7 +132,7 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
 }
 
 fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+    let text = std::fs::read(path).map_err(|source| CommandError::file(path, source))?;
     let text = String::from_utf8(text).map_err(|error| {
         malformed_error(path, None, format!("the file is not JSON: {}", error.utf8_error()))
     })?;

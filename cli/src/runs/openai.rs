@@ -43,10 +43,10 @@ pub struct ChatFileMessage {
 ///
 /// # Errors
 ///
-/// [`CommandError::File`] if the file cannot be read, [`CommandError::Malformed`] if it is not
+/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read, [`CommandError::Malformed`] if it is not
 /// UTF-8, or too large.
 pub fn read(path: &Path) -> Result<String> {
-    let failed = |source| CommandError::File { path: path.to_owned(), source };
+    let failed = |source| CommandError::file(path, source);
     let mut bytes = Vec::new();
     let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
     file.read_to_end(&mut bytes).map_err(failed)?;

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{AgentRun, Pairing, RunCall, malformed_error, read_json, tool_calls};
+use super::{AgentRun, Pairing, ToolCalled, malformed_error, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the run of a file.
 ///
 /// # Errors
 ///
-/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read,
+/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read,
 /// [`CommandError::Malformed`](crate::CommandError::Malformed) if it is not a trajectory.
 pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;
@@ -51,8 +51,8 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
 }
 
 /// Returns the call that an action represents.
-fn action(message: &Value) -> Option<RunCall> {
+fn action(message: &Value) -> Option<ToolCalled> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;
-    Some(RunCall { id: None, tool: tool.to_owned(), arguments: action.clone(), ordinal: 0 })
+    Some(ToolCalled { tool: tool.to_owned(), arguments: action.clone(), ..ToolCalled::default() })
 }

@@ -11,7 +11,7 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read,
+/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read,
 /// [`CommandError::Malformed`](crate::CommandError::Malformed), with the index of the run, if its
 /// contents are not such runs.
 pub fn read(path: &Path) -> Result<Vec<AgentRun>> {

@@ -1,8 +1,9 @@
+use foldlog::conversation::ToolCallRecord;
 use foldlog::{Event, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};
 
 /// A tool call, as recorded in a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolCalled {
     /// Provider's id of the call, which may name other calls too.
     pub call: Option<String>,
@@ -10,7 +11,7 @@ pub struct ToolCalled {
     pub tool: String,
     /// Arguments as they are in the file: JSON in a text, or a command.
     pub arguments: Value,
-    /// Result of the tool.
+    /// Result of the tool; nil until it is known.
     pub result: Value,
     /// Whether the call failed.
     pub failed: bool,
@@ -19,6 +20,14 @@ pub struct ToolCalled {
 }
 
 impl ToolCalled {
+    pub(super) fn record(&self) -> ToolCallRecord {
+        ToolCallRecord {
+            call_id: self.call.clone().unwrap_or_default(),
+            name: self.tool.clone(),
+            arguments: self.arguments_text(),
+        }
+    }
+
     /// Returns the arguments as text: the text itself, or the JSON of any other value.
     pub fn arguments_text(&self) -> String {
         super::arguments_text(&self.arguments)

@@ -1,10 +1,10 @@
 //! `foldlog backup`: copies a session, or all sessions of a store, into another store. A repeated
 //! backup copies only the new parts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect;
-use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
+use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture, Error, Store};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{open_store, pass_over};
@@ -66,58 +66,95 @@ impl Command for Args {
     const GROUP: Group = Group::Keep;
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::SessionOrStore;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.from);
     const EXAMPLE: &'static str = "foldlog backup STORE --to COPY";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.from)
-    }
-
+    /// Copies the session or the store at `from` into the store at `to`, and prints a summary.
+    /// Returns the exit code 2 if a session of a store cannot be copied and none is damaged.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `to` is `from` or the store that contains
+    ///   it, or is inside either.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a session of a store is
+    ///   damaged, after the result is printed.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if `from` is neither a session nor a store,
+    ///   if a session that was named cannot be copied, or if the other store cannot be created.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let options = BackupOptions { images: self.images, check_captures: self.check_captures };
-        run(&self.from, &self.to, options, output)
+        let (from, to) = (self.from.as_path(), self.to.as_path());
+        // A session that was copied by hand may be in no store.
+        let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
+        let (itself, its_store) = ("which is to be copied", "the store of the session to be copied");
+        for (directory, what) in [(Some(from), itself), (around.as_deref(), its_store)] {
+            let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
+            else {
+                continue;
+            };
+            let (to, directory) = (escape::path(to), escape::path(directory));
+            let what = format!("{to} is the same as or inside {directory}, {what}");
+            return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
+        }
+        let mut document = Document::default();
+        let mut damaged = 0;
+        if inspect::is_store(from) {
+            let store = open_store(from, output)?;
+            let copies = Store::open_with(to, output.store_options())?;
+            let sessions = store.session_ids()?;
+            let mut progress = output.progress("copying sessions", sessions.len() as u64);
+            for (done, session) in (1..).zip(sessions) {
+                let dir = store.session_dir(session);
+                if !holds_anything(&dir) && lost_segments(&dir).is_none() {
+                    document.passed_over += 1;
+                    pass_over(&dir, output);
+                    continue;
+                }
+                match copies.backup_from(&dir, options) {
+                    Ok(report) => document.copied.push(report),
+                    Err(error) => {
+                        damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
+                        document.failed.push(BackupFailure { session, reason: error.to_string() });
+                    }
+                }
+                progress.at(done);
+            }
+        } else {
+            // Checked first, so that no store is created for a directory without a session.
+            if !from.is_dir() {
+                let reason = if from.exists() { "it is not a directory" } else { "it does not exist" };
+                let reason = reason.to_owned();
+                return Err(Error::NotASession { path: from.to_owned(), reason }.into());
+            }
+            document.copied.push(Store::open_with(to, output.store_options())?.backup_from(from, options)?);
+        }
+        print(&document, output)?;
+        let of_captures = |copied: &&BackupReport| !copied.damaged.is_empty();
+        let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
+        match (damaged, document.failed.is_empty()) {
+            (0, is_all) if damaged_captures > 0 => {
+                let sessions = count_text(damaged_captures, "session");
+                let rest =
+                    if is_all { "everything else was copied" } else { "other sessions could not be copied" };
+                Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
+            }
+            (0, true) => Ok(HOLDS),
+            (0, false) => Ok(UNUSABLE),
+            (damaged, _) => {
+                let sessions = count_text(damaged as u64, "session");
+                Err(CommandError::View(foldlog_view::Error::DoesNotHold(format!(
+                    "{sessions} could not be copied because of a damaged log"
+                ))))
+            }
+        }
     }
 }
 
 /// Result of a backup. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]
 struct Document {
-    copied: Vec<BackupRow>,
+    copied: Vec<BackupReport>,
     failed: Vec<BackupFailure>,
     passed_over: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct BackupRow {
-    session: Uuid,
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
-    records: u64,
-    records_before: u64,
-    segments: u64,
-    objects: u64,
-    files: u64,
-    bytes: u64,
-    verified: u64,
-    captures: u64,
-    captures_absent: u64,
-    captures_healed: u64,
-    elsewhere: Vec<Elsewhere>,
-    damaged: Vec<CaptureDamage>,
-    damaged_more: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct CaptureDamage {
-    #[serde(serialize_with = "escape::serialize_path")]
-    path: PathBuf,
-    reason: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Elsewhere {
-    resource: String,
-    captures: u64,
-    parent: Option<Uuid>,
 }
 
 #[derive(Debug, Serialize)]
@@ -126,127 +163,22 @@ struct BackupFailure {
     reason: String,
 }
 
-/// Copies the session or the store at `from` into the store at `to`, and prints a summary. Returns
-/// the exit code 2 if a session of a store cannot be copied and none is damaged.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if `to` is `from` or the store that contains it, or is inside either.
-/// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is printed.
-/// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was
-///   named cannot be copied, or if the other store cannot be created.
-pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
-    // A session that was copied by hand may be in no store.
-    let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
-    let (itself, its_store) = ("which is to be copied", "the store of the session to be copied");
-    for (directory, what) in [(Some(from), itself), (around.as_deref(), its_store)] {
-        let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
-        else {
-            continue;
-        };
-        let (to, directory) = (escape::path(to), escape::path(directory));
-        let what = format!("{to} is the same as or inside {directory}, {what}");
-        return Err(CommandError::usage(what, "give a directory outside of it: `--to DIR`"));
+fn print_elsewhere(elsewhere: &CapturesElsewhere, output: &mut Output<'_>) -> Result<()> {
+    let (captures, name) = (count_text(elsewhere.captures, "capture"), escape::text(&elsewhere.resource));
+    output.line(format_args!(
+        "  not copied (outside the session's directory): {captures} of the workspace `{name}`"
+    ))?;
+    match elsewhere.parent {
+        Some(parent) => output.line(format_args!(
+            "    they are in the directory of its parent, session {parent}: back up that session too"
+        ))?,
+        None => output.line(format_args!(
+            "    also copy the directory in which the host keeps them, with any tool; `foldlog rewind` and `foldlog recover` \
+             read it with `--snapshots {}`",
+            quote_word(format!("{}=DIRECTORY", elsewhere.resource).as_ref()),
+        ))?,
     }
-    let mut document = Document::default();
-    let mut damaged = 0;
-    if inspect::is_store(from) {
-        let store = open_store(from, output)?;
-        let copies = Store::open_with(to, output.store_options())?;
-        let sessions = store.session_ids()?;
-        let mut progress = output.progress("copying sessions", sessions.len() as u64);
-        for (done, session) in (1..).zip(sessions) {
-            let dir = store.session_dir(session);
-            if !holds_anything(&dir) && lost_segments(&dir).is_none() {
-                document.passed_over += 1;
-                pass_over(&dir, output);
-                continue;
-            }
-            match copies.backup_from(&dir, options) {
-                Ok(report) => document.copied.push(BackupRow::from_report(report)),
-                Err(error) => {
-                    damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
-                    document.failed.push(BackupFailure { session, reason: error.to_string() });
-                }
-            }
-            progress.at(done);
-        }
-    } else {
-        // Checked first, so that no store is created for a directory without a session.
-        if !from.is_dir() {
-            let reason = if from.exists() { "it is not a directory" } else { "it does not exist" };
-            let reason = reason.to_owned();
-            return Err(Error::NotASession { path: from.to_owned(), reason }.into());
-        }
-        document.copied.push(BackupRow::from_report(
-            Store::open_with(to, output.store_options())?.backup_from(from, options)?,
-        ));
-    }
-    print(&document, output)?;
-    let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
-    let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
-    match (damaged, document.failed.is_empty()) {
-        (0, is_all) if damaged_captures > 0 => {
-            let sessions = count_text(damaged_captures, "session");
-            let rest =
-                if is_all { "everything else was copied" } else { "other sessions could not be copied" };
-            Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
-        }
-        (0, true) => Ok(HOLDS),
-        (0, false) => Ok(UNUSABLE),
-        (damaged, _) => {
-            let sessions = count_text(damaged as u64, "session");
-            Err(CommandError::DoesNotHold(format!("{sessions} could not be copied because of a damaged log")))
-        }
-    }
-}
-
-impl BackupRow {
-    fn from_report(report: BackupReport) -> BackupRow {
-        let (damaged, elsewhere) = (report.damaged.into_iter(), report.elsewhere.into_iter());
-        BackupRow {
-            session: report.session,
-            dir: report.dir,
-            records: report.records,
-            records_before: report.records_before,
-            segments: report.segments,
-            objects: report.objects,
-            files: report.files,
-            bytes: report.bytes,
-            verified: report.verified,
-            captures: report.captures,
-            captures_absent: report.captures_absent,
-            captures_healed: report.captures_healed,
-            elsewhere: elsewhere.map(Elsewhere::from_captures).collect(),
-            damaged: damaged.map(|one| CaptureDamage { path: one.path, reason: one.reason }).collect(),
-            damaged_more: report.damaged_more,
-        }
-    }
-}
-
-impl Elsewhere {
-    fn from_captures(told: CapturesElsewhere) -> Elsewhere {
-        let CapturesElsewhere { resource, captures, parent, .. } = told;
-        Elsewhere { resource, captures, parent }
-    }
-
-    fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let (captures, name) = (count_text(self.captures, "capture"), escape::text(&self.resource));
-        output.line(format_args!(
-            "  not copied (outside the session's directory): {captures} of the workspace `{name}`"
-        ))?;
-        match self.parent {
-            Some(parent) => output.line(format_args!(
-                "    they are in the directory of its parent, session {parent}: back up that session too"
-            ))?,
-            None => output.line(format_args!(
-                "    also copy the directory in which the host keeps them, with any tool; `foldlog rewind` and `foldlog recover` \
-                 read it with `--snapshots {}`",
-                quote_word(format!("{}=DIRECTORY", self.resource).as_ref()),
-            ))?,
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
@@ -273,9 +205,9 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             output.line(format_args!("  damaged in the copy, copied again: {files} of captures"))?;
         }
         for elsewhere in &copied.elsewhere {
-            elsewhere.print(output)?;
+            print_elsewhere(elsewhere, output)?;
         }
-        for CaptureDamage { path, reason } in &copied.damaged {
+        for DamagedCapture { path, reason, .. } in &copied.damaged {
             let (path, reason) = (escape::path(path), escape::text(reason));
             output.line(format_args!("  damaged capture: {path}: {reason}"))?;
         }

@@ -10,7 +10,7 @@ use foldlog::inspect;
 use foldlog_codec::escape;
 use foldlog_view::clock::now;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{open_sound_outline, open_store};
@@ -38,36 +38,29 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Internal;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "";
 
+    /// Prints the candidates that start with the prefix, unescaped, one per line: a shell inserts
+    /// them into a command. Candidates with a character that would be escaped are left out.
+    /// Unreadable files are ignored silently, since the user is typing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Output`](foldlog_view::Error::Output) if the candidates cannot be printed.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, output)
-    }
-}
-
-/// Prints the candidates that start with the prefix, unescaped, one per line: a shell inserts them
-/// into a command. Candidates with a character that would be escaped are left out. Unreadable files
-/// are ignored silently, since the user is typing.
-///
-/// # Errors
-///
-/// [`CommandError::Output`](crate::CommandError::Output) if the candidates cannot be printed.
-pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let found = match arguments.kind {
-        CandidateKind::Sessions => sessions(&arguments.path, output),
-        CandidateKind::Tags if inspect::is_store(&arguments.path) => {
-            tags_of_sessions(&arguments.path, output)
+        let found = match self.kind {
+            CandidateKind::Sessions => sessions(&self.path, output),
+            CandidateKind::Tags if inspect::is_store(&self.path) => tags_of_sessions(&self.path, output),
+            CandidateKind::Tags => tags_of_snapshots(&self.path, output),
+        };
+        for candidate in found.unwrap_or_default() {
+            if candidate.starts_with(&self.prefix) && !candidate.contains(escape::is_escaped) {
+                writeln!(output.stdout, "{candidate}")?;
+            }
         }
-        CandidateKind::Tags => tags_of_snapshots(&arguments.path, output),
-    };
-    for candidate in found.unwrap_or_default() {
-        if candidate.starts_with(&arguments.prefix) && !candidate.contains(escape::is_escaped) {
-            writeln!(output.stdout, "{candidate}")?;
-        }
+        Ok(HOLDS)
     }
-    Ok(HOLDS)
 }
 
 fn sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {

@@ -12,8 +12,8 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target};
-use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
+use crate::command::{Access, Argument, Command, Group, Target};
+use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
 use crate::retention::{SnapshotRetention, days};
@@ -80,14 +80,46 @@ impl Command for Args {
     const GROUP: Group = Group::Keep;
     const ACCESS: Access = Access::ChangesUnless("--dry-run");
     const TARGET: Target = Target::SessionOrStore;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
     const EXAMPLE: &'static str = "foldlog compact STORE --keep tagged --dry-run";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.path)
-    }
-
+    /// Compacts a session, or all sessions of a store that are not open, and prints a summary.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if `path` is neither a store nor a session in
+    /// one, or positions are named for a whole store;
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session is open for writing, was
+    /// interrupted or is damaged, or the disk is full.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        compact(&self, output)
+        let path = self.path.as_path();
+        let is_store = inspect::is_store(path);
+        if is_store && !self.positions.is_empty() {
+            let what = "--keep-position applies to one session, not to a store".to_owned();
+            return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
+        }
+        let positions = positions(path, &self.positions, output)?;
+        let younger_than = self.days.map(days);
+        let compression = self.compress.map(Compression::from);
+        let options = CompactOptions {
+            snapshots: self.keep.into(),
+            positions,
+            younger_than,
+            compression,
+            compress_bytes_min: self.compress_from,
+            keep_bodies: compression.is_some() && self.keep == SnapshotRetention::All,
+            dry_run: self.dry_run,
+        };
+        if is_store {
+            return all(&self.writing.open(path, output)?, &options, output);
+        }
+        let (root, id) = in_store(path)?;
+        let report = self.writing.open(&root, output)?.compact(id, &options)?;
+        match output.json() {
+            true => output.value(&report)?,
+            false => print(&report, &options, output)?,
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -127,44 +159,6 @@ struct CompactFailure {
     reason: String,
 }
 
-/// Compacts a session, or all sessions of a store that are not open, and prints a summary.
-///
-/// # Errors
-///
-/// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are
-/// named for a whole store; [`CommandError::Engine`] if the session is open for writing, was
-/// interrupted or is damaged, or the disk is full.
-fn compact(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let path = asked.path.as_path();
-    let is_store = inspect::is_store(path);
-    if is_store && !asked.positions.is_empty() {
-        let what = "--keep-position applies to one session, not to a store".to_owned();
-        return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
-    }
-    let positions = positions(path, &asked.positions, output)?;
-    let younger_than = asked.days.map(days);
-    let compression = asked.compress.map(Compression::from);
-    let options = CompactOptions {
-        snapshots: asked.keep.into(),
-        positions,
-        younger_than,
-        compression,
-        compress_bytes_min: asked.compress_from,
-        keep_bodies: compression.is_some() && asked.keep == SnapshotRetention::All,
-        dry_run: asked.dry_run,
-    };
-    if is_store {
-        return all(&asked.writing.open(path, output)?, &options, output);
-    }
-    let (root, id) = in_store(path)?;
-    let report = asked.writing.open(&root, output)?.compact(id, &options)?;
-    match output.json() {
-        true => output.value(&report)?,
-        false => print(&report, &options, output)?,
-    }
-    Ok(HOLDS)
-}
-
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {
     let number = |one: &Position| match one {
         Position::At(at) => Some(*at),
@@ -180,15 +174,13 @@ fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<
 
 fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
     let report = store.compact_all(options)?;
-    let failed = report.failed.iter();
-    let failed =
-        failed.map(|(session, error)| CompactFailure { session: *session, reason: error.to_string() });
-    let document = Document {
-        failed: failed.collect(),
-        compacted: report.compacted,
-        unchanged: report.unchanged,
-        open: report.open,
-    };
+    let (mut code, mut failed) = (HOLDS, Vec::new());
+    for (session, error) in report.failed {
+        failed.push(CompactFailure { session, reason: error.to_string() });
+        code = worse(code, CommandError::from(error).exit_code());
+    }
+    let document =
+        Document { failed, compacted: report.compacted, unchanged: report.unchanged, open: report.open };
     if output.json() {
         output.value(&document)?;
     } else {
@@ -203,7 +195,7 @@ fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Resu
         }
         output.line(format_args!("{} with nothing to drop", count_text(document.unchanged, "session")))?;
     }
-    Ok(if document.failed.is_empty() { HOLDS } else { UNUSABLE })
+    Ok(code)
 }
 
 fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'_>) -> Result<()> {

@@ -12,7 +12,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 use crate::cli::{commands, parser};
-use crate::command::{Access, Group, Target};
+use crate::command::{Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 
@@ -31,7 +31,6 @@ pub struct Args {
 
 impl crate::command::Command for Args {
     const GROUP: Group = Group::Shell;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "source <(foldlog completions bash)";
 

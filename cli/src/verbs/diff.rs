@@ -12,7 +12,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
@@ -64,24 +64,19 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog diff SESSION 10 42";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
 
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`] if a log has no such position, or if the session has no parent in
-    ///   its store.
-    /// - [`CommandError::Engine`] if a position is not in the intact part of its log, or a session
-    ///   cannot be read or exceeds the memory limit.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if a log has no such position, or if the
+    ///   session has no parent in its store.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a position is not in the intact part of
+    ///   its log, or a session cannot be read or exceeds the memory limit.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;

@@ -13,7 +13,7 @@ use foldlog_view::text::count_text;
 use foldlog_view::visits::each_record;
 use serde::Serialize;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, map_write_error, open_session, open_sound, open_sound_outline};
@@ -43,17 +43,66 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Exchange;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog export SESSION --format jsonl";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Exports the session at position `at`, or at the last one.
+    ///
+    /// - `snapshot-json` and `jsonl` are printed. Snapshot JSON contains STATE and LOG slices;
+    ///   CACHE slices can be recomputed and are left out. Children are those in the store of the
+    ///   session. Of a damaged session, both contain the intact part, up to the last position
+    ///   before the damage.
+    /// - The files of a transcript are written into the directory `out`, byte for byte. Without a
+    ///   directory, the lines of a transcript without sub-agents are printed, escaped.
+    /// - A tree is written into the directory's `.aca`, and a summary is printed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the log has no such position, if the
+    ///   options do not fit the format, or if the session contains no transcript that can be
+    ///   written.
+    /// - [`Error::File`](foldlog_view::Error::File) if a file of a transcript cannot be written, or
+    ///   already exists.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        export(self, output)
+        let Args { session, at, format, out, to, compress } = self;
+        let session = session.as_path();
+        if out.is_some() && format != Format::ClaudeCode {
+            return Err(CommandError::usage("--out applies only to --format claude-code", "omit --out"));
+        }
+        if (to.is_some() || compress.is_some()) && format != Format::Aca {
+            return Err(CommandError::usage("--to and --compress apply only to --format aca", "omit them"));
+        }
+        match format {
+            Format::ClaudeCode => return transcript(session, at, out.as_deref(), output),
+            Format::Aca => return tree(session, at, to.as_deref(), compress, output),
+            Format::SnapshotJson | Format::Jsonl => {}
+        }
+        let reader = match format {
+            Format::Jsonl => open_sound_outline(session, output)?,
+            _ => open_sound(session, output)?,
+        };
+        let at = position(&reader, at)?;
+        match format {
+            Format::Jsonl => {
+                let timeline = Timeline::from_reader(&reader);
+                each_record(&reader, SequenceNumber::MIN..=at, |record| {
+                    output.value(&timeline.value(record))
+                })?;
+            }
+            _ => {
+                let policies = BTreeSet::from([Policy::State, Policy::Log]);
+                let children = match store_of(session) {
+                    Some((store, id)) => Store::open(store)?.children(id)?,
+                    None => Vec::new(),
+                };
+                map_write_error(reader.write_export(at, &policies, children, &mut *output.stdout))?;
+                writeln!(output.stdout)?;
+            }
+        }
+        Ok(code_of(&reader, output))
     }
 }
 
@@ -94,58 +143,6 @@ struct TreeDocument {
     foreign: Vec<String>,
 }
 
-/// Exports the session at position `at`, or at the last one.
-///
-/// - `snapshot-json` and `jsonl` are printed. Snapshot JSON contains STATE and LOG slices; CACHE
-///   slices can be recomputed and are left out. Children are those in the store of the session. Of
-///   a damaged session, both contain the intact part, up to the last position before the damage.
-/// - The files of a transcript are written into the directory `out`, byte for byte. Without a
-///   directory, the lines of a transcript without sub-agents are printed, escaped.
-/// - A tree is written into the directory's `.aca`, and a summary is printed.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the log has no such position, if the options do not fit the format,
-///   or if the session contains no transcript that can be written.
-/// - [`CommandError::File`] if a file of a transcript cannot be written, or already exists.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-fn export(asked: Args, output: &mut Output<'_>) -> Result<u8> {
-    let Args { session, at, format, out, to, compress } = asked;
-    let session = session.as_path();
-    if out.is_some() && format != Format::ClaudeCode {
-        return Err(CommandError::usage("--out applies only to --format claude-code", "omit --out"));
-    }
-    if (to.is_some() || compress.is_some()) && format != Format::Aca {
-        return Err(CommandError::usage("--to and --compress apply only to --format aca", "omit them"));
-    }
-    match format {
-        Format::ClaudeCode => return transcript(session, at, out.as_deref(), output),
-        Format::Aca => return tree(session, at, to.as_deref(), compress, output),
-        Format::SnapshotJson | Format::Jsonl => {}
-    }
-    let reader = match format {
-        Format::Jsonl => open_sound_outline(session, output)?,
-        _ => open_sound(session, output)?,
-    };
-    let at = position(&reader, at)?;
-    match format {
-        Format::Jsonl => {
-            let timeline = Timeline::from_reader(&reader);
-            each_record(&reader, SequenceNumber::MIN..=at, |record| output.value(&timeline.value(record)))?;
-        }
-        _ => {
-            let policies = BTreeSet::from([Policy::State, Policy::Log]);
-            let children = match store_of(session) {
-                Some((store, id)) => Store::open(store)?.children(id)?,
-                None => Vec::new(),
-            };
-            map_write_error(reader.write_export(at, &policies, children, &mut *output.stdout))?;
-            writeln!(output.stdout)?;
-        }
-    }
-    Ok(code_of(&reader, output))
-}
-
 /// Writes the session's tree into the `.aca` of a directory.
 fn tree(
     session: &Path,
@@ -176,7 +173,7 @@ fn tree(
         }
         (at, _) => position(&reader, at)?,
     };
-    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.to_owned(), source })?;
+    std::fs::create_dir_all(to).map_err(|source| CommandError::file(to, source))?;
     let stores = WorkspaceStores::from_session_dir(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {

@@ -6,7 +6,7 @@ use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Access, Argument, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
@@ -71,11 +71,8 @@ impl Command for Args {
     const ACCESS: Access = Access::ChangesWith("--yes");
     const TARGET: Target = Target::SessionOrStore;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
     const EXAMPLE: &'static str = "foldlog gc STORE --yes";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.path)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = remote::url(&self.path) {
@@ -101,8 +98,8 @@ impl Command for Args {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if `path` is neither a store nor a session in one;
-/// [`CommandError::Engine`] if the store is read-only, or a file cannot be removed.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if `path` is neither a store nor a session in one;
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the store is read-only, or a file cannot be removed.
 fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let path = asked.path.as_path();
     let (root, session) = match inspect::is_store(path) {
@@ -148,7 +145,7 @@ fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
 
 fn no_store(path: &Path, failure: CommandError) -> CommandError {
     match failure {
-        CommandError::Usage { .. } => CommandError::usage(
+        CommandError::View(foldlog_view::Error::Usage { .. }) => CommandError::usage(
             format!("{} is neither a store nor a session in one", escape::path(path)),
             "give the directory of a store, or of a session: STORE/sessions/ID",
         ),

@@ -56,21 +56,9 @@ With --json one object:
 #[derive(Clone, Debug, Subcommand)]
 pub enum Args {
     /// Import a tau-bench file: an array of runs with `task_id`, `trial` and `traj`
-    TauBench {
-        /// File to import
-        file: PathBuf,
-        /// Directory of the store, created if it does not exist
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
-    },
+    TauBench(FileArgs),
     /// Import an OpenAI conversation: a JSON array of messages, or one message a line
-    Openai {
-        /// File to import
-        file: PathBuf,
-        /// Directory of the store, created if it does not exist
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
-    },
+    Openai(FileArgs),
     /// Import transcripts of Claude Code: NAME.jsonl, with sub-agents in NAME/subagents.
     ///
     /// Every line is kept: `foldlog export --format claude-code` writes the same files. Files that
@@ -78,14 +66,7 @@ pub enum Args {
     /// sub-agent becomes a child session of the call that started it, and a rewind becomes a
     /// rollback.
     #[command(after_help = CLAUDE_CODE_JSON)]
-    ClaudeCode {
-        /// Files to import
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-        /// Directory of the store, created if it does not exist
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
-    },
+    ClaudeCode(FilesArgs),
     /// Import a session's tree of files, written by `foldlog export --format aca`.
     ///
     /// All files are checked against the manifest of the tree first. The new session has a
@@ -116,22 +97,30 @@ pub enum Args {
     /// exact values. Conversations become records again. Calls are not imported: they remain in
     /// the log of the exported session.
     #[command(after_help = SNAPSHOT_JSON)]
-    SnapshotJson {
-        /// File to import
-        file: PathBuf,
-        /// Directory of the store, created if it does not exist
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
-    },
+    SnapshotJson(FileArgs),
     /// Import trajectories of SWE-agent: one run a file, with `history`
-    SweAgent {
-        /// Files to import
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-        /// Directory of the store, created if it does not exist
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
-    },
+    SweAgent(FilesArgs),
+}
+
+/// Arguments of an import of one file.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FileArgs {
+    /// File to import
+    pub file: PathBuf,
+    /// Directory of the store, created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub store: PathBuf,
+}
+
+/// Arguments of an import of several files.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FilesArgs {
+    /// Files to import
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Directory of the store, created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub store: PathBuf,
 }
 
 impl Command for Args {
@@ -142,15 +131,15 @@ impl Command for Args {
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match self {
-            Args::TauBench { file, store } => tau_bench(&file, &store, output),
-            Args::SweAgent { files, store } => swe_agent(&files, &store, output),
-            Args::ClaudeCode { files, store } => claude_code(&files, &store, output),
-            Args::Aca { dir, store, partial, by, reason } => {
-                let partial = partial.then(|| Partial { by: by.as_deref().zip(reason.as_deref()) });
-                aca(&dir, &store, partial.as_ref(), output)
+            Args::TauBench(FileArgs { file, store }) => tau_bench(&file, &store, output),
+            Args::SweAgent(FilesArgs { files, store }) => swe_agent(&files, &store, output),
+            Args::ClaudeCode(FilesArgs { files, store }) => claude_code(&files, &store, output),
+            Args::Aca { dir, store, partial: true, by, reason } => {
+                aca_partly(&dir, &store, by.as_deref().zip(reason.as_deref()), output)
             }
-            Args::SnapshotJson { file, store } => snapshot_json(&file, &store, output),
-            Args::Openai { file, store } => openai(&file, &store, output),
+            Args::Aca { dir, store, .. } => aca(&dir, &store, output),
+            Args::SnapshotJson(FileArgs { file, store }) => snapshot_json(&file, &store, output),
+            Args::Openai(FileArgs { file, store }) => openai(&file, &store, output),
         }
     }
 }
@@ -168,13 +157,11 @@ struct TranscriptDocument<'a> {
     findings: &'a [TranscriptFinding],
 }
 
+/// Counts of an import, and its duration.
 #[derive(Debug, Serialize)]
 struct Document {
-    sessions: u64,
-    messages: u64,
-    records: u64,
-    rollbacks: u64,
-    log_bytes: u64,
+    #[serde(flatten)]
+    written: ImportCounts,
     seconds: f64,
 }
 
@@ -183,10 +170,10 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
 ///   before the failed one remain.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
@@ -199,10 +186,10 @@ pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
 ///   before the failed one remain.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
@@ -229,10 +216,10 @@ fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) or
+/// - [`Error::File`](foldlog_view::Error::File) or
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
 ///   malformed; then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let text = openai::read(file)?;
@@ -250,7 +237,7 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     let imported = import_transcripts(store, files)?;
     let (lines, rewinds, agents) = (imported.lines, imported.rewinds, imported.agents);
     if output.json() {
-        let written = Document::from_counts(imported.written, since);
+        let written = Document::new(imported.written, since);
         let findings = &imported.findings;
         output.value(&TranscriptDocument { written, lines, rewinds, agents, findings })?;
         return Ok(HOLDS);
@@ -273,13 +260,6 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
-/// Options for importing a damaged tree.
-#[derive(Debug)]
-pub struct Partial<'a> {
-    /// Author and reason of the import; `None` only reports its possible result.
-    pub by: Option<(&'a str, &'a str)>,
-}
-
 #[derive(Debug, Serialize)]
 struct PartialDocument {
     /// The new session; null if nothing was imported.
@@ -288,15 +268,15 @@ struct PartialDocument {
     outlook: RecoveryOutlook,
 }
 
-/// Reports the possible result of importing a tree's intact files. If an author is given, creates a
-/// session from them.
-fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// Reports the possible result of importing a tree's intact files. If `by` names an author and
+/// a reason, creates a session from them.
+fn aca_partly(dir: &Path, store: &Path, by: Option<(&str, &str)>, output: &mut Output<'_>) -> Result<u8> {
     // Read first, so that no store is created for an unreadable tree.
     PartialTree::read(dir, output.tree_limits())?;
-    if partial.by.is_some() {
-        return from_sound_files(dir, Store::open(store)?, partial.by, output);
+    if by.is_some() {
+        return from_sound_files(dir, Store::open(store)?, by, output);
     }
-    let unmade = |source| crate::CommandError::File { path: std::env::temp_dir(), source };
+    let unmade = |source| crate::CommandError::file(&std::env::temp_dir(), source);
     let nowhere = tempfile::tempdir().map_err(unmade)?;
     from_sound_files(dir, Store::open(nowhere.path())?, None, output)
 }
@@ -346,11 +326,8 @@ struct TreeDocument {
 ///
 /// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged or missing; then
 ///   nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
-pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
-    if let Some(partial) = partial {
-        return aca_partly(dir, store, partial, output);
-    }
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
+pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
     // Read first, so that no store is created for an unreadable tree.
     import_tree(dir, output.tree_limits())?;
@@ -405,10 +382,10 @@ struct SnapshotDocument {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if the file cannot be read, and
-///   [`CommandError::Engine`](crate::CommandError::Engine) if it is not such an export, or was
+/// - [`Error::File`](foldlog_view::Error::File) if the file cannot be read, and
+///   [`Error::Engine`](foldlog_view::Error::Engine) if it is not such an export, or was
 ///   exported while calls were open. Then nothing is imported.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     // Read first, so that no store is created for an invalid file.
@@ -439,19 +416,18 @@ pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Resu
 }
 
 impl Document {
-    fn from_counts(written: ImportCounts, since: Instant) -> Document {
-        let ImportCounts { sessions, messages, records, rollbacks, log_bytes } = written;
-        let seconds = since.elapsed().as_secs_f64();
-        Document { sessions, messages, records, rollbacks, log_bytes, seconds }
+    fn new(written: ImportCounts, since: Instant) -> Document {
+        Document { written, seconds: since.elapsed().as_secs_f64() }
     }
 }
 
 fn report(written: ImportCounts, since: Instant, output: &mut Output<'_>) -> Result<u8> {
-    let written = Document::from_counts(written, since);
+    let document = Document::new(written, since);
     if output.json() {
-        output.value(&written)?;
+        output.value(&document)?;
     } else {
-        let Document { sessions, messages, records, rollbacks, log_bytes, seconds } = written;
+        let ImportCounts { sessions, messages, records, rollbacks, log_bytes } = written;
+        let seconds = document.seconds;
         let (sessions, messages) = (count_text(sessions, "session"), count_text(messages, "message"));
         let (records, rollbacks) = (count_text(records, "record"), count_text(rollbacks, "rollback"));
         output.line(format_args!(

@@ -3,14 +3,14 @@
 
 mod operation;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, OperationStatus, Settled};
 use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
-use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text};
+use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text, or_dash};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound_outline};
@@ -63,85 +63,82 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog ledger SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the account of one operation, or lists the operations of a session with their
+    /// outcomes, in the order of their starts. If a parent rolled back its own operation, the
+    /// operations of the child session are listed as abandoned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact,
+    /// or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.operation, output)
+        let reader = open_sound_outline(&self.session, output)?;
+        let ledger = reader.ledger()?;
+        let fate = reader.fate_in_parent();
+        if let FateInParent::Unknown { parent, operation, reason } = &fate {
+            output.note(format_args!(
+                "note: this session works for operation {operation} of session {parent}; whether that operation kept its work is \
+                 unknown: {reason}"
+            ));
+        }
+        if let Some(operation) = self.operation {
+            return operation::run(&reader, &ledger, operation, output);
+        }
+        if output.json() {
+            ledger.iter().try_for_each(|entry| output.value(entry))?;
+            return Ok(code_of(&reader, output));
+        }
+        if !ledger.is_empty() {
+            output.styled_line(
+                HEADING,
+                format_args!(
+                    "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+                    "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
+                ),
+            )?;
+        }
+        for entry in &ledger {
+            row(entry, output)?;
+            for left in &entry.not_undone {
+                let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
+                let reason = left.reason.escape_debug();
+                match left.is_uncaptured() {
+                    true => output.styled_line(BAD, format_args!("{:>9}  {reason}", ""))?,
+                    false => {
+                        let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
+                        output.styled_line(BAD, left)?;
+                    }
+                }
+            }
+            for one in &entry.replaced {
+                let (resource, paths) = (escape::text(&one.resource), replaced_text(one));
+                output.line(format_args!("{:>9}  rolled back in {resource}: {paths}", ""))?;
+            }
+            for child in &entry.children {
+                let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
+                output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
+            }
+        }
+        if let FateInParent::Child { parent, operation, fate } = fate {
+            let fate = match fate {
+                ChildFate::Undecided => "has neither kept nor abandoned this work yet",
+                ChildFate::Kept => "has kept this work",
+                ChildFate::Abandoned => "has abandoned this work",
+            };
+            output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
+        }
+        output.line(totals(&ledger))?;
+        Ok(code_of(&reader, output))
     }
 }
 
-/// Prints the account of one operation, or lists the operations of a session with their outcomes,
-/// in the order of their starts. If a parent rolled back its own operation, the operations of the
-/// child session are listed as abandoned.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if no part of the session is intact, or it
-/// cannot be read.
-pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound_outline(session, output)?;
-    let ledger = reader.ledger()?;
-    let fate = reader.fate_in_parent();
-    if let FateInParent::Unknown { parent, operation, reason } = &fate {
-        output.note(format_args!(
-            "note: this session works for operation {operation} of session {parent}; whether that operation kept its work is \
-             unknown: {reason}"
-        ));
-    }
-    if let Some(operation) = operation {
-        return operation::run(&reader, &ledger, operation, output);
-    }
-    if output.json() {
-        ledger.iter().try_for_each(|entry| output.value(entry))?;
-        return Ok(code_of(&reader, output));
-    }
-    if !ledger.is_empty() {
-        output.styled_line(
-            HEADING,
-            format_args!(
-                "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
-                "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
-            ),
-        )?;
-    }
-    for entry in &ledger {
-        row(entry, output)?;
-        for left in &entry.not_undone {
-            let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
-            let reason = left.reason.escape_debug();
-            match left.is_uncaptured() {
-                true => output.styled_line(BAD, format_args!("{:>9}  {reason}", ""))?,
-                false => {
-                    let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
-                    output.styled_line(BAD, left)?;
-                }
-            }
-        }
-        for one in &entry.replaced {
-            let (resource, paths) = (escape::text(&one.resource), replaced_text(one));
-            output.line(format_args!("{:>9}  rolled back in {resource}: {paths}", ""))?;
-        }
-        for child in &entry.children {
-            let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
-            output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
-        }
-    }
-    if let FateInParent::Child { parent, operation, fate } = fate {
-        let fate = match fate {
-            ChildFate::Undecided => "has neither kept nor abandoned this work yet",
-            ChildFate::Kept => "has kept this work",
-            ChildFate::Abandoned => "has abandoned this work",
-        };
-        output.line(format_args!("operation {operation} of the parent session {parent} {fate}"))?;
-    }
+/// Returns the number of operations, and how many have each outcome.
+fn totals(ledger: &[LedgerEntry]) -> String {
     let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
     let fates = [
         OperationStatus::Committed,
@@ -157,8 +154,7 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
     let total = count_text(ledger.len() as u64, "operation");
     let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
-    output.line(format_args!("{total}{fates}"))?;
-    Ok(code_of(&reader, output))
+    format!("{total}{fates}")
 }
 
 /// Describes an object that a rollback replaced or removed in a resource, in one line.
@@ -206,19 +202,18 @@ fn style_of(entry: &LedgerEntry) -> Style {
 }
 
 fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
-    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let begin = format!(
         "{:>9}  {:<24}  {:<28}  ",
         entry.operation,
         escape::text(&entry.tool),
-        dash(entry.call_id.as_deref().map(|call_id| escape::text(call_id).into_owned())),
+        or_dash(entry.call_id.as_deref().map(escape::text)),
     );
     let mut end = format!(
         "  {:<7}  {:>8}  {:>8}  {:>12}",
-        dash(entry.effects.map(|effects| effects.name().to_owned())),
+        or_dash(entry.effects.map(|effects| effects.name())),
         entry.begin,
-        dash(entry.end.map(|end| end.to_string())),
-        dash(entry.elapsed_us.map(|us| us.to_string())),
+        or_dash(entry.end),
+        or_dash(entry.elapsed_us),
     );
     if let Some(origin) = entry.asked_by {
         end.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));

@@ -10,7 +10,7 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use crate::command::{Access, Group, Target};
+use crate::command::{Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
@@ -37,12 +37,35 @@ pub struct Args {
 
 impl crate::command::Command for Args {
     const GROUP: Group = Group::Shell;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog man show | man -l -";
 
+    /// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog
+    /// man | man -l -` shows one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such verb.
+    /// - [`Error::File`](foldlog_view::Error::File) if a page already exists, or cannot be written.
+    ///   If one exists, none is written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, crate::cli::parser(), output)
+        let mut command = crate::cli::parser().disable_help_subcommand(true);
+        // Gives each verb its full name, and the options that all verbs have.
+        command.build();
+        let Some(dir) = &self.out else {
+            output.stdout.write_all(&page(find(&command, &self.verb)?)?)?;
+            return Ok(HOLDS);
+        };
+        let mut pages = Vec::new();
+        collect(&command, &mut pages)?;
+        write(dir, &pages, self.force)?;
+        let names = pages.iter().map(|(name, _)| name.as_str());
+        if output.json() {
+            output.value(&ManPages { dir, pages: names.collect() })?;
+        } else {
+            output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -54,38 +77,12 @@ struct ManPages<'a> {
     pages: Vec<&'a str>,
 }
 
-/// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog man |
-/// man -l -` shows one.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such verb.
-/// - [`CommandError::File`] if a page already exists, or cannot be written. If one exists, none is
-///   written.
-pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Result<u8> {
-    let mut command = command.disable_help_subcommand(true);
-    // Gives each verb its full name, and the options that all verbs have.
-    command.build();
-    let Some(dir) = &arguments.out else {
-        output.stdout.write_all(&page(find(&command, &arguments.verb)?)?)?;
-        return Ok(HOLDS);
-    };
-    let mut pages = Vec::new();
-    collect(&command, &mut pages)?;
-    write(dir, &pages, arguments.force)?;
-    let names = pages.iter().map(|(name, _)| name.as_str());
-    if output.json() {
-        output.value(&ManPages { dir, pages: names.collect() })?;
-    } else {
-        output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
-    }
-    Ok(HOLDS)
-}
-
 /// Finds the verb with these words.
 fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
     words.iter().try_fold(command, |command, word| {
-        let found = command.get_subcommands().find(|verb| verb.get_name() == word && !verb.is_hide_set());
+        // A former name is hidden too. Unlike an internal command, it has a description.
+        let is_known = |verb: &&Command| !verb.is_hide_set() || verb.get_long_about().is_some();
+        let found = command.get_subcommands().filter(is_known).find(|verb| verb.get_name() == word);
         found.ok_or_else(|| {
             let of = command.get_display_name().unwrap_or("foldlog").replace('-', " ");
             CommandError::usage(
@@ -138,7 +135,7 @@ fn roff(line: &str) -> String {
 fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |source| CommandError::File { path, source }
+        move |source| CommandError::file(&path, source)
     };
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));

@@ -2,10 +2,13 @@
 //! suspended calls, and interrupted calls that only a person can judge.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use foldlog::filesystem::HostFilesystem;
 use foldlog::inspect::{self, LogReader};
+use foldlog::tools::resources::Snapshotable;
 use foldlog::{
     CallOrigin, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
     UnsettledOperation,
@@ -21,7 +24,7 @@ use foldlog_view::text::digest_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Argument, Command, Group, Target};
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers;
@@ -59,20 +62,50 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Decide;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Store;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.dir);
     const EXAMPLE: &'static str = "foldlog pending STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.dir)
-    }
-
+    /// Prints the operations that wait for a person in all sessions of the store at `dir`, in the
+    /// order of the sessions' ids. A session that cannot be read is reported on standard error, and
+    /// the others are listed. The exit code is then 1 if any session is damaged, else 2.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`,
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.dir, output)
+        let store = readers::open_store(&self.dir, output)?;
+        let (mut code, mut found) = (HOLDS, false);
+        let ids = store.session_ids()?;
+        let running = inspect::running_sessions(store.path(), &ids)?;
+        for id in ids {
+            let session = store.session_dir(id);
+            if !holds_anything(&session) {
+                readers::pass_over(&session, output);
+                continue;
+            }
+            let pending = readers::open_outline(&session, output)
+                .and_then(|reader| rows(&reader, running.contains_key(&id)));
+            match pending {
+                Ok(pending) => {
+                    found |= !pending.is_empty();
+                    pending.iter().try_for_each(|row| show(row, output))?;
+                }
+                Err(failure) => {
+                    output.error(format_args!("session {id}: {failure}"));
+                    code = worse(code, failure.exit_code());
+                }
+            }
+        }
+        if !found && !output.json() {
+            output.line(format_args!("no call waits for a person"))?;
+        }
+        Ok(code)
     }
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct PendingRow {
     session: Uuid,
     operation: OperationId,
@@ -129,10 +162,9 @@ impl PendingRow {
 
     /// Describes a call whose process has ended and whose session has not been recovered since.
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
-        let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
             meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
-            command: format!("foldlog recover {dir}"),
+            command: recovery(reader)?,
         };
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
     }
@@ -149,17 +181,10 @@ impl PendingRow {
         let mut row = PendingRow {
             session: reader.opening_record().session,
             operation,
-            tool: String::new(),
-            call_id: None,
-            asked_by: None,
-            parent: None,
             waits_for,
             question: question.to_owned(),
-            arguments: String::new(),
-            digest: String::new(),
-            asked_at: String::new(),
-            expires_at: None,
             decide,
+            ..PendingRow::default()
         };
         reader.records(begin, begin, |record| {
             let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
@@ -172,6 +197,30 @@ impl PendingRow {
         })?;
         Ok(row)
     }
+}
+
+/// Returns the command that recovers a session, with the last known directories of the workspaces on
+/// which its open calls worked.
+fn recovery(reader: &LogReader) -> Result<String> {
+    let mut directories = BTreeMap::new();
+    for open in &reader.report().interrupted {
+        reader.records(open.begin, open.begin, |record| {
+            let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
+            for captured in begin.resources {
+                let bytes = captured.snapshot.and_then(|snapshot| reader.payload(snapshot).ok());
+                let taken = bytes.and_then(|bytes| HostFilesystem::recall(&bytes).ok());
+                if let Some(path) = taken.and_then(|taken| taken.path) {
+                    directories.insert(captured.resource.into_owned(), path);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let mut command = format!("foldlog recover {}", quote_word(reader.dir().as_os_str()));
+    for (name, path) in directories {
+        command.push_str(&format!(" --workspace {}", quote_word(format!("{name}={path}").as_ref())));
+    }
+    Ok(command)
 }
 
 /// Returns the operations that wait for a person in a session, in the order of their ids.
@@ -190,44 +239,6 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     }
     rows.sort_by_key(|row| row.operation);
     Ok(rows)
-}
-
-/// Prints the operations that wait for a person in all sessions of the store at `dir`, in the order
-/// of the sessions' ids. A session that cannot be read is reported on standard error, and the
-/// others are listed. The exit code is then 1 if any session is damaged, else 2.
-///
-/// # Errors
-///
-/// [`CommandError::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
-/// [`CommandError::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
-pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let store = readers::open_store(dir, output)?;
-    let (mut code, mut found) = (HOLDS, false);
-    let ids = store.session_ids()?;
-    let running = inspect::running_sessions(store.path(), &ids)?;
-    for id in ids {
-        let session = store.session_dir(id);
-        if !holds_anything(&session) {
-            readers::pass_over(&session, output);
-            continue;
-        }
-        let pending = readers::open_outline(&session, output)
-            .and_then(|reader| rows(&reader, running.contains_key(&id)));
-        match pending {
-            Ok(pending) => {
-                found |= !pending.is_empty();
-                pending.iter().try_for_each(|row| show(row, output))?;
-            }
-            Err(failure) => {
-                output.error(format_args!("session {id}: {failure}"));
-                code = worse(code, failure.exit_code());
-            }
-        }
-    }
-    if !found && !output.json() {
-        output.line(format_args!("no call waits for a person"))?;
-    }
-    Ok(code)
 }
 
 fn show(row: &PendingRow, output: &mut Output<'_>) -> Result<()> {

@@ -10,20 +10,17 @@ use std::time::{Duration, Instant};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::captures_dir;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
-use foldlog::{
-    ExecutionState, NotUndone, OpenOperation, OperationId, ReplacedContent, ResourceRegistry, Session,
-    UnsettledOperation,
-};
+use foldlog::{ExecutionState, NotUndone, OperationId, ReplacedContent, ResourceRegistry, Session, SmolStr};
 use foldlog_claude::end_programs;
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{WriteArgs, in_store};
-use crate::workspaces::{RestoreTarget, WorkspaceOptions, named_part, places};
+use crate::readers::in_store;
+use crate::workspaces::{RestoreTarget, WorkspaceArgs, named_part, places};
 
 /// Describes a recovery, and the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -66,17 +63,9 @@ With --strategy and --json one object:
 pub struct Args {
     /// Directory of the session
     pub session: PathBuf,
-    /// Directory of a workspace that the call worked on; NAME= is optional if there is only one
-    #[arg(long = "workspace", value_name = "NAME=DIR")]
-    pub workspaces: Vec<String>,
-    /// Directory with a workspace's captures, if it is outside of the session's directory
-    #[arg(long, value_name = "NAME=DIR")]
-    pub snapshots: Vec<String>,
-    /// Directory to use instead of a workspace that is missing, was replaced, or is a copy
-    ///
-    /// It must be empty, unless --overwrite is given.
-    #[arg(long, value_name = "NAME=DIR")]
-    pub rebind: Vec<String>,
+    /// Directories, and whether a replicated session is written.
+    #[command(flatten)]
+    pub directories: WorkspaceArgs,
     /// Remove files from a --rebind directory that the capture does not contain
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
@@ -95,9 +84,9 @@ pub struct Args {
     pub strategies: bool,
     /// Recover by a strategy: latest, checkpoint:ID, updates or partial
     ///
-    /// `updates` creates a new session from the updates of tasks and messages, `partial` one from the
-    /// intact data. `latest` and `checkpoint:ID` also restore the given workspaces; other workspaces
-    /// remain unchanged.
+    /// `updates` creates a new session from the updates of tasks and messages, `partial` one from
+    /// the intact data. `latest` and `checkpoint:ID` also restore the given workspaces; other
+    /// workspaces remain unchanged.
     #[arg(long, value_name = "STRATEGY", conflicts_with = "force")]
     pub strategy: Option<String>,
     /// The session's tree of files, written by `foldlog export --format aca`
@@ -114,35 +103,41 @@ pub struct Args {
     /// Reason for the recovery
     #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, requires = "strategy")]
     pub reason: Option<String>,
-    /// Whether a replicated session is written.
-    #[command(flatten)]
-    pub writing: WriteArgs,
 }
 
 impl Command for Args {
     const GROUP: Group = Group::Decide;
     const ACCESS: Access = Access::ChangesUnless("--strategies");
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog recover SESSION --workspace DIR";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Restores the workspaces of an interrupted session from its captures, and ends its open calls
+    /// as interrupted. No tool is run.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, or no
+    ///   directory is given for a workspace.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if a workspace cannot be restored, or if another session has worked on it since.
+    ///   Also if the call worked on a resource that is not a directory, which only the host
+    ///   restores.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &WorkspaceOptions {
-            workspaces: &self.workspaces,
-            rebound: &self.rebind,
-            overwrite: self.overwrite,
-            snapshots: &self.snapshots,
-            without_capture: self.without_capture,
-            force: self.force,
-            writing: self.writing,
-        };
-        if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
-            return run(&self.session, directories, output);
+        if self.strategies || self.strategy.is_some() || self.tree.is_some() {
+            return strategies::run(&self, output);
         }
-        strategies::run(&self, directories, output)
+        let (root, id) = in_store(&self.session)?;
+        let session = self.directories.writing.open(&root, output)?.open_to_recover(id)?;
+        let recovered = recover(&session, &self);
+        let closed = session.close();
+        let document = recovered?;
+        closed?;
+        if output.json() {
+            output.value(&document)?;
+        } else {
+            print(&document, output)?;
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -196,52 +191,19 @@ struct DirectoryMark {
     removed_mark: Option<String>,
 }
 
-impl From<&OpenOperation> for RecoverOperationRow {
-    fn from(open: &OpenOperation) -> RecoverOperationRow {
-        let call_id = open.call_id.as_ref().map(ToString::to_string);
-        RecoverOperationRow { operation: open.operation, tool: open.tool.to_string(), call_id }
+impl RecoverOperationRow {
+    fn new(operation: OperationId, tool: &SmolStr, call_id: Option<&SmolStr>) -> RecoverOperationRow {
+        RecoverOperationRow { operation, tool: tool.to_string(), call_id: call_id.map(ToString::to_string) }
     }
 }
 
-impl From<&UnsettledOperation> for RecoverOperationRow {
-    fn from(unsettled: &UnsettledOperation) -> RecoverOperationRow {
-        let call_id = unsettled.call_id.as_ref().map(ToString::to_string);
-        RecoverOperationRow { operation: unsettled.operation, tool: unsettled.tool.to_string(), call_id }
-    }
-}
-
-/// Restores the workspaces of an interrupted session from its captures, and ends its open calls as
-/// interrupted. No tool is run.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the session is in no store, or no directory is given for a
-///   workspace.
-/// - [`CommandError::Engine`] if another process has the session open for writing, if a workspace
-///   cannot be restored, or if another session has worked on it since. Also if the call worked on a
-///   resource that is not a directory, which only the host restores.
-pub fn run(dir: &Path, asked: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let (root, id) = in_store(dir)?;
-    let session = asked.writing.open(&root, output)?.open_to_recover(id)?;
-    let recovered = recover(&session, dir, asked);
-    let closed = session.close();
-    let document = recovered?;
-    closed?;
-    if output.json() {
-        output.value(&document)?;
-    } else {
-        print(&document, output)?;
-    }
-    Ok(HOLDS)
-}
-
-fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Document> {
+fn recover(session: &Session, asked: &Args) -> Result<Document> {
     let open = session.calls().open_operations();
     let mut workspaces = Vec::new();
     let mut resources = ResourceRegistry::builder();
-    let places = places(session.calls().open_captures()?, dir, asked)?;
+    let places = places(session.calls().open_captures()?, &asked.session, &asked.directories)?;
     let (marks, idle) = match places.is_empty() {
-        true => (unmark(dir, asked)?, idle(asked)),
+        true => (unmark(asked)?, idle(asked)),
         false => (Vec::new(), None),
     };
     for place in places {
@@ -274,29 +236,37 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
         not_undone.extend(recovered.not_undone);
         replaced.extend(recovered.replaced);
     }
+    let unsettled = session.calls().unsettled_operations();
     Ok(Document {
         session: session.id(),
-        ended: open.iter().map(RecoverOperationRow::from).collect(),
+        ended: open
+            .iter()
+            .map(|open| RecoverOperationRow::new(open.operation, &open.tool, open.call_id.as_ref()))
+            .collect(),
         workspaces,
         marks,
         idle,
         not_undone,
         replaced,
-        unsettled: session.calls().unsettled_operations().iter().map(RecoverOperationRow::from).collect(),
+        unsettled: unsettled
+            .iter()
+            .map(|one| RecoverOperationRow::new(one.operation, &one.tool, one.call_id.as_ref()))
+            .collect(),
     })
 }
 
 /// Removes the marks of the directories given with `--force` while there is no workspace to
 /// restore.
-fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>> {
-    let forced = if asked.force { asked.workspaces } else { &[] };
+fn unmark(asked: &Args) -> Result<Vec<DirectoryMark>> {
+    let forced = if asked.force { asked.directories.workspaces.as_slice() } else { &[] };
     let mark = |given: &String| {
         // Without an open call no workspace has a name, so any `NAME=` is accepted.
         let directory = match given.split_once('=') {
             Some((_, directory)) if !Path::new(given).is_dir() => directory,
             _ => given.as_str(),
         };
-        let files = HostFilesystem::open(directory, captures_dir(dir), HostFilesystemOptions::default())?;
+        let captures = captures_dir(&asked.session);
+        let files = HostFilesystem::open(directory, captures, HostFilesystemOptions::default())?;
         let removed_mark = files.remove_mark(Instant::now() + WAIT_MAX)?;
         Ok(DirectoryMark { root: files.root().to_owned(), removed_mark })
     };
@@ -304,8 +274,9 @@ fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>
 }
 
 /// Returns the note on options that change nothing while there is no workspace to restore.
-fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
-    match (asked.force, asked.workspaces.is_empty(), asked.rebound.is_empty()) {
+fn idle(asked: &Args) -> Option<&'static str> {
+    let WorkspaceArgs { workspaces, rebind, .. } = &asked.directories;
+    match (asked.force, workspaces.is_empty(), rebind.is_empty()) {
         (true, true, _) => {
             Some("no mark was removed: --force removes the mark of a directory given by --workspace DIR")
         }

@@ -1,6 +1,6 @@
 //! `foldlog replay`: [checks](crate::replay_check) a session by a new fold, and its lineage.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog::inspect::{LogReader, ReadOptions};
@@ -9,7 +9,7 @@ use foldlog::{Parent, Store};
 use foldlog_view::session_dirs::store_of;
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
@@ -27,56 +27,51 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Keep;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog replay SESSION --thorough";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Replays a session, and prints the result.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if the log diverges, with the
+    ///   first difference.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.thorough, output)
-    }
-}
-
-/// Replays a session, and prints the result.
-///
-/// # Errors
-///
-/// - [`CommandError::DoesNotHold`] if the log diverges, with the first difference.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
-    let progress = output.progress("replaying records", reader.records_len());
-    let mut replayed = replay(&reader, thorough, progress)?;
-    replayed.lineage = lineage(&reader, output)?;
-    if output.json() {
-        output.value(&replayed)?;
-    } else {
-        let (records, rollbacks) =
-            (count_text(replayed.records, "record"), count_text(replayed.rollbacks, "rollback"));
-        output.line(format_args!("session {}: {records} folded", replayed.session))?;
-        let compacted = match replayed.compacted {
-            0 => String::new(),
-            some => {
-                format!("; {some} cannot be checked: a compaction has dropped the slices' contents there")
+        let reader = open_session(&self.session, output)?;
+        let progress = output.progress("replaying records", reader.records_len());
+        let mut replayed = replay(&reader, self.thorough, progress)?;
+        replayed.lineage = lineage(&reader, output)?;
+        if output.json() {
+            output.value(&replayed)?;
+        } else {
+            let (records, rollbacks) =
+                (count_text(replayed.records, "record"), count_text(replayed.rollbacks, "rollback"));
+            output.line(format_args!("session {}: {records} folded", replayed.session))?;
+            let compacted = match replayed.compacted {
+                0 => String::new(),
+                some => {
+                    format!("; {some} cannot be checked: a compaction has dropped the slices' contents there")
+                }
+            };
+            output.line(format_args!("{} of {rollbacks} checked{compacted}", replayed.checked))?;
+            if replayed.lineage {
+                output.line("the records that the session shares with its parent are equal")?;
             }
-        };
-        output.line(format_args!("{} of {rollbacks} checked{compacted}", replayed.checked))?;
-        if replayed.lineage {
-            output.line("the records that the session shares with its parent are equal")?;
+            output.line(format_args!("digest {}", replayed.digest))?;
         }
-        output.line(format_args!("digest {}", replayed.digest))?;
-    }
-    match replayed.difference {
-        None if output.json() => Ok(HOLDS),
-        None => {
-            output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
-            Ok(HOLDS)
+        match replayed.difference {
+            None if output.json() => Ok(HOLDS),
+            None => {
+                output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
+                Ok(HOLDS)
+            }
+            Some(difference) => {
+                Err(CommandError::View(foldlog_view::Error::DoesNotHold(difference.to_string())))
+            }
         }
-        Some(difference) => Err(CommandError::DoesNotHold(difference.to_string())),
     }
 }
 

@@ -12,7 +12,7 @@ use foldlog_view::{Payloads, RecordRange};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
@@ -66,17 +66,62 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog report SESSION --html report.html";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Writes a session as one HTML file, which makes no request and needs no other file. The file
+    /// receives its name once it is complete. Of a damaged session, the report shows the intact
+    /// part and its end.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or the range
+    ///   exceeds the maximum number of records.
+    /// - [`Error::File`](foldlog_view::Error::File) if the file already exists, or cannot be
+    ///   written.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact, or it
+    ///   cannot be read or exceeds the memory limit.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, output)
+        let path = &self.html;
+        check_replaced(path, self.force)?;
+        let reader = open_sound(&self.session, output)?;
+        check_outside(path, &self.session)?;
+        let range = range(&reader, &self)?;
+        let at = match &self.at {
+            None => range.last,
+            Some(at) => position(&reader, Some(at.clone()))?,
+        };
+        if !(range.from..=range.last).contains(&at) {
+            let what =
+                format!("the report lists records {} to {}, but not position {at}", range.from, range.last);
+            return Err(CommandError::usage(
+                what,
+                "give one of these by --at, or list other records by --from and --to",
+            ));
+        }
+        let limit = self.payloads.then(|| self.limit.unwrap_or(PAYLOAD_BYTES));
+        let asked = ReportSelection { range, at, payloads: Payloads::up_to(limit) };
+        let bytes = write(&reader, &asked, path, self.force, output.memory_bytes)?;
+        let written = ReportFile {
+            file: path.clone(),
+            bytes,
+            session: reader.opening_record().session,
+            from: range.from,
+            last: range.last,
+            at,
+            payload_bytes: limit,
+        };
+        if output.json() {
+            output.value(&written)?;
+        } else {
+            let records = count_text(range.len(), "record");
+            output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
+            if limit.is_none() {
+                output.line("payloads are not included; --payloads includes them")?;
+            }
+        }
+        Ok(code_of(&reader, output))
     }
 }
 
@@ -110,59 +155,6 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
     Err(CommandError::usage(what, "give a file outside of the store"))
 }
 
-/// Writes a session as one HTML file, which makes no request and needs no other file. The file
-/// receives its name once it is complete. Of a damaged session, the report shows the intact part
-/// and its end.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such position, or the range exceeds the maximum number
-///   of records.
-/// - [`CommandError::File`] if the file already exists, or cannot be written.
-/// - [`CommandError::Engine`] if no part of the session is intact, or it cannot be read or exceeds
-///   the memory limit.
-pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let path = &arguments.html;
-    check_replaced(path, arguments.force)?;
-    let reader = open_sound(&arguments.session, output)?;
-    check_outside(path, &arguments.session)?;
-    let range = range(&reader, arguments)?;
-    let at = match &arguments.at {
-        None => range.last,
-        Some(at) => position(&reader, Some(at.clone()))?,
-    };
-    if !(range.from..=range.last).contains(&at) {
-        let what =
-            format!("the report lists records {} to {}, but not position {at}", range.from, range.last);
-        return Err(CommandError::usage(
-            what,
-            "give one of these by --at, or list other records by --from and --to",
-        ));
-    }
-    let limit = arguments.payloads.then(|| arguments.limit.unwrap_or(PAYLOAD_BYTES));
-    let asked = ReportSelection { range, at, payloads: Payloads::up_to(limit) };
-    let bytes = write(&reader, &asked, path, arguments.force, output.memory_bytes)?;
-    let written = ReportFile {
-        file: path.clone(),
-        bytes,
-        session: reader.opening_record().session,
-        from: range.from,
-        last: range.last,
-        at,
-        payload_bytes: limit,
-    };
-    if output.json() {
-        output.value(&written)?;
-    } else {
-        let records = count_text(range.len(), "record");
-        output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
-        if limit.is_none() {
-            output.line("payloads are not included; --payloads includes them")?;
-        }
-    }
-    Ok(code_of(&reader, output))
-}
-
 fn range(reader: &LogReader, arguments: &Args) -> Result<RecordRange> {
     let from = record_at(reader, arguments.from.as_ref())?.unwrap_or_default();
     let from = position_at(reader, Some(from))?;
@@ -193,7 +185,7 @@ fn write(
     force: bool,
     memory_bytes: Option<u64>,
 ) -> Result<u64> {
-    let failed = |source| CommandError::File { path: path.to_owned(), source };
+    let failed = |source| CommandError::file(path, source);
     let mut unplaced = StagedFile::create_for(path).map_err(failed)?;
     report::write(reader, asked, memory_bytes, unplaced.file(), path)?;
     let bytes = unplaced.file().metadata().map_err(failed)?.len();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
@@ -18,12 +18,12 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::difference_text::difference_text;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{WriteArgs, in_store, open_session};
-use crate::workspaces::{WorkspaceOptions, named_part, places};
+use crate::readers::{in_store, open_session};
+use crate::workspaces::{WorkspaceArgs, named_part, places};
 
 /// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
@@ -99,79 +99,50 @@ pub struct Args {
     /// Reason for the rewind
     #[arg(long, value_name = "WHY", value_parser = crate::value_parsers::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
-    /// Directory of a workspace; NAME= is optional if there is only one
-    #[arg(long = "workspace", value_name = "NAME=DIR")]
-    pub workspaces: Vec<String>,
-    /// Directory with a workspace's captures, if it is outside of the session's directory
-    #[arg(long, value_name = "NAME=DIR")]
-    pub snapshots: Vec<String>,
-    /// Other directory for a workspace, such as that of a backup or a copy
-    ///
-    /// Its files are captured first. Files that differ from the state after the last call count as
-    /// changed by hand: to fill an empty directory, add --overwrite.
-    #[arg(long, value_name = "NAME=DIR")]
-    pub rebind: Vec<String>,
-    /// Whether a replicated session is written.
+    /// Directories, and whether a replicated session is written.
     #[command(flatten)]
-    pub writing: WriteArgs,
+    pub directories: WorkspaceArgs,
 }
 
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const ACCESS: Access = Access::ChangesUnless("--preview");
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog rewind SESSION 42 --workspace DIR --by NAME --reason TEXT";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
-    fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &WorkspaceOptions {
-            workspaces: &self.workspaces,
-            rebound: &self.rebind,
-            overwrite: false,
-            snapshots: &self.snapshots,
-            without_capture: false,
-            force: false,
-            // A preview writes nothing.
-            writing: WriteArgs { unreplicated: self.writing.unreplicated || self.preview },
+    /// Rewinds a session and its workspaces, or reports the effects of that.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, has no such
+    ///   position or tag, or the directory of a workspace is not given.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if it must be recovered first, or if it is corrupt; if there is no rewind to
+    ///   undo; or if a workspace cannot be restored.
+    fn run(mut self, output: &mut Output<'_>) -> Result<u8> {
+        let (root, id) = in_store(&self.session)?;
+        let log = open_session(&self.session, output)?;
+        let to = self.to.clone().map(|to| position(&log, Some(to))).transpose()?;
+        // A preview writes nothing.
+        self.directories.writing.unreplicated |= self.preview;
+        let store = self.directories.writing.open(&root, output)?;
+        let session = match self.preview {
+            true => store.open_to_preview(id)?,
+            false => open_without_host(&store, id)?.0,
         };
-        run(&self, directories, output)
+        let at = At { asked: &self, is_held: log.replicated_record().is_some() };
+        let done = rewind(&session, at, to, output);
+        let closed = session.close();
+        done.map_err(|failure| explain_failure(failure, &log, at))?;
+        closed?;
+        Ok(HOLDS)
     }
 }
 
-/// Rewinds a session and its workspaces, or reports the effects of that.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the
-///   directory of a workspace is not given.
-/// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
-///   recovered first, or if it is corrupt; if there is no rewind to undo; or if a workspace cannot
-///   be restored.
-fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let dir = asked.session.as_path();
-    let (root, id) = in_store(dir)?;
-    let log = open_session(dir, output)?;
-    let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
-    let at = At { dir, is_held: log.replicated_record().is_some() };
-    let store = directories.writing.open(&root, output)?;
-    let session = match asked.preview {
-        true => store.open_to_preview(id)?,
-        false => open_without_host(&store, id)?.0,
-    };
-    let done = rewind(&session, at, to, asked, directories, output);
-    let closed = session.close();
-    done.map_err(|failure| explain_failure(failure, &log, at, directories))?;
-    closed?;
-    Ok(HOLDS)
-}
-
-/// The session for which commands are printed, and whether it is replicated.
+/// The command line, from which commands are printed, and whether its session is replicated.
 #[derive(Clone, Copy)]
 struct At<'a> {
-    dir: &'a Path,
+    asked: &'a Args,
     is_held: bool,
 }
 
@@ -180,33 +151,35 @@ impl At<'_> {
     fn option(self) -> &'static str {
         if self.is_held { " --unreplicated" } else { "" }
     }
+
+    /// Returns the session's directory, quoted for a shell.
+    fn dir(self) -> String {
+        quote_word(self.asked.session.as_os_str())
+    }
 }
 
 /// Adds the next step to errors about an interrupted session, a position within a call, or a file
 /// that cannot be restored.
-fn explain_failure(
-    failure: CommandError,
-    log: &LogReader,
-    at: At<'_>,
-    directories: &WorkspaceOptions<'_>,
-) -> CommandError {
+fn explain_failure(failure: CommandError, log: &LogReader, at: At<'_>) -> CommandError {
     match failure {
-        CommandError::Engine(error @ Error::InsideTransaction { position, .. }) => {
-            match outside(log, position) {
-                Some(next) => CommandError::usage(error.to_string(), next),
-                None => CommandError::Engine(error),
-            }
-        }
-        CommandError::Engine(error @ Error::Interrupted { .. }) => CommandError::usage(
-            error.to_string(),
-            format!("let its host recover it, or run `{}`", recovery(at, directories)),
-        ),
-        CommandError::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => {
+        CommandError::View(foldlog_view::Error::Engine(
+            error @ Error::InsideTransaction { position, .. },
+        )) => match outside(log, position) {
+            Some(next) => CommandError::usage(error.to_string(), next),
+            None => CommandError::View(foldlog_view::Error::Engine(error)),
+        },
+        CommandError::View(foldlog_view::Error::Engine(error @ Error::Interrupted { .. })) => {
             CommandError::usage(
                 error.to_string(),
-                "the session and the other files are unchanged; remove what is in the way, and rewind again",
+                format!("let its host recover it, or run `{}`", recovery(at)),
             )
         }
+        CommandError::View(foldlog_view::Error::Engine(
+            error @ Error::Filesystem(filesystem::Error::NotRestored { .. }),
+        )) => CommandError::usage(
+            error.to_string(),
+            "the session and the other files are unchanged; remove what is in the way, and rewind again",
+        ),
         failure => failure,
     }
 }
@@ -226,13 +199,10 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
 }
 
 /// Returns the command that recovers the session with the given directories.
-fn recovery(at: At<'_>, directories: &WorkspaceOptions<'_>) -> String {
-    let mut command = format!("foldlog recover {}{}", quote_word(at.dir.as_os_str()), at.option());
-    let given = [
-        ("--workspace", directories.workspaces),
-        ("--rebind", directories.rebound),
-        ("--snapshots", directories.snapshots),
-    ];
+fn recovery(at: At<'_>) -> String {
+    let mut command = format!("foldlog recover {}{}", at.dir(), at.option());
+    let WorkspaceArgs { workspaces, snapshots, rebind, .. } = &at.asked.directories;
+    let given = [("--workspace", workspaces), ("--rebind", rebind), ("--snapshots", snapshots)];
     for (option, directories) in given {
         for directory in directories {
             command.push_str(&format!(" {option} {}", quote_word(directory.as_ref())));
@@ -241,15 +211,9 @@ fn recovery(at: At<'_>, directories: &WorkspaceOptions<'_>) -> String {
     command
 }
 
-fn rewind(
-    session: &Session,
-    at: At<'_>,
-    to: Option<SequenceNumber>,
-    asked: &Args,
-    directories: &WorkspaceOptions<'_>,
-    output: &mut Output<'_>,
-) -> Result<()> {
-    let (state, roots) = run_of(session, at.dir, directories)?;
+fn rewind(session: &Session, at: At<'_>, to: Option<SequenceNumber>, output: &mut Output<'_>) -> Result<()> {
+    let asked = at.asked;
+    let (state, roots) = run_of(session, asked)?;
     let options = RewindOptions {
         overwrite: asked.overwrite,
         of: asked.of.map(OperationId::new),
@@ -272,7 +236,7 @@ fn rewind(
             ))?;
             output.line(format_args!(
                 "  let its host recover it, or run `{}`; a rewind then does the following",
-                recovery(at, directories)
+                recovery(at)
             ))?;
         }
         return print_preview(&preview, &roots, output);
@@ -286,11 +250,7 @@ fn rewind(
 
 /// Creates the execution state of the session with the given directories. Returns also their paths,
 /// by the names of the workspaces.
-fn run_of(
-    session: &Session,
-    dir: &Path,
-    directories: &WorkspaceOptions<'_>,
-) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
+fn run_of(session: &Session, asked: &Args) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
     let captured = session.calls().recorded_captures()?.into_iter();
     let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
     // If the session was interrupted within the first call on a workspace, only that call has
@@ -298,8 +258,9 @@ fn run_of(
     for (name, recorded) in session.calls().open_captures()? {
         captured.entry(name).or_insert(recorded);
     }
-    let places = places(captured, dir, directories)?;
-    if places.is_empty() && !(directories.workspaces.is_empty() && directories.rebound.is_empty()) {
+    let directories = &asked.directories;
+    let places = places(captured, &asked.session, directories)?;
+    if places.is_empty() && !(directories.workspaces.is_empty() && directories.rebind.is_empty()) {
         return Err(CommandError::usage(
             "the session has no captures of a workspace",
             "leave out --workspace and --rebind",
@@ -429,7 +390,7 @@ fn print_report(
         ));
     }
     output.line("to undo this:")?;
-    let (dir, option) = (quote_word(at.dir.as_os_str()), at.option());
+    let (dir, option) = (at.dir(), at.option());
     let mut command = format!("foldlog rewind {dir} --undo --by \"$USER\" --reason WHY{option}");
     for (name, root) in roots {
         let mut directory = OsString::from(format!("{name}="));

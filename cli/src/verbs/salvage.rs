@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::note_interrupted;
@@ -54,64 +54,79 @@ pub struct Args {
 impl Command for Args {
     const GROUP: Group = Group::Decide;
     const ACCESS: Access = Access::Creates;
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog salvage SESSION --to STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Copies the intact part of the session at `session`, before its first damage, into a new
+    /// session in the store `to`, which is created if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `to` is a link, is inside the session's
+    ///   directory, or contains anything but a store.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of the session is intact, it
+    ///   cannot be read, or a process has it open for writing.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, &self.to, output)
+        let to = self.to.as_path();
+        let session = match self.session.canonicalize() {
+            Ok(session) if session.is_dir() => session,
+            Ok(path) => {
+                return Err(Error::NotASession { path, reason: "it is not a directory".to_owned() }.into());
+            }
+            Err(_) => {
+                let (path, reason) = (self.session, "there is no such directory".to_owned());
+                return Err(Error::NotASession { path, reason }.into());
+            }
+        };
+        let is_new = check_target(&session, to)?;
+        let store = Store::open_with(to, output.store_options())?;
+        let salvaged = match store.salvage(&session, SessionOptions::default()) {
+            Ok(salvaged) => salvaged,
+            Err(error) => {
+                if is_new {
+                    // Only empty directories are removed.
+                    let _ = fs::remove_dir(to.join("sessions"));
+                    let _ = fs::remove_dir(to);
+                }
+                return Err(error.into());
+            }
+        };
+        if output.json() {
+            output.value(&Document::from_report(&salvaged))?;
+        } else {
+            print(&salvaged, output)?;
+        }
+        note_interrupted(&salvaged.open, &salvaged.unsettled, output);
+        Ok(HOLDS)
     }
 }
 
 /// Counts of copied and omitted data. The fields are those of `salvage --json`.
 #[derive(Debug, Serialize)]
-struct Document {
+struct Document<'a> {
     session: Uuid,
     #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
+    dir: &'a Path,
     from: Uuid,
     records: u64,
     objects: u64,
     damage: Option<String>,
     #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
+    segment: &'a Path,
     offset: u64,
-    mended: Vec<SegmentOffset>,
-    left: Vec<SkippedBytesRow>,
-    missing_objects: Vec<Missing>,
+    mended: Vec<SegmentOffset<'a>>,
+    left: &'a [SkippedBytes],
+    missing_objects: &'a [MissingObject],
     open: Vec<SalvageOperationRow>,
     unsettled: Vec<SalvageOperationRow>,
-    beside: Vec<String>,
+    beside: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
-struct SegmentOffset {
+struct SegmentOffset<'a> {
     #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
+    segment: &'a Path,
     offset: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SkippedBytesRow {
-    #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
-    offset: u64,
-    bytes: u64,
-    records: u64,
-    sequences: Vec<(SequenceNumber, SequenceNumber)>,
-    more: bool,
-    reason: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Missing {
-    sequence: SequenceNumber,
-    #[serde(serialize_with = "escape::serialize_path")]
-    path: PathBuf,
-    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -120,22 +135,8 @@ struct SalvageOperationRow {
     tool: String,
 }
 
-impl Document {
-    fn from_report(salvaged: &SalvageReport) -> Document {
-        let left = |left: &SkippedBytes| SkippedBytesRow {
-            segment: left.segment.clone(),
-            offset: left.offset,
-            bytes: left.bytes,
-            records: left.records,
-            sequences: left.sequences.clone(),
-            more: left.more,
-            reason: left.reason.clone(),
-        };
-        let missing = |missing: &MissingObject| Missing {
-            sequence: missing.sequence,
-            path: missing.path.clone(),
-            reason: missing.reason.clone(),
-        };
+impl Document<'_> {
+    fn from_report(salvaged: &SalvageReport) -> Document<'_> {
         let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
         let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
         let operation = |(operation, tool): (OperationId, &SmolStr)| SalvageOperationRow {
@@ -144,74 +145,32 @@ impl Document {
         };
         Document {
             session: salvaged.session,
-            dir: salvaged.dir.clone(),
+            dir: &salvaged.dir,
             from: salvaged.from,
             records: salvaged.records,
             objects: salvaged.objects,
             damage: salvaged.damage.as_ref().map(ToString::to_string),
-            segment: salvaged.end.0.clone(),
+            segment: &salvaged.end.0,
             offset: salvaged.end.1,
             mended: salvaged
                 .mended
                 .iter()
-                .map(|(segment, offset)| SegmentOffset { segment: segment.clone(), offset: *offset })
+                .map(|(segment, offset)| SegmentOffset { segment, offset: *offset })
                 .collect(),
-            left: salvaged.left.iter().map(left).collect(),
-            missing_objects: salvaged.missing_objects.iter().map(missing).collect(),
+            left: &salvaged.left,
+            missing_objects: &salvaged.missing_objects,
             open: open.map(operation).collect(),
             unsettled: unsettled.map(operation).collect(),
-            beside: salvaged.beside.clone(),
+            beside: &salvaged.beside,
         }
     }
-}
-
-/// Copies the intact part of the session at `session`, before its first damage, into a new session
-/// in the store `to`, which is created if it does not exist.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or contains
-///   anything but a store.
-/// - [`CommandError::Engine`] if no part of the session is intact, it cannot be read, or a process
-///   has it open for writing.
-pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let session = match session.canonicalize() {
-        Ok(session) if session.is_dir() => session,
-        Ok(path) => {
-            return Err(Error::NotASession { path, reason: "it is not a directory".to_owned() }.into());
-        }
-        Err(_) => {
-            let (path, reason) = (session.to_owned(), "there is no such directory".to_owned());
-            return Err(Error::NotASession { path, reason }.into());
-        }
-    };
-    let is_new = check_target(&session, to)?;
-    let store = Store::open_with(to, output.store_options())?;
-    let salvaged = match store.salvage(&session, SessionOptions::default()) {
-        Ok(salvaged) => salvaged,
-        Err(error) => {
-            if is_new {
-                // Only empty directories are removed.
-                let _ = fs::remove_dir(to.join("sessions"));
-                let _ = fs::remove_dir(to);
-            }
-            return Err(error.into());
-        }
-    };
-    if output.json() {
-        output.value(&Document::from_report(&salvaged))?;
-    } else {
-        print(&salvaged, output)?;
-    }
-    note_interrupted(&salvaged.open, &salvaged.unsettled, output);
-    Ok(HOLDS)
 }
 
 /// Checks that `to` is a store or can become one, and returns whether it is still empty.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the directory of a store, or one that is new or empty";
     let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
-    let failed = |source| CommandError::File { path: to.to_owned(), source };
+    let failed = |source| CommandError::file(to, source);
     let resolved = resolve(to).map_err(failed)?;
     let Some(resolved) = resolved else { return wrong("has `..` after a directory that does not exist") };
     if resolved.starts_with(session) {

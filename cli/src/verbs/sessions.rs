@@ -14,15 +14,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use foldlog::Store;
 use foldlog::inspect;
 use foldlog_codec::escape;
-use foldlog_codec::record::time_text;
 use foldlog_view::clock::now;
 use foldlog_view::documents::sessions::{
     ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
 };
-use foldlog_view::text::count_text;
+use foldlog_view::text::{count_text, or_dash};
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Target, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
 use crate::output::Output;
 use crate::readers;
@@ -93,14 +92,10 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::Store;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.dir);
     const EXAMPLE: &'static str = "foldlog sessions STORE --status interrupted";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.dir)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match crate::remote::url(&self.dir) {
@@ -208,7 +203,7 @@ fn resumable_text(resumable: &Resumable) -> String {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`, [`Error::Engine`](foldlog_view::Error::Engine) if the store
 /// cannot be read.
 fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(&asked.dir, output)?;
@@ -297,18 +292,14 @@ fn print(row: &SessionListRow, output: &mut Output<'_>) -> Result<()> {
 fn rest(row: &SessionListRow) -> String {
     let tags: Vec<String> = row.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
-    let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
-    let parent = row.parent.as_ref().map_or_else(
-        || "-".to_owned(),
-        |parent| match parent.position {
-            Some(position) => format!("{}@{position}", parent.session),
-            None => parent.session.to_string(),
-        },
-    );
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let (records, log_bytes) = (number(row.records), number(row.log_bytes));
+    let tags = or_dash((!tags.is_empty()).then(|| tags.join(",")));
+    let parent = or_dash(row.parent.as_ref().map(|parent| match parent.position {
+        Some(position) => format!("{}@{position}", parent.session),
+        None => parent.session.to_string(),
+    }));
+    let (records, log_bytes) = (or_dash(row.records), or_dash(row.log_bytes));
     let SessionListRow { object_bytes, .. } = row;
-    let (pad, last_at) = ("", row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
+    let (pad, last_at) = ("", or_dash(row.last_at));
     let width = STATUS_CHARS.saturating_sub(row.status.name().len());
     let row = format!(
         "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
@@ -356,12 +347,9 @@ fn detail(row: &SessionListRow) -> String {
         Status::Unsettled => operations_text(&row.unsettled),
         Status::Suspended => operations_text(&row.suspended),
         Status::Resumable => {
-            let since = row.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
-            format!(
-                "{} since {since}{}",
-                first_resumable_text(row),
-                more(row.resumable.len(), ", and ", " more")
-            )
+            let since = row.resumable.first().map(|first| format!(" since {}", first.since));
+            let (since, more) = (since.unwrap_or_default(), more(row.resumable.len(), ", and ", " more"));
+            format!("{}{since}{more}", first_resumable_text(row))
         }
         Status::Unclosed | Status::Closed => String::new(),
     }

@@ -16,7 +16,7 @@ use foldlog_view::clock::now;
 use foldlog_view::text::{DIGEST_DIGITS, digest_text};
 use serde::Serialize;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -79,15 +79,56 @@ With --json one object:
 impl Command for Args {
     const GROUP: Group = Group::Decide;
     const ACCESS: Access = Access::Changes;
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog settle SESSION 36 failed --by NAME --reason TEXT";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Records a decision about an operation, or leaves it for the process that has the session
+    /// open. The decision is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the result
+    ///   is not JSON, if an option does not fit the decision, if no waiting question has the
+    ///   approved arguments, or if the open host refused the decision.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the operation does not wait for this
+    ///   decision, or it cannot be written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        settle(&self, output)
+        let Args { session, by, reason, .. } = &self;
+        let operation = self.operation;
+        let (root, id) = in_store(session)?;
+        let settlement = settlement(&self, output)?;
+        let store = self.writing.open(&root, output)?;
+        let sequence = match store.settle(id, operation, &settlement, by, reason) {
+            Err(Error::Locked { holder, .. }) => {
+                let left = store.leave_decision(id, operation, &settlement, by, reason)?;
+                match left.wait(Duration::from_secs(self.wait))? {
+                    LeftFate::Taken(sequence) => sequence,
+                    LeftFate::Refused(reason) => return Err(refusal_error(operation, &reason)),
+                    // The host may have ended meanwhile.
+                    LeftFate::Waits => {
+                        let is_open = inspect::running_sessions(&root, &[id])?.contains_key(&id);
+                        if is_open || !left.withdraw()? {
+                            return tell_left(&self, &left, &holder, output);
+                        }
+                        store.settle(id, operation, &settlement, by, reason)?
+                    }
+                }
+            }
+            settled => settled?,
+        };
+        if output.json() {
+            output.value(&Document { operation, sequence: Some(sequence), left: None })?;
+        } else {
+            let next = match self.decision {
+                Settled::RunAgain => "; its host runs the call again when it recovers the session",
+                Settled::Approved => {
+                    "; its host runs the call when it resumes the conversation or recovers the session"
+                }
+                Settled::Committed | Settled::Failed => "",
+            };
+            output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -110,55 +151,6 @@ struct Document {
     sequence: Option<SequenceNumber>,
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<String>,
-}
-
-/// Records a decision about an operation, or leaves it for the process that has the session open.
-/// The decision is durable when this returns.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the session is in no store, if the result is not JSON, if an option
-///   does not fit the decision, if no waiting question has the approved arguments, or if the open
-///   host refused the decision.
-/// - [`CommandError::Engine`] if the operation does not wait for this decision, or it cannot be
-///   written.
-fn settle(decided: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let Args { session, by, reason, .. } = decided;
-    let operation = decided.operation;
-    let (root, id) = in_store(session)?;
-    let settlement = settlement(decided, output)?;
-    let store = decided.writing.open(&root, output)?;
-    let sequence = match store.settle(id, operation, &settlement, by, reason) {
-        Err(Error::Locked { holder, .. }) => {
-            let left = store.leave_decision(id, operation, &settlement, by, reason)?;
-            match left.wait(Duration::from_secs(decided.wait))? {
-                LeftFate::Taken(sequence) => sequence,
-                LeftFate::Refused(reason) => return Err(refusal_error(operation, &reason)),
-                // The host may have ended meanwhile.
-                LeftFate::Waits => {
-                    let is_open = inspect::running_sessions(&root, &[id])?.contains_key(&id);
-                    if is_open || !left.withdraw()? {
-                        return tell_left(decided, &left, &holder, output);
-                    }
-                    store.settle(id, operation, &settlement, by, reason)?
-                }
-            }
-        }
-        settled => settled?,
-    };
-    if output.json() {
-        output.value(&Document { operation, sequence: Some(sequence), left: None })?;
-    } else {
-        let next = match decided.decision {
-            Settled::RunAgain => "; its host runs the call again when it recovers the session",
-            Settled::Approved => {
-                "; its host runs the call when it resumes the conversation or recovers the session"
-            }
-            Settled::Committed | Settled::Failed => "",
-        };
-        output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;
-    }
-    Ok(HOLDS)
 }
 
 fn refusal_error(operation: OperationId, reason: &str) -> CommandError {

@@ -10,10 +10,10 @@ use foldlog_view::payload;
 use foldlog_view::positions::{Position, position_at, record_at};
 use foldlog_view::visits::{each_beyond, each_record};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
-use crate::readers::{code_of, open_sound_outline};
+use crate::readers::{code_of, code_with, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
 /// List the records of a session.
@@ -47,72 +47,65 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog show SESSION --payload";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Lists records. Of a damaged session, lists those before the first damage and, if requested,
+    /// the intact ones after it, as unattached.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such kind or position.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if none of these records is intact, or the
+    ///   session cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        show(&self, output)
-    }
-}
-
-/// Lists records. Of a damaged session, lists those before the first damage and, if requested, the
-/// intact ones after it, as unattached.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such kind or position.
-/// - [`CommandError::Engine`] if none of these records is intact, or the session cannot be read.
-fn show(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let kind = asked.kind.as_deref().map(known_kind).transpose()?;
-    let reader = open_sound_outline(&asked.session, output)?;
-    let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
-    let first = record_at(&reader, asked.from.as_ref())?.unwrap_or_default();
-    let last = record_at(&reader, asked.to.as_ref())?;
-    let is_beyond = end.is_some_and(|end| first >= end);
-    let from = if is_beyond { first } else { position_at(&reader, Some(first))? };
-    let to = last.unwrap_or_else(|| reader.last_position());
-    let timeline = Timeline::from_reader(&reader);
-    if !output.json() {
-        output.styled_line(HEADING, Timeline::HEADINGS)?;
-    }
-    let is_wanted = |record: &Record<'_>| kind.is_none_or(|kind| kind == record.kind);
-    let mut print = |record: &Record<'_>, (path, at): (&str, Option<&FrameInfo<'_>>)| {
-        if !is_wanted(record) {
-            return Ok(());
-        }
+        let kind = self.kind.as_deref().map(known_kind).transpose()?;
+        let reader = open_sound_outline(&self.session, output)?;
+        let end = reader.sound_end().filter(|_| self.beyond_damage).map(|end| end.sequence);
+        let first = record_at(&reader, self.from.as_ref())?.unwrap_or_default();
+        let last = record_at(&reader, self.to.as_ref())?;
+        let is_beyond = end.is_some_and(|end| first >= end);
+        let from = if is_beyond { first } else { position_at(&reader, Some(first))? };
+        let to = last.unwrap_or_else(|| reader.last_position());
+        let timeline = Timeline::from_reader(&reader);
         if !output.json() {
-            output.styled_line(style_of(record, path), line(record, timeline.names(), path))?;
-            let payloads = if asked.payload { payload::lines(&reader, record) } else { Vec::new() };
-            return payloads.iter().try_for_each(|payload| output.line(payload));
+            output.styled_line(HEADING, Timeline::HEADINGS)?;
         }
-        let mut value = value(record, timeline.names(), path);
-        if asked.payload {
-            value.set("payload", payload::value(&reader, record));
+        let is_wanted = |record: &Record<'_>| kind.is_none_or(|kind| kind == record.kind);
+        let mut print = |record: &Record<'_>, (path, at): (&str, Option<&FrameInfo<'_>>)| {
+            if !is_wanted(record) {
+                return Ok(());
+            }
+            if !output.json() {
+                output.styled_line(style_of(record, path), line(record, timeline.names(), path))?;
+                let payloads = if self.payload { payload::lines(&reader, record) } else { Vec::new() };
+                return payloads.iter().try_for_each(|payload| output.line(payload));
+            }
+            let mut value = value(record, timeline.names(), path);
+            if self.payload {
+                value.set("payload", payload::value(&reader, record));
+            }
+            if let Some(frame) = at {
+                value.set("segment", Value::from(escape::path(frame.segment)));
+                value.set("offset", Value::from(frame.offset));
+            }
+            output.value(&value)
+        };
+        if !is_beyond {
+            each_record(&reader, from..=to, |record| print(record, (timeline.path_of(record), None)))?;
         }
-        if let Some(frame) = at {
-            value.set("segment", Value::from(escape::path(frame.segment)));
-            value.set("offset", Value::from(frame.offset));
+        if end.is_some() {
+            let within = from..=last.unwrap_or(SequenceNumber::MAX);
+            each_beyond(&reader, |frame| match within.contains(&frame.record.sequence) {
+                true => print(&frame.record, (UNATTACHED, Some(frame))),
+                false => Ok(()),
+            })?;
         }
-        output.value(&value)
-    };
-    if !is_beyond {
-        each_record(&reader, from..=to, |record| print(record, (timeline.path_of(record), None)))?;
+        // The records after damage are listed already.
+        Ok(if self.beyond_damage { code_with(&reader, "", output) } else { code_of(&reader, output) })
     }
-    if end.is_some() {
-        let within = from..=last.unwrap_or(SequenceNumber::MAX);
-        each_beyond(&reader, |frame| match within.contains(&frame.record.sequence) {
-            true => print(&frame.record, (UNATTACHED, Some(frame))),
-            false => Ok(()),
-        })?;
-    }
-    Ok(code_of(&reader, output))
 }
 
 fn known_kind(name: &str) -> Result<RecordKind> {

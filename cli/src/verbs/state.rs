@@ -1,7 +1,6 @@
 //! `foldlog state`: the slices at a position, without the host's types.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog::inspect::{SliceReader, StateReader};
 use foldlog::{Error, SequenceNumber};
@@ -9,8 +8,9 @@ use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::{count_text, shorten_text};
+use foldlog_view::visits::FirstFailure;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::conversations::{ConversationSummary, summaries};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
@@ -31,52 +31,46 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog state SESSION --at 42";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the slices at position `at`, or at the last one: the one named `slice`, or all. The
+    /// last position of a damaged session is the one before its first damage.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or no such
+    ///   slice there.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no record through `at` is intact, or the
+    ///   session cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.at, self.slice.as_deref(), output)
+        let slice = self.slice.as_deref();
+        let reader = open_sound(&self.session, output)?;
+        let at = position(&reader, self.at)?;
+        let state = reader.state_reader_at(at)?;
+        if let Some(name) = slice {
+            must_be_there(&state, name, at)?;
+        }
+        // A request for one slice does not include conversations.
+        let conversations = if slice.is_none() { summaries(&reader, at)? } else { Vec::new() };
+        if output.json() {
+            let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
+            map_write_error(state.write_json(slice, beside, &mut *output.stdout))?;
+            writeln!(output.stdout)?;
+            return Ok(code_of(&reader, output));
+        }
+        output.line(format_args!("position {at} of {}", reader.last_position()))?;
+        for found in state.slices().filter(|found| slice.is_none_or(|name| name == found.name())) {
+            text(&found, output)?;
+        }
+        conversations.iter().try_for_each(|conversation| summary(conversation, output))?;
+        Ok(code_of(&reader, output))
     }
 }
 
 /// Maximum number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
-
-/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all. The last
-/// position of a damaged session is the one before its first damage.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such position, or no such slice there.
-/// - [`CommandError::Engine`] if no record through `at` is intact, or the session cannot be read.
-pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound(session, output)?;
-    let at = position(&reader, at)?;
-    let state = reader.state_reader_at(at)?;
-    if let Some(name) = slice {
-        must_be_there(&state, name, at)?;
-    }
-    // A request for one slice does not include conversations.
-    let conversations = if slice.is_none() { summaries(&reader, at)? } else { Vec::new() };
-    if output.json() {
-        let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
-        map_write_error(state.write_json(slice, beside, &mut *output.stdout))?;
-        writeln!(output.stdout)?;
-        return Ok(code_of(&reader, output));
-    }
-    output.line(format_args!("position {at} of {}", reader.last_position()))?;
-    for found in state.slices().filter(|found| slice.is_none_or(|name| name == found.name())) {
-        text(&found, output)?;
-    }
-    conversations.iter().try_for_each(|conversation| summary(conversation, output))?;
-    Ok(code_of(&reader, output))
-}
 
 fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<()> {
     if state.slice(name).is_some() {
@@ -115,7 +109,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
     let items = count_text(slice.len() as u64, "item");
     output.line("")?;
     output.line(format_args!("{} ({}, {items})", escape::text(slice.name()), slice.policy().name()))?;
-    let (mut place, mut failure) = (0_u64, None);
+    let (mut place, mut failure) = (0_u64, FirstFailure::default());
     let read = slice.read(|name, bytes| {
         let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| Error::Decode {
             name: slice.name().to_owned(),
@@ -126,11 +120,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
         // The sequence number of the item's record is the key for looking it up in the timeline.
         let line = format!("  [{place}] @{} {}", name.sequence, shorten_text(&json, ITEM_CHARS_MAX));
         place += 1;
-        failure = output.line(line).err();
-        Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        Ok(failure.flow(output.line(line)))
     });
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(read?),
-    }
+    failure.end(read)
 }

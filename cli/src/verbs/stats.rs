@@ -9,14 +9,15 @@
 //!    `records`, and also the sum of the `frames` of those `kinds` that are not an `envelope`.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use foldlog::inspect::SegmentInfo;
 use foldlog_codec::escape;
-use foldlog_view::documents::stats::{SegmentStats, SliceStats, Stats, ToolStats, stats};
+use foldlog_view::documents::stats::{SliceStats, Stats, ToolStats, stats};
 use foldlog_view::spend::Spent;
-use foldlog_view::text::count_text;
+use foldlog_view::text::{count_text, or_dash};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
@@ -55,36 +56,27 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog stats SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the statistics of a session's log. Of a damaged log, counts the intact part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    /// read, [`Error::File`](foldlog_view::Error::File) if its directory of objects or
+    /// images cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, output)
+        let reader = open_sound(&self.session, output)?;
+        let stats = stats(&reader)?;
+        if output.json() {
+            output.value(&stats)?;
+        } else {
+            print(&stats, output)?;
+        }
+        Ok(code_of(&reader, output))
     }
-}
-
-/// Prints the statistics of a session's log. Of a damaged log, counts the intact part.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be
-/// read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or images
-/// cannot be read.
-pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_sound(session, output)?;
-    let stats = stats(&reader)?;
-    if output.json() {
-        output.value(&stats)?;
-    } else {
-        print(&stats, output)?;
-    }
-    Ok(code_of(&reader, output))
 }
 
 fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
@@ -106,8 +98,8 @@ fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
 fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     heading(output, "segment", &["first", "records", "used_bytes", "allocated", "codec", "sealed"])?;
     for segment in &stats.segments {
-        let SegmentStats { first_sequence, records, used_bytes, allocated_bytes, compression, .. } = segment;
-        let sealed = if segment.sealed { "yes" } else { "no" };
+        let SegmentInfo { first_sequence, records, used_bytes, allocated_bytes, compression, .. } = segment;
+        let sealed = if segment.seal_bytes > 0 { "yes" } else { "no" };
         row(
             output,
             segment.ordinal,
@@ -156,17 +148,16 @@ fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
             .chain(cost)
             .collect()
     };
-    // An unreported value is not zero.
-    let said = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let spent_row = |output: &mut Output<'_>, name: &dyn Display, numbers: &[u64], spent: Option<Spent>| {
         let mut cells: Vec<String> = numbers.iter().map(u64::to_string).collect();
+        // An unreported value is not zero.
         if all.has_tokens() {
             let tokens = spent.filter(Spent::has_tokens);
-            cells.push(said(tokens.map(|spent| spent.sent_tokens().to_string())));
-            cells.push(said(tokens.map(|spent| spent.output_tokens.to_string())));
+            cells.push(or_dash(tokens.map(|spent| spent.sent_tokens())));
+            cells.push(or_dash(tokens.map(|spent| spent.output_tokens)));
         }
         if all.cost_micros.is_some() {
-            cells.push(said(spent.and_then(|spent| spent.cost_micros).map(money)));
+            cells.push(or_dash(spent.and_then(|spent| spent.cost_micros).map(money)));
         }
         let cells: Vec<&dyn Display> = cells.iter().map(|cell| cell as &dyn Display).collect();
         row(output, name, &cells)

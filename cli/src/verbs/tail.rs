@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use foldlog::inspect::{Follower, LogUpdate, Progress};
 use foldlog::{Error, LivePath, Record, SequenceNumber};
+use foldlog_codec::record::RecordNames;
 use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
 use foldlog_view::positions::{Position, position, position_at, position_of};
 use foldlog_view::visits::{each_record, stop_error};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, note_torn, open_sound_outline};
@@ -40,14 +41,9 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog tail SESSION --follow";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = crate::remote::url(&self.session) {
@@ -113,9 +109,9 @@ pub enum TailStart {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if, without `follow`, the session has no record `start` yet.
-/// - [`CommandError::Deleted`] if the session is deleted meanwhile.
-/// - [`CommandError::Engine`] if the session cannot be read, if no record before its damage is
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if, without `follow`, the session has no record `start` yet.
+/// - [`Error::Deleted`](foldlog_view::Error::Deleted) if the session is deleted meanwhile.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read, if no record before its damage is
 ///   intact, or if damage appears meanwhile.
 pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
@@ -137,7 +133,9 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
         opened => opened.map_err(|error| map_deleted(session, error.into()))?,
     };
     match print(&mut follower, &known, start, follow, output) {
-        Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
+        Err(CommandError::View(foldlog_view::Error::Engine(error)))
+            if error.is_damage() && session.exists() =>
+        {
             // All records before the damage were printed. A reader determines the intact part.
             Ok(code_of(&open_sound_outline(session, output)?, output))
         }
@@ -157,9 +155,8 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
-    each_record(&reader, from..=last, |record| match output.json() {
-        true => output.value(&timeline.value(record)),
-        false => output.line(timeline.text(record)),
+    each_record(&reader, from..=last, |record| {
+        print_record(record, timeline.names(), timeline.path_of(record), output)
     })?;
     Ok(code_of(&reader, output))
 }
@@ -167,7 +164,9 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
 fn map_deleted(session: &Path, failure: CommandError) -> CommandError {
     match failure {
         // Any error of a deleted session has the same cause.
-        CommandError::Engine(_) if !session.exists() => CommandError::Deleted { path: session.to_owned() },
+        CommandError::View(foldlog_view::Error::Engine(_)) if !session.exists() => {
+            CommandError::View(foldlog_view::Error::Deleted { path: session.to_owned() })
+        }
         failure => failure,
     }
 }
@@ -214,6 +213,7 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
 
 /// Facts about the log before the first record is printed: its length, and the path words of its
 /// records.
+#[derive(Debug)]
 struct TailBaseline {
     next: SequenceNumber,
     standing: RecordStanding,
@@ -248,6 +248,14 @@ impl TailBaseline {
     }
 }
 
+/// Prints one record. `path` is its path word.
+fn print_record(record: &Record<'_>, names: &RecordNames, path: &str, output: &mut Output<'_>) -> Result<()> {
+    match output.json() {
+        true => output.value(&value(record, names, path)),
+        false => output.line(line(record, names, path)),
+    }
+}
+
 /// Prints the records written since the last check. Returns `None` if the process should end.
 fn poll(
     follower: &mut Follower,
@@ -260,12 +268,7 @@ fn poll(
     let mut one = |met: LogUpdate<'_>| -> Result<bool> {
         match met {
             LogUpdate::Record { record, names } => {
-                let path = known.path_of(&record);
-                if output.json() {
-                    output.value(&value(&record, names, path))?;
-                } else {
-                    output.line(line(&record, names, path))?;
-                }
+                print_record(&record, names, known.path_of(&record), output)?;
             }
             LogUpdate::Replaced { from, through } => {
                 output.stdout.flush()?;
@@ -283,7 +286,7 @@ fn poll(
         Ok(true) => Ok(()),
         other => {
             failure = other.err();
-            Err(stop_error(Path::new("")))
+            Err(stop_error())
         }
     });
     match (polled, failure) {

@@ -12,7 +12,7 @@ use foldlog_agent::provider::rendering::{
 use foldlog_codec::escape;
 use foldlog_view::positions::{Position, position};
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::raw_json::escape_json;
@@ -58,18 +58,57 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog transcript SESSION --format markdown";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints a conversation.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position or conversation,
+    ///   or if no provider of the format accepts the messages.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        print(self, output)
+        let reader = open_session(&self.session, output)?;
+        let at = position(&reader, self.at)?;
+        let mut messages = {
+            // A long conversation takes much memory, so it is dropped before its messages are printed.
+            let held = conversation(&reader, self.evaluation.as_deref(), at)?;
+            if self.as_recorded { held.messages() } else { held.sent_messages() }
+        };
+        if self.close_open {
+            let closed = close_open(&messages);
+            closed.changes.iter().for_each(|change| output.note(format_args!("note: {change}")));
+            messages = closed.messages;
+        }
+        if let (Some(format), false) = (self.format.message_format(), self.as_recorded) {
+            check(format, &messages)?;
+        }
+        let json = match self.format {
+            Format::Text | Format::Markdown if output.json() => {
+                messages.iter().try_for_each(|message| output.value(message))?;
+                return Ok(HOLDS);
+            }
+            Format::Text => {
+                (0_u64..).zip(&messages).try_for_each(|(number, message)| text(number, message, output))?;
+                return Ok(HOLDS);
+            }
+            Format::Markdown => {
+                (0_u64..)
+                    .zip(&messages)
+                    .try_for_each(|(number, message)| markdown(number, message, output))?;
+                return Ok(HOLDS);
+            }
+            Format::Openai if self.as_recorded => render_openai_recorded(&messages),
+            Format::Openai => render_openai(&messages),
+            Format::Anthropic => anthropic(&messages, output),
+        };
+        drop(messages);
+        writeln!(output.stdout, "{}", escape_json(&json))?;
+        Ok(HOLDS)
     }
 }
 
@@ -97,51 +136,6 @@ impl Format {
             Format::Anthropic => Some(MessageFormat::Anthropic),
         }
     }
-}
-
-/// Prints a conversation.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the
-///   format accepts the messages.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-fn print(asked: Args, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(&asked.session, output)?;
-    let at = position(&reader, asked.at)?;
-    let mut messages = {
-        // A long conversation takes much memory, so it is dropped before its messages are printed.
-        let held = conversation(&reader, asked.evaluation.as_deref(), at)?;
-        if asked.as_recorded { held.messages() } else { held.sent_messages() }
-    };
-    if asked.close_open {
-        let closed = close_open(&messages);
-        closed.changes.iter().for_each(|change| output.note(format_args!("note: {change}")));
-        messages = closed.messages;
-    }
-    if let (Some(format), false) = (asked.format.message_format(), asked.as_recorded) {
-        check(format, &messages)?;
-    }
-    let json = match asked.format {
-        Format::Text | Format::Markdown if output.json() => {
-            messages.iter().try_for_each(|message| output.value(message))?;
-            return Ok(HOLDS);
-        }
-        Format::Text => {
-            (0_u64..).zip(&messages).try_for_each(|(number, message)| text(number, message, output))?;
-            return Ok(HOLDS);
-        }
-        Format::Markdown => {
-            (0_u64..).zip(&messages).try_for_each(|(number, message)| markdown(number, message, output))?;
-            return Ok(HOLDS);
-        }
-        Format::Openai if asked.as_recorded => render_openai_recorded(&messages),
-        Format::Openai => render_openai(&messages),
-        Format::Anthropic => anthropic(&messages, output),
-    };
-    drop(messages);
-    writeln!(output.stdout, "{}", escape_json(&json))?;
-    Ok(HOLDS)
 }
 
 fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber) -> Result<Conversation> {

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog::inspect;
+use foldlog::inspect::{self, SoundStretch};
 use foldlog_codec::escape;
 use foldlog_view::documents::captures::{self, CaptureCounts};
 #[cfg(feature = "object-store")]
 use foldlog_view::documents::verify::SessionDamage;
-use foldlog_view::documents::verify::{Follows, Unreadable, Unsupported, VerifyReport, session};
+use foldlog_view::documents::verify::{TornTailRow, Unreadable, Unsupported, VerifyReport, session};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Target, Urls};
 #[cfg(feature = "object-store")]
 use crate::failure::DOES_NOT_HOLD;
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
@@ -51,73 +51,66 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Keep;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::SessionOrStore;
     const URLS: Urls = Urls::Read;
+    const ARGUMENT: Argument<Self> = |arguments| match arguments.paths.as_mut_slice() {
+        [only] => Some(only),
+        _ => None,
+    };
     const EXAMPLE: &'static str = "foldlog verify STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        match self.paths.as_mut_slice() {
-            [only] => Some(only),
-            _ => None,
-        }
-    }
-
+    /// Checks sessions and stores, with `captures` also their captures, and prints the result.
+    /// Returns the exit code 2 if a session of a store, or one of several paths, cannot be read and
+    /// none is damaged.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a log is damaged,
+    ///   [`CommandError::DamagedCaptures`] if only captures are, and [`CommandError::Incomplete`]
+    ///   if data is only missing, each after the result is printed.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the only path is neither a session nor a
+    ///   store, or the session that it names cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.paths, self.captures, output)
-    }
-}
-
-/// Checks sessions and stores, with `captures` also their captures, and prints the result. Returns
-/// the exit code 2 if a session of a store, or one of several paths, cannot be read and none is
-/// damaged.
-///
-/// # Errors
-///
-/// - [`CommandError::DoesNotHold`] if a log is damaged, [`CommandError::DamagedCaptures`] if only
-///   captures are, and [`CommandError::Incomplete`] if data is only missing, each after the result
-///   is printed.
-/// - [`CommandError::Engine`] if the only path is neither a session nor a store, or the session
-///   that it names cannot be read.
-pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
-    let mut verified =
-        VerifyReport { captures: captures.then(CaptureCounts::default), ..VerifyReport::default() };
-    let (urls, directories): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        paths.iter().partition(|path| remote::url(path).is_some());
-    let dirs = session_dirs(&directories, paths.len() > 1, &mut verified, output)?;
-    let mut progress = output.progress("verifying sessions", dirs.len() as u64);
-    for (done, dir) in (1..).zip(&dirs) {
-        let found = session(&dir.path, output.memory_bytes, &mut verified);
-        match found.and_then(|()| captures::add(&dir.path, &mut verified)) {
-            Err(foldlog_view::Error::Engine(error)) if dir.is_one_of_several => {
-                verified.unreadable.push(Unreadable::from_error(&dir.path, &error));
+        let paths = &self.paths;
+        let mut verified =
+            VerifyReport { captures: self.captures.then(CaptureCounts::default), ..VerifyReport::default() };
+        let (urls, directories): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            paths.iter().partition(|path| remote::url(path).is_some());
+        let dirs = session_dirs(&directories, paths.len() > 1, &mut verified, output)?;
+        let mut progress = output.progress("verifying sessions", dirs.len() as u64);
+        for (done, dir) in (1..).zip(&dirs) {
+            let found = session(&dir.path, output.memory_bytes, &mut verified);
+            match found.and_then(|()| captures::add(&dir.path, &mut verified)) {
+                Err(foldlog_view::Error::Engine(error)) if dir.is_one_of_several => {
+                    verified.unreadable.push(Unreadable::from_error(&dir.path, &error));
+                }
+                other => other?,
             }
-            other => other?,
+            progress.at(done);
         }
-        progress.at(done);
-    }
-    drop(progress);
-    for url in urls.into_iter().filter_map(|path| remote::url(path)) {
-        held_sessions(url, paths.len() > 1, &mut verified, output)?;
-    }
-    print(&verified, output)?;
-    let places = |places: usize, what: &str| match places {
-        1 => format!("1 place is {what}"),
-        places => format!("{places} places are {what}"),
-    };
-    match (verified.corrupt.len(), verified.incomplete.len(), verified.unreadable.is_empty()) {
-        (0, 0, true) => Ok(HOLDS),
-        (0, 0, false) => Ok(UNUSABLE),
-        (0, older, _) => Err(CommandError::Incomplete(places(older, "incomplete"))),
-        (corrupt, ..) => {
-            let places = places(corrupt, "corrupt");
-            let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
-            let is_log = verified.corrupt.len() > of_captures;
-            Err(if is_log {
-                CommandError::DoesNotHold(places)
-            } else {
-                CommandError::DamagedCaptures(places)
-            })
+        drop(progress);
+        for url in urls.into_iter().filter_map(|path| remote::url(path)) {
+            held_sessions(url, paths.len() > 1, &mut verified, output)?;
+        }
+        print(&verified, output)?;
+        let places = |places: usize, what: &str| match places {
+            1 => format!("1 place is {what}"),
+            places => format!("{places} places are {what}"),
+        };
+        match (verified.corrupt.len(), verified.incomplete.len(), verified.unreadable.is_empty()) {
+            (0, 0, true) => Ok(HOLDS),
+            (0, 0, false) => Ok(UNUSABLE),
+            (0, older, _) => Err(CommandError::Incomplete(places(older, "incomplete"))),
+            (corrupt, ..) => {
+                let places = places(corrupt, "corrupt");
+                let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
+                let is_log = verified.corrupt.len() > of_captures;
+                Err(if is_log {
+                    CommandError::View(foldlog_view::Error::DoesNotHold(places))
+                } else {
+                    CommandError::DamagedCaptures(places)
+                })
+            }
         }
     }
 }
@@ -143,7 +136,7 @@ fn session_dirs(
         }
         let listed = open_store(path, output).and_then(|store| Ok((store.session_ids()?, store)));
         let (ids, store) = match listed {
-            Err(CommandError::Engine(error)) if is_one_of_several => {
+            Err(CommandError::View(foldlog_view::Error::Engine(error))) if is_one_of_several => {
                 verified.unreadable.push(Unreadable::from_error(path, &error));
                 continue;
             }
@@ -203,7 +196,7 @@ fn held_sessions(_: &str, _: bool, _: &mut VerifyReport, _: &mut Output<'_>) -> 
 }
 
 /// Describes the intact frames after damage in the file `segment`.
-fn follows_text(follows: &Follows, segment: &Path) -> String {
+fn follows_text(follows: &SoundStretch, segment: &Path) -> String {
     let file = if follows.segment == segment {
         String::new()
     } else {
@@ -225,17 +218,17 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     let sessions = count_text(verified.sessions, "session");
     let records = count_text(verified.records, "record");
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
-    for torn in &verified.torn {
+    for TornTailRow { tail, .. } in &verified.torn {
         output.pieces(&[
             (CAUTION, &"torn"),
             (
                 PLAIN,
                 &format_args!(
                     "     {} at byte {}, record {}: {} bytes that were never acknowledged as durable",
-                    escape::path(&torn.segment),
-                    torn.offset,
-                    torn.sequence,
-                    torn.bytes
+                    escape::path(&tail.segment),
+                    tail.offset,
+                    tail.sequence,
+                    tail.bytes
                 ),
             ),
         ])?;

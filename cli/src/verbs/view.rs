@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Argument, Command, Group, Target};
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -32,48 +32,33 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Look;
-    const ACCESS: Access = Access::Reads;
     const TARGET: Target = Target::SessionOrStore;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
     const EXAMPLE: &'static str = "foldlog view STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.path)
-    }
-
+    /// Serves pages that show a store or a session, until a signal ends the process. Prints their
+    /// address, which contains a secret token, and opens it in a browser.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is neither a store nor a
+    ///   session, the server cannot listen at the port, or this program was built without the
+    ///   feature `view`.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of a session is intact,
+    ///   or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, output)
+        serving::run(&self, output)
     }
 }
 
-/// Serves pages that show a store or a session, until a signal ends the process. Prints their
-/// address, which contains a secret token, and opens it in a browser.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session,
-///   the port is taken, or this program was built without the feature `view`.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if no part of a session is intact, or it
-///   cannot be read.
 #[cfg(not(feature = "view"))]
-pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
-    Err(crate::CommandError::usage(
-        "this program was built without its viewer",
-        "build it with the viewer: `cargo install --path cli --features view`; `foldlog report` writes a page without it",
-    ))
-}
-
-/// Serves pages that show a store or a session, until a signal ends the process. Prints their
-/// address, which contains a secret token, and opens it in a browser.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session,
-///   or the server cannot listen at the port.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if no part of a session is intact, or it
-///   cannot be read.
-#[cfg(feature = "view")]
-pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
-    serving::run(arguments, output)
+mod serving {
+    pub(super) fn run(_: &super::Args, _: &mut super::Output<'_>) -> super::Result<u8> {
+        Err(crate::CommandError::usage(
+            "this program was built without its viewer",
+            "build it with the viewer: `cargo install --path cli --features view`; `foldlog report` writes a page without it",
+        ))
+    }
 }
 
 #[cfg(feature = "view")]
@@ -129,8 +114,7 @@ mod serving {
         }
         // Problems of the session are reported here before a page shows them.
         let reader = open_sound_outline(path, output)?;
-        let dir =
-            path.canonicalize().map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+        let dir = path.canonicalize().map_err(|source| CommandError::file(path, source))?;
         Ok(ServerScope::Session(reader.opening_record().session, dir))
     }
 

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
-pub(crate) use self::targets::{RestoreTarget, WorkspaceOptions, places};
+pub(crate) use self::targets::{RestoreTarget, WorkspaceArgs, places};
 
 /// Captures by the names of their resources.
 type ResourceCaptures = BTreeMap<String, Option<Vec<u8>>>;
@@ -59,7 +59,7 @@ pub(crate) struct RestoredWorkspace {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if
+/// [`Error::Usage`](foldlog_view::Error::Usage) if a directory is given and the checkpoint has no captures, if
 /// directories are given for only some of them, or if the directory of a workspace on which an open
 /// call worked is not given.
 pub(crate) fn open_given(
@@ -67,7 +67,8 @@ pub(crate) fn open_given(
     id: Uuid,
     dir: &Path,
     checkpoint: Option<&Checkpoint>,
-    options: &WorkspaceOptions<'_>,
+    options: &WorkspaceArgs,
+    overwrite: bool,
     ends_calls: bool,
 ) -> Result<CheckpointWorkspaces> {
     let session = store.open_to_recover(id)?;
@@ -76,7 +77,7 @@ pub(crate) fn open_given(
     let open = open?;
     let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());
     let kept = kept.map(CompositeSnapshot::from_json).transpose()?.map(|taken| taken.recorded_captures());
-    let is_given = !options.workspaces.is_empty() || !options.rebound.is_empty();
+    let is_given = !options.workspaces.is_empty() || !options.rebind.is_empty();
     if is_given && kept.is_none() && open.is_empty() {
         let what = checkpoint.map_or_else(
             || "the session has no checkpoint to go back to".to_owned(),
@@ -97,7 +98,7 @@ pub(crate) fn open_given(
     let mut report = Workspaces { before_call, ..Workspaces::default() };
     let mut resources = ResourceRegistry::builder();
     for place in places(captured, dir, options)? {
-        let files = Arc::new(place.open(options.overwrite)?);
+        let files = Arc::new(place.open(overwrite)?);
         let root = files.root().to_owned();
         resources = resources.named(place.name.clone(), files);
         report.restored.push(RestoredWorkspace { name: place.name, root });

@@ -16,23 +16,23 @@ use crate::readers::WriteArgs;
 
 /// Options for workspaces. Each directory is given as `NAME=DIR`, or as `DIR` if there is only one
 /// workspace.
-#[derive(Debug)]
-pub struct WorkspaceOptions<'a> {
-    /// Directories on which the call worked.
-    pub workspaces: &'a [String],
-    /// Directories that replace workspaces which were removed or replaced.
-    pub rebound: &'a [String],
-    /// Whether files in the directories of `rebound` are removed; if not, each of these directories
-    /// must be empty.
-    pub overwrite: bool,
-    /// Directories that contain the workspaces' captures, for captures outside of the session's
-    /// directory.
-    pub snapshots: &'a [String],
-    /// Whether current contents may be lost if they can neither be captured nor moved aside.
-    pub without_capture: bool,
-    /// Whether to remove another session's mark, which excludes this session.
-    pub force: bool,
-    /// Whether a replicated session may be written.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorkspaceArgs {
+    /// Directory of a workspace; NAME= is optional if there is only one
+    #[arg(long = "workspace", value_name = "NAME=DIR")]
+    pub workspaces: Vec<String>,
+    /// Directory with a workspace's captures, if it is outside of the session's directory
+    #[arg(long, value_name = "NAME=DIR")]
+    pub snapshots: Vec<String>,
+    /// Directory to use instead of a workspace that is missing, was replaced, or is a copy
+    ///
+    /// It must be empty, unless --overwrite is given. `rewind` accepts other directories too: it
+    /// captures their files first, and files that differ from the state after the last call count
+    /// as changed by hand. To fill an empty directory by a rewind, add --overwrite.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub rebind: Vec<String>,
+    /// Whether a replicated session is written.
+    #[command(flatten)]
     pub writing: WriteArgs,
 }
 
@@ -76,15 +76,15 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
 pub(crate) fn places(
     captured: BTreeMap<String, Option<Vec<u8>>>,
     dir: &Path,
-    asked: &WorkspaceOptions<'_>,
+    asked: &WorkspaceArgs,
 ) -> Result<Vec<RestoreTarget>> {
     let taken: BTreeMap<String, FilesystemSnapshot> = captured
         .into_iter()
         .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))
         .collect();
-    let mut roots = directories_by_name(asked.workspaces, &taken, "--workspace")?;
-    let mut rebound = directories_by_name(asked.rebound, &taken, "--rebind")?;
-    let mut snapshots = directories_by_name(asked.snapshots, &taken, "--snapshots")?;
+    let mut roots = directories_by_name(&asked.workspaces, &taken, "--workspace")?;
+    let mut rebound = directories_by_name(&asked.rebind, &taken, "--rebind")?;
+    let mut snapshots = directories_by_name(&asked.snapshots, &taken, "--snapshots")?;
     taken
         .into_iter()
         .map(|(name, taken)| {
@@ -187,8 +187,7 @@ fn has_capture(directory: &Path, commit: &str) -> bool {
 /// workspace's name, or any other.
 fn find_captures(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
-    let listed =
-        std::fs::read_dir(dir).map_err(|source| CommandError::File { path: dir.to_owned(), source })?;
+    let listed = std::fs::read_dir(dir).map_err(|source| CommandError::file(dir, source))?;
     let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     others.sort();
     let found = own

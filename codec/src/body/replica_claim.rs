@@ -8,7 +8,7 @@ use crate::Error;
 /// Records that a replica contains the session's records from here on, so that no process may write
 /// the session without it. It applies until another session's `opened` record, and no rollback
 /// abandons it. It changes no slice.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Replicated {
     /// Location of the replica, in a form for people. It contains no password.
     pub at: String,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
+use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use super::{FrameInfo, LogReader};
@@ -11,13 +12,15 @@ use crate::error::Result;
 use crate::log::chain::Segment;
 use crate::log::compressed::{self, Compression};
 
-/// Describes a segment of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Describes a segment of a log. Serializes without the path, and whether the segment is sealed
+/// instead of the seal's length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SegmentInfo {
     /// Ordinal of the segment.
     pub ordinal: u32,
     /// Path of the file.
+    #[serde(skip)]
     pub path: PathBuf,
     /// Session that wrote the segment. The shared segments of a fork were written by an ancestor.
     pub session: Uuid,
@@ -36,7 +39,13 @@ pub struct SegmentInfo {
     pub compression: Compression,
     /// Length of the seal in bytes, 0 if the segment is not sealed. The seal follows the frames
     /// that belong to the chain.
+    #[serde(rename = "sealed", serialize_with = "serialize_sealed")]
     pub seal_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn serialize_sealed<S: Serializer>(seal_bytes: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_bool(*seal_bytes > 0)
 }
 
 impl LogReader {

@@ -79,6 +79,7 @@ pub(crate) struct Location {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TornTail {
     /// Path of the segment in which the valid part ends.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub segment: PathBuf,
     /// Offset in that segment at which the valid part ends, in bytes.
     pub offset: u64,

@@ -95,6 +95,7 @@ pub struct BackupReport {
     /// Id of the session.
     pub session: Uuid,
     /// Directory of the copy.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub dir: PathBuf,
     /// Number of records in the copy.
     pub records: u64,
@@ -159,6 +160,7 @@ pub struct CapturesElsewhere {
 pub struct DamagedCapture {
     /// Path of the file in the copy, or in the session's directory if the file in the copy is
     /// intact. It has the same relative path in both directories.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub path: PathBuf,
     /// Description of the damage.
     pub reason: String,

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{ObjectId, Observed, Parent, Payload, Rollback, SessionOpening};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{RecordKind, SequenceNumber};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -83,10 +84,11 @@ pub struct SalvageReport {
 }
 
 /// Describes the bytes of a file that a salvage skipped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SkippedBytes {
     /// Path of the file.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub segment: PathBuf,
     /// Offset of the first skipped byte.
     pub offset: u64,
@@ -106,12 +108,13 @@ pub struct SkippedBytes {
 }
 
 /// Describes an object that could not be copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MissingObject {
     /// Sequence number of the first record that names the object.
     pub sequence: SequenceNumber,
     /// Path of the object's file.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub path: PathBuf,
     /// Description of the damage.
     pub reason: String,

@@ -127,3 +127,19 @@ fn the_binary_compacts_each_session_of_a_store() {
     assert!(again.stdout.contains("2 sessions with nothing to drop"), "{}", again.stdout);
     assert!(again.stdout.contains("open for writing, skipped"), "{}", again.stdout);
 }
+
+/// The exit code was 2, as for wrong usage.
+#[test]
+fn a_damaged_session_of_a_store_is_reported_by_the_exit_code_for_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open(directory.path()).unwrap().create(&types()).unwrap();
+    write_lines(&session, 100);
+    let segment = session.dir().join("0000000000.seg");
+    session.close().unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[2000] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let ran = foldlog(["compact".into(), directory.path().as_os_str().to_owned()]);
+    assert!(ran.stdout.contains("not compacted"), "{}", ran.stdout);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+}

@@ -236,6 +236,8 @@ fn damage_hides_only_what_is_damaged() {
     // After the damage there are intact records, but their predecessor is unknown.
     let shown = fixture.run("show SESSION --beyond-damage --json");
     assert_eq!(shown.code, 1);
+    // The hint recommended the command that had just run.
+    assert!(shown.stderr.contains(&ends) && !shown.stderr.contains("beyond-damage"), "{}", shown.stderr);
     let expected: Vec<u64> = (0..=last).filter(|sequence| *sequence != 40).collect();
     assert_eq!(sequences(&shown.stdout), expected);
     for line in shown.stdout.lines() {

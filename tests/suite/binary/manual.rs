@@ -72,6 +72,16 @@ fn each_verb_has_a_page() {
     }
 }
 
+/// `foldlog tasks` and `foldlog help tasks` worked, but `foldlog man tasks` was refused.
+#[test]
+fn a_former_name_of_a_command_has_a_page_too() {
+    for name in ["tasks", "validate", "checkpoints", "restore"] {
+        let page = man(&[name]);
+        assert_eq!((page.code, page.stderr.as_str()), (0, ""), "{name}");
+        assert!(page.stdout.contains(&format!("foldlog\\-{name}")), "{}", page.stdout);
+    }
+}
+
 #[test]
 fn pages_are_written_where_none_is_replaced() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,10 @@
 //! `foldlog pending`: everything that waits for a person, in all sessions of a store.
 
 use std::fs;
+use std::sync::Arc;
 
 use foldlog::conversation::{NewAnswer, NewInput, NewRequest, Role};
+use foldlog::filesystem::HostFilesystemOptions;
 use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -235,4 +237,26 @@ fn a_conversation_that_must_be_resumed_is_listed_as_such_until_it_is_complete() 
     session.conversation().record_turn("review 7", true).unwrap();
     session.close().unwrap();
     assert!(!listed(&["--status", "resumable"]).contains(&id.to_string()));
+}
+
+/// The command that recovers a session named no directory, although the log knows where it was.
+#[test]
+fn the_command_that_recovers_names_the_last_directories_of_the_workspaces() {
+    let (directory, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open_with(directory.path(), options()).unwrap();
+    let session = store.create(&foldlog_test_support::host::types()).unwrap();
+    let files = session.open_workspace(workspace.path(), HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().named("code", Arc::new(files)).build().unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
+    let open = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
+    let dir = session.dir().to_owned();
+    // The session is closed under the call, so its end record is never written.
+    session.close().unwrap();
+    drop((open, runner));
+    let row: serde_json::Value = serde_json::from_str(pending(&store, true).stdout.trim()).unwrap();
+    let root = workspace.path().canonicalize().unwrap();
+    let command = format!("foldlog recover {} --workspace code={}", dir.display(), root.display());
+    assert_eq!(row["decide"][0]["command"], command);
+    let recovered = foldlog(command.split(' ').skip(1));
+    assert_eq!(recovered.code, 0, "{}", recovered.stderr);
 }

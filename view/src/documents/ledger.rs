@@ -2,8 +2,8 @@
 
 use foldlog::inspect::{self, LedgerEntry, LogReader};
 use foldlog::{
-    Error, OperationId, PendingQuestion, Record, RecordKind, ReplacedContent, SequenceNumber, SuspensionForm,
-    Value,
+    Error, NotUndone, OperationId, PendingQuestion, Record, RecordKind, ReplacedContent, SequenceNumber,
+    SuspensionForm, Value,
 };
 use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
@@ -42,7 +42,7 @@ pub struct Account<'a> {
 }
 
 /// Describes one run of an operation.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct OperationRun {
     /// Its start record.
     pub begin: SequenceNumber,
@@ -69,7 +69,7 @@ pub struct OperationRun {
     /// Effects that a rollback cannot undo.
     pub effects: Option<ExternalEffects>,
     /// Changes of resources that its rollback did not undo.
-    pub not_undone: Vec<NotUndoneRow>,
+    pub not_undone: Vec<NotUndone>,
     /// Contents that its rollback replaced or removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<ReplacedContent>,
@@ -77,17 +77,6 @@ pub struct OperationRun {
     pub message: Option<String>,
     /// Result of the call.
     pub result: Option<String>,
-}
-
-/// Names a change of a run that was not undone.
-#[derive(Debug, Serialize)]
-pub struct NotUndoneRow {
-    /// Name of the resource.
-    pub resource: String,
-    /// Path within the resource.
-    pub path: String,
-    /// Reason why the change was not undone.
-    pub reason: String,
 }
 
 /// Names another operation.
@@ -205,19 +194,7 @@ impl OperationRun {
         OperationRun {
             begin: record.sequence,
             begun_at: time_text(record.time_us),
-            end: None,
-            ended_at: None,
-            outcome: None,
-            cause: None,
-            exit_code: None,
-            ended: None,
-            elapsed_us: None,
-            rolled_back: false,
-            effects: None,
-            not_undone: Vec::new(),
-            replaced: Vec::new(),
-            message: None,
-            result: None,
+            ..OperationRun::default()
         }
     }
 
@@ -228,7 +205,7 @@ impl OperationRun {
         (self.exit_code, self.elapsed_us) = (end.exit_code, Some(end.elapsed_us));
         self.ended = end.has_unknown_end().then_some("unknown");
         (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
-        let left = end.not_undone.iter().map(|left| NotUndoneRow {
+        let left = end.not_undone.iter().map(|left| NotUndone {
             resource: left.resource.to_string(),
             path: left.path.to_string(),
             reason: left.reason.to_string(),

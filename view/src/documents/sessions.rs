@@ -1,6 +1,7 @@
 //! Rows of the sessions of a store, with the status of each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "server")]
@@ -20,12 +21,13 @@ use crate::clock::now;
 use crate::session_dirs::{holds_anything, lost_segments};
 
 /// Status of a session. If several apply, a session is listed with the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Its log is damaged.
     Damaged,
     /// The session cannot be read, and no damage is known.
+    #[default]
     Unreadable,
     /// A process has it open for writing.
     Running,
@@ -74,7 +76,7 @@ impl Status {
 }
 
 /// Row of a session. The fields are those of `sessions --json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct SessionListRow {
     /// Id of the session.
     pub session: Uuid,
@@ -102,7 +104,7 @@ pub struct SessionListRow {
     pub parent: Option<ParentRow>,
     /// Place of the replica that contains the records.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub replicated: Option<ReplicatedRow>,
+    pub replicated: Option<Replicated>,
     /// Claim of another worker that fences the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fenced: Option<SessionFence>,
@@ -160,21 +162,16 @@ pub struct ParentRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
-impl Serialize for Time {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&time_text(self.0))
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&time_text(self.0))
     }
 }
 
-/// Describes the replica of a session's records.
-#[derive(Debug, Serialize)]
-pub struct ReplicatedRow {
-    /// Place of the replica.
-    pub at: String,
-    /// Worker that claimed the session first.
-    pub by: String,
-    /// Epoch of the claim.
-    pub epoch: u64,
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// Names the process that has a session open, as far as the process left a note.
@@ -198,10 +195,7 @@ pub struct SessionOperationRow {
     /// Name of its tool.
     pub tool: String,
     /// Time of its start.
-    pub since: String,
-    /// The same time in microseconds since 1970.
-    #[serde(skip)]
-    pub since_us: i64,
+    pub since: Time,
     /// Workspaces by name, each with its path at that time.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub workspaces: BTreeMap<String, String>,
@@ -218,10 +212,7 @@ pub struct Resumable {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<u32>,
     /// Time of the last record.
-    pub since: String,
-    /// The same time in microseconds since 1970.
-    #[serde(skip)]
-    pub since_us: i64,
+    pub since: Time,
 }
 
 impl Resumable {
@@ -231,8 +222,7 @@ impl Resumable {
             ResumePoint::RunTools(calls) => ("calls", calls.clone()),
             _ => ("provider", Vec::new()),
         };
-        let (evaluation, since) = (evaluation_id.to_string(), time_text(*last_at_us));
-        Resumable { evaluation, next, calls, since, since_us: *last_at_us }
+        Resumable { evaluation: evaluation_id.to_string(), next, calls, since: Time(*last_at_us) }
     }
 }
 
@@ -286,29 +276,8 @@ impl SessionListRow {
             let Holder { pid, host, since, ended } = holder;
             WriterProcess { pid, host, since, ended }
         });
-        let row = SessionListRow {
-            session,
-            status: Status::Unreadable,
-            records: None,
-            log_bytes: None,
-            objects: 0,
-            object_bytes: 0,
-            created_at: None,
-            last_at: None,
-            tags: BTreeMap::new(),
-            parent: None,
-            replicated: None,
-            fenced: inspect::read_fence(dir),
-            running,
-            open: Vec::new(),
-            unsettled: Vec::new(),
-            suspended: Vec::new(),
-            resumable: Vec::new(),
-            damage: None,
-            error: None,
-            statuses: Vec::new(),
-            failure: None,
-        };
+        let fenced = inspect::read_fence(dir);
+        let row = SessionListRow { session, fenced, running, ..SessionListRow::default() };
         match found {
             Ok(overview) => row.read(overview),
             Err(error) => row.unread(dir, error),
@@ -322,8 +291,7 @@ impl SessionListRow {
         (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
         self.parent = overview.parent.map(ParentRow::from_parent);
-        self.replicated =
-            overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
+        self.replicated = overview.replicated;
         self.open = overview.open.iter().map(SessionOperationRow::from_operation).collect();
         self.unsettled = overview.unsettled.iter().map(SessionOperationRow::from_operation).collect();
         self.suspended = overview.suspended.iter().map(SessionOperationRow::from_operation).collect();
@@ -377,14 +345,8 @@ impl SessionListRow {
 impl SessionOperationRow {
     fn from_operation(operation: &StandingOperation) -> SessionOperationRow {
         let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
-        let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
-        SessionOperationRow {
-            operation: *operation,
-            tool: tool.to_string(),
-            since,
-            since_us: *begun_at_us,
-            workspaces,
-        }
+        let (tool, workspaces) = (tool.to_string(), workspaces.clone());
+        SessionOperationRow { operation: *operation, tool, since: Time(*begun_at_us), workspaces }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::inspect::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
-use foldlog::{Compression, Error, Record, RecordKind, SequenceNumber};
+use foldlog::{Error, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{
     Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload,
     ToolEnd,
@@ -47,7 +47,7 @@ pub struct Stats {
     /// log.
     pub torn_bytes: u64,
     /// Segments, oldest first.
-    pub segments: Vec<SegmentStats>,
+    pub segments: Vec<SegmentInfo>,
     /// Frames by kind, in the order of the kinds' numbers.
     pub kinds: Vec<KindStats>,
     /// Events, in the order of their names.
@@ -65,29 +65,6 @@ pub struct Stats {
     pub tools: Vec<ToolStats>,
     /// Sums spent at some records, in their order; empty if no record reports any.
     pub spent: Vec<SpentAt>,
-}
-
-/// Describes one segment.
-#[derive(Clone, Debug, Serialize)]
-pub struct SegmentStats {
-    /// Ordinal of the segment, from 0.
-    pub ordinal: u32,
-    /// Id of the session that wrote the segment. In a fork, shared segments have the id of an
-    /// ancestor.
-    pub session: Uuid,
-    /// Sequence number of the segment's first record.
-    pub first_sequence: SequenceNumber,
-    /// Number of the segment's records that belong to the log.
-    pub records: u64,
-    /// Bytes of the segment that belong to the log: header, frames and seal. For a compressed
-    /// segment, the bytes of its uncompressed form.
-    pub used_bytes: u64,
-    /// Length of the segment's file in bytes.
-    pub allocated_bytes: u64,
-    /// Compression of the file.
-    pub compression: Compression,
-    /// Whether the segment is sealed.
-    pub sealed: bool,
 }
 
 /// Counts the frames of one kind.
@@ -187,7 +164,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         allocated_bytes: segments.iter().map(|segment| segment.allocated_bytes).sum(),
         segment_header_bytes: HEADER_LEN as u64 * segments.len() as u64,
         torn_bytes: reader.report().torn.as_ref().map_or(0, |torn| torn.bytes),
-        segments: segments.iter().map(segment_stats).collect(),
+        segments,
         kinds: counts.kinds(),
         events: counts.events(),
         slices: slices(&state, &counts),
@@ -197,19 +174,6 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         tools,
         spent: spending.points(),
     })
-}
-
-fn segment_stats(segment: &SegmentInfo) -> SegmentStats {
-    SegmentStats {
-        ordinal: segment.ordinal,
-        session: segment.session,
-        first_sequence: segment.first_sequence,
-        records: segment.records,
-        used_bytes: segment.used_bytes,
-        allocated_bytes: segment.allocated_bytes,
-        compression: segment.compression,
-        sealed: segment.seal_bytes > 0,
-    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -372,17 +336,13 @@ fn objects(session: &Path, counts: &FrameCounts<'_>) -> Result<ObjectStats> {
     })
 }
 
+/// Returns the regular files in the directory of images, with their lengths in bytes; none if the
+/// directory is missing.
 fn images(session: &Path) -> Result<Vec<ImageStats>> {
-    let files = files(&session.join("snapshots"))?;
-    Ok(files.into_iter().map(|(name, bytes)| ImageStats { name, bytes }).collect())
-}
-
-/// Returns the regular files of a directory with their lengths in bytes; empty if the directory is
-/// missing.
-fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
-    let failed = |source| crate::Error::File { path: dir.to_owned(), source };
-    let mut found = BTreeMap::new();
-    let entries = match fs::read_dir(dir) {
+    let dir = session.join("snapshots");
+    let failed = |source| crate::Error::File { path: dir.clone(), source };
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(&dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         entries => entries.map_err(failed)?,
     };
@@ -394,8 +354,10 @@ fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
             metadata => metadata.map_err(failed)?,
         };
         if metadata.is_file() {
-            found.insert(entry.file_name().to_string_lossy().into_owned(), metadata.len());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push(ImageStats { name, bytes: metadata.len() });
         }
     }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }

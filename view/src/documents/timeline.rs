@@ -93,7 +93,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Headings of the columns that [`text`](Timeline::text) fills.
+    /// Headings of the columns that [`line()`] fills.
     pub const HEADINGS: &str = "sequence  time                              kind        name                                   bytes  path";
 
     /// Reads the live records at the log's end, and the names that the log declares.
@@ -118,19 +118,9 @@ impl Timeline {
         &self.names
     }
 
-    /// Formats a record as one line for a person.
-    pub fn text(&self, record: &Record<'_>) -> String {
-        line(record, &self.names, self.path_of(record))
-    }
-
     /// Returns a record's JSON form, with its name, its path word, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
-        self.value_as(record, self.path_of(record))
-    }
-
-    /// Returns a record's JSON form with the path word `path`.
-    pub(crate) fn value_as<'a>(&self, record: &Record<'a>, path: &str) -> RecordJson<'a> {
-        value(record, &self.names, path)
+        value(record, &self.names, self.path_of(record))
     }
 }
 

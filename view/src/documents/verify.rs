@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::inspect::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
+use foldlog::log::TornTail;
 use foldlog::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
 use foldlog_codec::body::ObjectId;
@@ -68,7 +69,7 @@ pub struct SessionDamage {
     pub reason: String,
     /// Intact frames after a damaged place in a segment, up to the next damage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub follows: Option<Follows>,
+    pub follows: Option<SoundStretch>,
     /// Whether the frames after it were searched for.
     #[serde(skip)]
     pub searched: bool,
@@ -77,34 +78,14 @@ pub struct SessionDamage {
     pub is_older: bool,
 }
 
-/// Describes the intact frames after a damaged place.
-#[derive(Clone, Debug, Serialize)]
-pub struct Follows {
-    /// File that contains the first of them.
-    #[serde(serialize_with = "escape::serialize_path")]
-    pub segment: PathBuf,
-    /// Offset of the first of them in that file, in bytes.
-    pub offset: u64,
-    /// Number of records among them.
-    pub records: u64,
-    /// First and last record, if known.
-    pub sequences: Option<(SequenceNumber, SequenceNumber)>,
-}
-
 /// Describes a torn tail.
 #[derive(Clone, Debug, Serialize)]
 pub struct TornTailRow {
     /// Id of the session.
     pub session: Uuid,
-    /// Segment in which the intact part ends.
-    #[serde(serialize_with = "escape::serialize_path")]
-    pub segment: PathBuf,
-    /// Offset in the segment, in bytes, at which the intact part ends.
-    pub offset: u64,
-    /// Sequence number of the first record that is left out.
-    pub sequence: SequenceNumber,
-    /// Number of bytes that are left out.
-    pub bytes: u64,
+    /// Place and length of the tail.
+    #[serde(flatten)]
+    pub tail: TornTail,
 }
 
 /// Names the first record of a session that this version cannot fold.
@@ -215,10 +196,9 @@ fn add_report(verified: &mut VerifyReport, session: Uuid, report: RecoveryReport
         let mode = format!("{:04o}", exposed.mode);
         verified.exposed.push(ExposedPath { session, path: exposed.path, mode });
     }
-    if let Some(torn) = report.torn {
-        let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
-        verified.torn_bytes += bytes;
-        verified.torn.push(TornTailRow { session, segment, offset, sequence, bytes });
+    if let Some(tail) = report.torn {
+        verified.torn_bytes += tail.bytes;
+        verified.torn.push(TornTailRow { session, tail });
     }
 }
 
@@ -349,10 +329,6 @@ impl SessionDamage {
 
     fn from_place(place: DamagedPlace) -> SessionDamage {
         let DamagedPlace { segment, offset, sequence, reason, is_older, follows } = place;
-        let follows = follows.map(|follows| {
-            let SoundStretch { segment, offset, records, sequences, .. } = follows;
-            Follows { segment, offset, records, sequences }
-        });
         SessionDamage { session: None, segment, offset, sequence, reason, follows, searched: true, is_older }
     }
 }

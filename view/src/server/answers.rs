@@ -17,8 +17,9 @@ use super::compare::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
-use crate::visits::each_record;
-use crate::{Error, Result, after_damage, tasks, walk};
+use crate::report::parent_json;
+use crate::visits::{FirstFailure, each_record};
+use crate::{Error, RecordRange, Result, after_damage, tasks, walk};
 
 /// Maximum number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
@@ -96,8 +97,8 @@ fn head(session: &mut Session) -> Result<String> {
     let reader = &log.reader;
     let last = reader.last_position();
     let live = reader.live_path().live_at(last);
-    let density =
-        Density::new(reader.records_len(), &live, &session.known.failures, &session.known.rollbacks);
+    let range = RecordRange { from: SequenceNumber::MIN, last };
+    let density = Density::new(&range, &live, &session.known.failures, &session.known.rollbacks);
     let slices: Vec<Json> = reader
         .declarations()
         .slices
@@ -105,10 +106,6 @@ fn head(session: &mut Session) -> Result<String> {
         .take(SLICES_MAX)
         .map(|slice| json!({ "id": slice.id, "name": slice.name }))
         .collect();
-    let parent = reader.opening_record().parent.map_or(
-        Json::Null,
-        |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
-    );
     let mut head = json!({
         "format": 1,
         "foldlog": env!("CARGO_PKG_VERSION"),
@@ -119,7 +116,7 @@ fn head(session: &mut Session) -> Result<String> {
         "log_last": last,
         "at": last,
         "payload_bytes": Session::payloads().bytes_max(),
-        "parent": parent,
+        "parent": parent_json(reader),
         "rollbacks": reader.rollbacks().collect::<Vec<_>>(),
         "damage": beyond.damage(reader),
         "kinds": session.known.kinds,
@@ -254,26 +251,20 @@ fn items(session: &mut Session, query: &Query) -> Result<String> {
     }
     let state = session.state(at)?;
     let Some(slice) = state.slice(name) else { return text(&json!({ "total": null, "items": [] })) };
-    let (mut items, mut bytes, mut failure) = (Vec::new(), 0, None);
+    let (mut items, mut bytes, mut failure) = (Vec::new(), 0, FirstFailure::<Error>::default());
     let names = slice.names().skip(from as usize).take(count as usize);
-    slice.read_these(names, |item, value| {
-        match walk::item_line(name, item, value, Session::payloads()) {
-            Ok(line) => {
-                bytes += line.len();
-                let place = from + items.len() as u64;
-                items.push(json!({
-                    "place": place, "sequence": item.sequence, "ordinal": item.ordinal, "value": line_json(&line),
-                }));
-            }
-            Err(error) => failure = Some(error),
-        }
-        Ok(if failure.is_some() || bytes > WINDOW_BYTES {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        })
-    })?;
-    failure.map_or(Ok(()), Err)?;
+    let read = slice.read_these(names, |item, value| {
+        let line = walk::item_line(name, item, value, Session::payloads());
+        let flow = failure.flow(line.map(|line| {
+            bytes += line.len();
+            let place = from + items.len() as u64;
+            items.push(json!({
+                "place": place, "sequence": item.sequence, "ordinal": item.ordinal, "value": line_json(&line),
+            }));
+        }));
+        Ok(if bytes > WINDOW_BYTES { ControlFlow::Break(()) } else { flow })
+    });
+    failure.end(read)?;
     text(&json!({ "total": slice.len(), "items": items }))
 }
 
@@ -491,20 +482,19 @@ fn in_lists(
     let (mut found, mut place) = (Vec::new(), from);
     let next = |list: u64, place: u64| json!({ "from": chunks + list, "place": place });
     if let Some(slice) = slices.get(list as usize) {
-        let mut failure = None;
-        let mut is_cut = false;
-        slice.read_these(slice.names().skip(from as usize), |item, value| {
-            match walk::item_line(slice.name(), item, value, Session::payloads()) {
-                Ok(line) => found.extend(excerpt(&line, wanted).map(|excerpt| {
+        let (mut failure, mut is_cut) = (FirstFailure::<Error>::default(), false);
+        let read = slice.read_these(slice.names().skip(from as usize), |item, value| {
+            let line = walk::item_line(slice.name(), item, value, Session::payloads());
+            let flow = failure.flow(line.map(|line| {
+                found.extend(excerpt(&line, wanted).map(|excerpt| {
                     json!({ "what": "item", "sequence": item.sequence, "where": slice.name(), "excerpt": excerpt })
-                })),
-                Err(error) => failure = Some(error),
-            }
+                }));
+            }));
             place += 1;
             is_cut = found.len() >= RESULTS_MAX || started.elapsed() > TURN;
-            Ok(if failure.is_some() || is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        })?;
-        failure.map_or(Ok(()), Err)?;
+            Ok(if is_cut { ControlFlow::Break(()) } else { flow })
+        });
+        failure.end(read)?;
         let next = if is_cut { next(list, place) } else { next(list + 1, 0) };
         return text(&json!({ "found": found, "next": next["from"], "place": next["place"] }));
     }

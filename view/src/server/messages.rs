@@ -94,19 +94,10 @@ fn of_file(source: io::Error) -> Error {
     Error::File { path: Path::new("a temporary file").to_owned(), source }
 }
 
-/// Cache of a session's conversations that were requested.
+/// Cache of a session's conversations that were requested. If one of a conversation's messages exceeds
+/// the memory limit, this error is cached, so that no step reads the conversation again.
 #[derive(Debug, Default)]
-pub(crate) struct Conversations(BTreeMap<String, CachedConversation>);
-
-/// Result of reading a conversation.
-#[derive(Debug)]
-enum CachedConversation {
-    Nothing,
-    Messages(Box<MessageListHistory>),
-    /// One of its messages exceeds the memory limit. The result is cached, so that no step reads
-    /// the conversation again.
-    TooLarge(foldlog::Error),
-}
+pub(crate) struct Conversations(BTreeMap<String, foldlog::Result<Option<MessageListHistory>>>);
 
 impl Conversations {
     /// Returns a conversation, which is read if it is not cached.
@@ -125,20 +116,15 @@ impl Conversations {
                 self.0.pop_first();
             }
             let held = match MessageListHistory::read(reader, evaluation, payloads) {
-                Ok(messages) => messages.map_or(CachedConversation::Nothing, |messages| {
-                    CachedConversation::Messages(Box::new(messages))
-                }),
-                Err(Error::Engine(error @ foldlog::Error::OverBudget { .. })) => {
-                    CachedConversation::TooLarge(error)
-                }
-                Err(failure) => return Err(failure),
+                Err(Error::Engine(error @ foldlog::Error::OverBudget { .. })) => Err(error),
+                read => Ok(read?),
             };
             self.0.insert(evaluation.to_owned(), held);
         }
         match self.0.get(evaluation) {
-            Some(CachedConversation::Messages(messages)) => Ok(Some(messages)),
-            Some(CachedConversation::TooLarge(error)) => Err(error.clone().into()),
-            Some(CachedConversation::Nothing) | None => Ok(None),
+            Some(Ok(messages)) => Ok(messages.as_ref()),
+            Some(Err(error)) => Err(error.clone().into()),
+            None => Ok(None),
         }
     }
 }

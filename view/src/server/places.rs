@@ -44,7 +44,9 @@ enum ConnectionPhase {
     Writing,
 }
 
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex. The data is valid even after a panic of its holder: it is as before the
+/// interrupted answer.
+pub(super) fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

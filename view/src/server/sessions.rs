@@ -1,11 +1,12 @@
 //! The sessions of a server: the open ones, and the rows of its store.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use uuid::Uuid;
 
 use super::ServerScope;
+use super::places::lock_mutex;
 use super::session::Session;
 use crate::documents::sessions::{SessionListRow, rows_of};
 use crate::{Error, Result};
@@ -121,10 +122,4 @@ impl Sessions {
         let rows = rows_of(store, &ids, self.memory_bytes)?;
         Ok(Some(Rows { total, rows, next: (end < total).then_some(end) }))
     }
-}
-
-/// Locks a mutex. The data is valid even after a panic of its holder: it is as before the
-/// interrupted answer.
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

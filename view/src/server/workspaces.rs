@@ -10,7 +10,6 @@ use foldlog::inspect::LogReader;
 use foldlog_codec::escape;
 use serde_json::{Value as Json, json};
 
-use crate::RecordRange;
 use crate::Result;
 use crate::files::{self, WorkspaceCaptures};
 
@@ -36,8 +35,7 @@ impl CaptureHistory {
     ///
     /// The engine's error if the log cannot be read.
     pub(crate) fn read(reader: &LogReader) -> Result<CaptureHistory> {
-        let range = RecordRange { from: SequenceNumber::MIN, last: reader.last_position() };
-        let history = files::captures(reader, &range)?;
+        let history = files::captures(reader, reader.last_position())?;
         Ok(CaptureHistory { session: reader.dir().to_owned(), history, listed: None })
     }
 

@@ -2,13 +2,13 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Slice, Value};
 use foldlog_codec::escape;
+use foldlog_view::visits::FirstFailure;
 
 use super::{RawTranscriptLines, TranscriptFiles};
 use crate::failure::{CommandError, Result};
@@ -34,10 +34,10 @@ struct ExportFile {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session contains no transcript, or names a file outside of the
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or names a file outside of the
 ///   directory.
-/// - [`CommandError::File`] if a file cannot be written, or already exists.
-/// - [`CommandError::Engine`] if the session cannot be read.
+/// - [`Error::File`](foldlog_view::Error::File) if a file cannot be written, or already exists.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read.
 pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
     let files = list_files(&state)?;
@@ -58,7 +58,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
         let newline: &[u8] = if line.ended { b"\n" } else { b"" };
         let Some(open) = &mut current else { return Ok(()) };
         let written = open.writer.write_all(line.bytes()).and_then(|()| open.writer.write_all(newline));
-        written.map_err(|source| CommandError::File { path: open.path.clone(), source })
+        written.map_err(|source| CommandError::file(&open.path, source))
     })?;
     close(current)?;
     // Files without lines.
@@ -77,7 +77,7 @@ struct ExportFileWriter {
 
 fn close(open: Option<ExportFileWriter>) -> Result<()> {
     let Some(ExportFileWriter { path, mut writer, .. }) = open else { return Ok(()) };
-    writer.flush().map_err(|source| CommandError::File { path, source })
+    writer.flush().map_err(|source| CommandError::file(&path, source))
 }
 
 /// Writes the lines of the transcript's only file to `stdout`, escaped: equal as JSON, but not byte
@@ -85,9 +85,9 @@ fn close(open: Option<ExportFileWriter>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session contains no transcript, or one of several files.
-/// - [`CommandError::Output`] if the lines cannot be written.
-/// - [`CommandError::Engine`] if the session cannot be read.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or one of several files.
+/// - [`Error::Output`](foldlog_view::Error::Output) if the lines cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read.
 pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
     let files = list_files(&state)?;
@@ -138,13 +138,12 @@ fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Resu
     let Some(slice) = state.slice(S::NAME) else {
         return Err(inconsistent("a slice of the transcript is missing"));
     };
-    let mut failure = None;
-    slice.read(|_, bytes| {
+    let mut failure = FirstFailure::default();
+    let read = slice.read(|_, bytes| {
         let value = Value::decode(bytes).map_err(|error| inconsistent(&error.to_string()));
-        failure = value.and_then(&mut *visit).err();
-        Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })?;
-    failure.map_or(Ok(()), Err)
+        Ok(failure.flow(value.and_then(&mut *visit)))
+    });
+    failure.end(read)
 }
 
 fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
@@ -186,13 +185,13 @@ fn make_directory(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     };
-    made.map_err(|source| CommandError::File { path: path.to_owned(), source })
+    made.map_err(|source| CommandError::file(path, source))
 }
 
 /// Creates a file below the directory, with its parent directories. None of these may be a link.
 fn make(out: &Path, file: &ExportFile, parts: &[&str]) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
-    let failed = |path: &Path, source| CommandError::File { path: path.to_owned(), source };
+    let failed = |path: &Path, source| CommandError::file(path, source);
     let Some((name, directories)) = parts.split_last() else {
         return Err(inconsistent("a file has no name"));
     };

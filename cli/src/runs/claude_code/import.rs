@@ -8,7 +8,7 @@ use foldlog::{
 
 use super::agents::Talks;
 use super::findings::{FindingKind, TranscriptFinding};
-use super::line::LineFields;
+use super::line::{LineFields, field};
 use super::scan::{Reread, TranscriptScan, TranscriptSource};
 use super::write::{TranscriptCounts, TranscriptWriter};
 use super::{BackupSeen, RawTranscriptLine, TranscriptFile, types};
@@ -37,12 +37,12 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// - [`CommandError::File`](crate::CommandError::File) if a file cannot be read, or changes while
+/// - [`Error::File`](foldlog_view::Error::File) if a file cannot be read, or changes while
 ///   it is read.
 /// - [`CommandError::Malformed`](crate::CommandError::Malformed) if a file contains no line of a
 ///   transcript, contains a line of over 256 MiB, or has a name that is not UTF-8, and if files of
 ///   one session have the same name.
-/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
 ///
 /// The session of a file that fails is deleted. Sessions of other files may remain if the store
 /// cannot be written.
@@ -185,10 +185,12 @@ fn keep(session: &Session, file: u64, source: &TranscriptSource) -> Result<u64> 
         };
         session.dispatch(RawTranscriptLine { file, line: line.number, raw, ended: line.ended })?;
         let read = LineFields::read(line.bytes);
-        let Some(read) = read.filter(|it| it.kind().as_deref() == Some("file-history-snapshot")) else {
+        let Some(read) =
+            read.filter(|it| field::<String>(it.kind).as_deref() == Some("file-history-snapshot"))
+        else {
             return Ok(());
         };
-        let message = read.snapshot_message();
+        let message: Option<String> = field(read.message_id);
         read.each_backup(|path, backup| {
             let (message, existed) = (message.clone(), backup.is_some());
             session.dispatch(BackupSeen { file, line: line.number, message, path, existed, backup })?;

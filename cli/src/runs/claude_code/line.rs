@@ -14,60 +14,47 @@ type Field<'a> = Option<&'a RawValue>;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct LineFields<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Field<'a>,
-    #[serde(borrow, default)]
-    uuid: Field<'a>,
-    #[serde(borrow, default)]
-    parent_uuid: Field<'a>,
-    #[serde(borrow, default)]
-    logical_parent_uuid: Field<'a>,
-    #[serde(borrow, default)]
+    #[serde(rename = "type")]
+    pub(super) kind: Field<'a>,
+    pub(super) uuid: Field<'a>,
+    pub(super) parent_uuid: Field<'a>,
+    pub(super) logical_parent_uuid: Field<'a>,
     timestamp: Field<'a>,
-    #[serde(borrow, default)]
-    is_sidechain: Field<'a>,
-    #[serde(borrow, default)]
-    agent_id: Field<'a>,
-    #[serde(borrow, default)]
+    pub(super) is_sidechain: Field<'a>,
+    pub(super) agent_id: Field<'a>,
     message: Field<'a>,
-    #[serde(borrow, default)]
     tool_use_result: Field<'a>,
-    #[serde(borrow, default)]
     data: Field<'a>,
-    #[serde(borrow, default, rename = "parentToolUseID")]
+    #[serde(rename = "parentToolUseID")]
     parent_call: Field<'a>,
-    #[serde(borrow, default, rename = "parent_tool_use_id")]
+    #[serde(rename = "parent_tool_use_id")]
     parent_call_of_stream: Field<'a>,
-    #[serde(borrow, default, rename = "sourceToolAssistantUUID")]
-    source_of_result: Field<'a>,
-    #[serde(borrow, default)]
-    message_id: Field<'a>,
-    #[serde(borrow, default)]
+    /// `uuid` of the line whose call this line answers.
+    #[serde(rename = "sourceToolAssistantUUID")]
+    pub(super) source_of_result: Field<'a>,
+    /// Id to which a snapshot of the file history belongs.
+    pub(super) message_id: Field<'a>,
     snapshot: Field<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct AgentIdField<'a> {
-    #[serde(borrow, default)]
     agent_id: Field<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct MessageFields<'a> {
-    #[serde(borrow, default)]
-    id: Field<'a>,
-    #[serde(borrow, default)]
+    pub(super) id: Field<'a>,
     role: Field<'a>,
-    #[serde(borrow, default)]
-    model: Field<'a>,
-    #[serde(borrow, default)]
-    content: Field<'a>,
-    #[serde(borrow, default)]
+    pub(super) model: Field<'a>,
+    pub(super) content: Field<'a>,
     usage: Field<'a>,
-    #[serde(borrow, default)]
-    stop_reason: Field<'a>,
+    pub(super) stop_reason: Field<'a>,
 }
 
 /// Fields of a block, and the block in its own form.
@@ -97,22 +84,16 @@ pub(super) enum BlockContent<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct BlockFields<'a> {
-    #[serde(borrow, default, rename = "type")]
+    #[serde(rename = "type")]
     kind: Field<'a>,
-    #[serde(borrow, default)]
     text: Field<'a>,
-    #[serde(borrow, default)]
     id: Field<'a>,
-    #[serde(borrow, default)]
     name: Field<'a>,
-    #[serde(borrow, default)]
     input: Field<'a>,
-    #[serde(borrow, default)]
     tool_use_id: Field<'a>,
-    #[serde(borrow, default)]
     content: Field<'a>,
-    #[serde(borrow, default)]
     is_error: Field<'a>,
 }
 
@@ -126,29 +107,29 @@ pub(super) enum MessageContent<'a> {
 
 /// The field of a call's arguments that contains a sub-agent's prompt.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct PromptField<'a> {
-    #[serde(borrow, default)]
     prompt: Field<'a>,
 }
 
 /// The files of a snapshot.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct FileHistoryFields<'a> {
-    #[serde(borrow, default)]
     tracked_file_backups: Field<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Backup<'a> {
-    #[serde(borrow, default)]
     backup_file_name: Field<'a>,
 }
 
 /// Parses a field as a type; `None` if it has another type. An unpaired surrogate in a text becomes
 /// U+FFFD.
-fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
+pub(super) fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
     escape::read_json(field?.get()).ok()
 }
 
@@ -166,33 +147,9 @@ impl<'a> LineFields<'a> {
         if text.starts_with('{') { serde_json::from_str(text).ok() } else { None }
     }
 
-    pub(super) fn kind(&self) -> Option<String> {
-        field(self.kind)
-    }
-
-    pub(super) fn uuid(&self) -> Option<String> {
-        field(self.uuid)
-    }
-
-    pub(super) fn parent(&self) -> Option<String> {
-        field(self.parent_uuid)
-    }
-
-    pub(super) fn logical_parent(&self) -> Option<String> {
-        field(self.logical_parent_uuid)
-    }
-
     pub(super) fn time_us(&self) -> Option<i64> {
         let text: String = field(self.timestamp)?;
         chrono::DateTime::parse_from_rfc3339(&text).ok().map(|time| time.timestamp_micros())
-    }
-
-    pub(super) fn is_sidechain(&self) -> bool {
-        field(self.is_sidechain).unwrap_or_default()
-    }
-
-    pub(super) fn agent(&self) -> Option<String> {
-        field(self.agent_id)
     }
 
     /// Returns the agents that the line names without belonging to them: by its result, or by its
@@ -210,19 +167,9 @@ impl<'a> LineFields<'a> {
         field(self.parent_call).or_else(|| field(self.parent_call_of_stream))
     }
 
-    /// Returns the `uuid` of the line whose call this line answers.
-    pub(super) fn source_of_result(&self) -> Option<String> {
-        field(self.source_of_result)
-    }
-
     /// Returns the message; `None` if the line is not an object with one.
     pub(super) fn message(&self) -> Option<MessageFields<'a>> {
         fields(self.message)
-    }
-
-    /// Returns the id to which a snapshot of the file history belongs.
-    pub(super) fn snapshot_message(&self) -> Option<String> {
-        field(self.message_id)
     }
 
     /// Passes the path of each file in a snapshot of the file history to `visit`, with the name of
@@ -242,34 +189,19 @@ impl<'a> LineFields<'a> {
 }
 
 impl<'a> MessageFields<'a> {
-    pub(super) fn id(&self) -> Option<String> {
-        field(self.id)
-    }
-
     /// Returns whether the message states that a model wrote it.
     pub(super) fn is_assistants(&self) -> Option<bool> {
         let role: String = field(self.role)?;
         Some(role == "assistant")
     }
 
-    pub(super) fn model(&self) -> Option<String> {
-        field(self.model)
-    }
-
-    pub(super) fn stop_reason(&self) -> Option<String> {
-        field(self.stop_reason)
-    }
-
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         #[derive(Deserialize)]
+        #[serde(bound(deserialize = "'de: 'a"))]
         struct Used<'a> {
-            #[serde(borrow, default)]
             input_tokens: Field<'a>,
-            #[serde(borrow, default)]
             output_tokens: Field<'a>,
-            #[serde(borrow, default)]
             cache_read_input_tokens: Field<'a>,
-            #[serde(borrow, default)]
             cache_creation_input_tokens: Field<'a>,
         }
         let used: Used<'_> = fields(self.usage)?;
@@ -281,10 +213,6 @@ impl<'a> MessageFields<'a> {
             cache_write: number(used.cache_creation_input_tokens),
             ..TokenUsage::default()
         })
-    }
-
-    pub(super) fn content(&self) -> MessageContent<'a> {
-        content(self.content)
     }
 }
 

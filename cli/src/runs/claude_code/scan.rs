@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use foldlog::SmolStr;
 
 use super::findings::{FindingKind, TranscriptFinding};
-use super::line::{BlockContent, LineFields, MessageContent, prompt};
+use super::line::{BlockContent, LineFields, MessageContent, content, field, prompt};
 use crate::failure::{CommandError, Result};
 use crate::runs::malformed_error;
 
@@ -103,20 +103,16 @@ pub(super) struct TranscriptScan {
     pub(super) replays: Vec<(usize, usize)>,
 }
 
-fn file_error(path: &Path, source: io::Error) -> CommandError {
-    CommandError::File { path: path.to_owned(), source }
-}
-
 fn changed_error(path: &Path) -> CommandError {
-    file_error(path, io::Error::other("the file changed while it was read"))
+    CommandError::file(path, io::Error::other("the file changed while it was read"))
 }
 
 fn open(path: &Path) -> Result<File> {
-    let is_file = std::fs::metadata(path).map_err(|error| file_error(path, error))?.is_file();
+    let is_file = std::fs::metadata(path).map_err(|error| CommandError::file(path, error))?.is_file();
     if !is_file {
-        return Err(file_error(path, io::Error::other("it is not a regular file")));
+        return Err(CommandError::file(path, io::Error::other("it is not a regular file")));
     }
-    File::open(path).map_err(|error| file_error(path, error))
+    File::open(path).map_err(|error| CommandError::file(path, error))
 }
 
 pub(super) fn digest_of(text: &str) -> u64 {
@@ -133,7 +129,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
     loop {
         line.clear();
         let read = reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
-        let read = read.map_err(|error| file_error(path, error))? as u64;
+        let read = read.map_err(|error| CommandError::file(path, error))? as u64;
         if read == 0 {
             return Ok(hasher.finish());
         }
@@ -181,7 +177,7 @@ impl TranscriptScan {
 
     /// Reads a file, and returns whether any of its lines belongs to a transcript.
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
-        let bytes = open(path)?.metadata().map_err(|error| file_error(path, error))?.len();
+        let bytes = open(path)?.metadata().map_err(|error| CommandError::file(path, error))?.len();
         let place = self.sources.len();
         let source =
             TranscriptSource { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
@@ -196,7 +192,7 @@ impl TranscriptScan {
                 self.find(place, line.number, kind, None);
                 return Ok(());
             };
-            let Some(kind) = read.kind() else { return Ok(()) };
+            let Some(kind) = field::<String>(read.kind) else { return Ok(()) };
             seen = true;
             time_us = read.time_us().unwrap_or(time_us);
             if kind != "file-history-snapshot" {
@@ -258,7 +254,7 @@ impl TranscriptScan {
         line: &LineFields<'_>,
         time_us: i64,
     ) -> TranscriptNode {
-        let id = |id: Option<String>| id.map(SmolStr::from);
+        let id = |raw| field::<String>(raw).map(SmolStr::from);
         let message = line.message();
         let kind = match (kind, &message) {
             ("user" | "assistant", Some(message)) => {
@@ -276,20 +272,20 @@ impl TranscriptScan {
             len: at.bytes.len() as u64,
             time_us,
             kind,
-            uuid: id(line.uuid()),
-            parent: id(line.parent()),
-            logical_parent: id(line.logical_parent()),
+            uuid: id(line.uuid),
+            parent: id(line.parent_uuid),
+            logical_parent: id(line.logical_parent_uuid),
             message: None,
-            sidechain: line.is_sidechain(),
-            agent: id(line.agent()),
+            sidechain: field(line.is_sidechain).unwrap_or_default(),
+            agent: id(line.agent_id),
             calls: Vec::new(),
             results: Vec::new(),
-            source_of_result: id(line.source_of_result()),
+            source_of_result: id(line.source_of_result),
             said: None,
-            parent_call: id(line.parent_call()),
+            parent_call: line.parent_call().map(SmolStr::from),
         };
         if let Some(message) = message.filter(|_| kind != NodeKind::Other) {
-            let content = message.content();
+            let content = content(message.content);
             if let MessageContent::Blocks(blocks) = &content {
                 for block in blocks {
                     match (&block.content, kind) {
@@ -301,7 +297,7 @@ impl TranscriptScan {
                     }
                 }
             }
-            node.message = id(message.id()).filter(|_| kind == NodeKind::Assistant);
+            node.message = id(message.id).filter(|_| kind == NodeKind::Assistant);
             node.said = content.text().filter(|_| node.sidechain).map(|text| digest_of(&text));
         }
         let call = node.parent_call.clone().or_else(|| node.results.first().cloned());
@@ -349,12 +345,12 @@ fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        entries => entries.map_err(|error| file_error(dir, error))?,
+        entries => entries.map_err(|error| CommandError::file(dir, error))?,
     };
     let mut files = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| file_error(dir, error))?;
-        let is_file = entry.file_type().map_err(|error| file_error(dir, error))?.is_file();
+        let entry = entry.map_err(|error| CommandError::file(dir, error))?;
+        let is_file = entry.file_type().map_err(|error| CommandError::file(dir, error))?.is_file();
         let name = entry.file_name();
         if !is_file || Path::new(&name).extension().is_none_or(|ending| ending != "jsonl") {
             continue;

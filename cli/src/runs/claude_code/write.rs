@@ -16,7 +16,9 @@ use foldlog_agent::pairing::MessageFormat;
 use super::agents::Talks;
 use super::findings::FindingKind;
 use super::graph::{Graph, NodeFinding, SiblingUnits};
-use super::line::{BlockContent, LineFields, MessageBlock, MessageContent, MessageFields, content, texts};
+use super::line::{
+    BlockContent, LineFields, MessageBlock, MessageContent, MessageFields, content, field, texts,
+};
 use super::scan::{CallPlace, NodeKind, Reread, TranscriptNode, TranscriptScan};
 use crate::failure::Result;
 use crate::runs::import::{ImportCounts, close_session};
@@ -256,7 +258,7 @@ impl TalkWriter<'_, '_> {
         let mut made = MadeCalls::new(&self.answered, messages.first().map(|(first, _)| *first));
         for (node, message) in messages {
             let mut place = 0;
-            match message.content() {
+            match content(message.content) {
                 MessageContent::None => {}
                 MessageContent::Text(text) => {
                     let all: &mut String = whole.get_or_insert_default();
@@ -285,8 +287,8 @@ impl TalkWriter<'_, '_> {
             evaluation_id: self.evaluation.clone(),
             content: whole.or_else(|| texts(blocks.iter())),
             blocks: in_own_form(&blocks),
-            stop: latest().find_map(|message| message.stop_reason()),
-            model: latest().find_map(|message| message.model()),
+            stop: latest().find_map(|message| field(message.stop_reason)),
+            model: latest().find_map(|message| field(message.model)),
             usage: latest().find_map(|message| message.usage()),
             calls,
             ..NewAnswer::default()
@@ -329,7 +331,7 @@ impl TalkWriter<'_, '_> {
     /// Writes a user's message, and the results that it contains.
     fn user(&mut self, node: &TranscriptNode, message: &MessageFields<'_>) -> Result<()> {
         let mut id = node.uuid.as_deref();
-        match message.content() {
+        match content(message.content) {
             MessageContent::Blocks(blocks) => {
                 let is_result =
                     |block: &MessageBlock<'_>| matches!(block.content, BlockContent::Result { .. });

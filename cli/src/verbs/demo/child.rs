@@ -30,8 +30,28 @@ impl Command for ChildArguments {
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "";
 
+    /// Runs the child: writes records and prints the sequence number of each acknowledged one, and
+    /// then starts a conversation. The parent kills this process within a tool call of that
+    /// conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be written,
+    /// [`Error::Output`](foldlog_view::Error::Output) if the parent has ended.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        write_until_killed(&self.store, self.session, output)
+        let store = self.store.as_path();
+        let session =
+            Store::open(store)?.open_session_at(self.session, &agent::types()?, Durability::Process)?;
+        for number in 0..RECORDS {
+            let step = StepState { step: "write the fix".to_owned(), status: format!("line {number}") };
+            let sequence = session.dispatch(step)?;
+            output.line(format_args!("{KEPT}{sequence}"))?;
+            output.stdout.flush()?;
+        }
+        // The parent kills this process within a call of the first answer, so the second one is never
+        // received.
+        conversation::begin(&tools::runner(store, &session)?)?;
+        Ok(HOLDS)
     }
 }
 
@@ -50,27 +70,6 @@ pub(super) struct ChildProgress {
     pub(super) last: SequenceNumber,
     /// Number of answers that it requested from the model.
     pub(super) asked: u64,
-}
-
-/// Runs the child: writes records and prints the sequence number of each acknowledged one, and then
-/// starts a conversation. The parent kills this process within a tool call of that conversation.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`] if the session cannot be written, [`CommandError::Output`] if the
-/// parent has ended.
-pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
-    let session = Store::open(store)?.open_session_at(session, &agent::types()?, Durability::Process)?;
-    for number in 0..RECORDS {
-        let step = StepState { step: "write the fix".to_owned(), status: format!("line {number}") };
-        let sequence = session.dispatch(step)?;
-        output.line(format_args!("{KEPT}{sequence}"))?;
-        output.stdout.flush()?;
-    }
-    // The parent kills this process within a call of the first answer, so the second one is never
-    // received.
-    conversation::begin(&tools::runner(store, &session)?)?;
-    Ok(HOLDS)
 }
 
 /// Starts the child, kills it within its call, and returns the records that were acknowledged to

@@ -82,7 +82,7 @@ fn evaluate(
         ..EvaluateOptions::default()
     };
     adapter.evaluate(&prompt(), runner.state(), options).map_err(|error| match error {
-        Error::Engine(error) => CommandError::Engine(error),
+        Error::Engine(error) => CommandError::View(foldlog_view::Error::Engine(error)),
         error => broken(format!("the conversation ended early: {error}")),
     })
 }
@@ -101,7 +101,7 @@ pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`CommandError::DoesNotHold`] if an answer was requested twice, or a call ran twice.
+/// [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if an answer was requested twice, or a call ran twice.
 pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -> Result<Resumed> {
     let session = runner.state().session();
     let reads = || -> Result<usize> {

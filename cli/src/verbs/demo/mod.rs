@@ -22,7 +22,7 @@ use foldlog_view::documents::verify::{self, VerifyReport};
 use serde::Serialize;
 use uuid::Uuid;
 
-pub use child::{ChildArguments, write_until_killed};
+pub use child::ChildArguments;
 
 use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, EditEnding};
@@ -40,7 +40,8 @@ use crate::replay_check::replay;
 /// Without --dir the store is temporary.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Keep the store in this directory, which must be new or empty. Without it the store is temporary.
+    /// Keep the store in this directory, which must be new or empty. Without it the store is
+    /// temporary.
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
@@ -51,8 +52,80 @@ impl Command for Args {
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog demo --dir demo";
 
+    /// Runs the demo in a temporary store, or in a permanent store at `dir`.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if `dir` is not empty.
+    /// - [`CommandError::Child`] if the child process cannot be run.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) or
+    ///   [`Error::File`](foldlog_view::Error::File) if the store or the workspace cannot be
+    ///   written.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if a guarantee of foldlog is
+    ///   violated.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(self.dir.as_deref(), output)
+        let dir = self.dir.as_deref();
+        let since = Instant::now();
+        let temporary = match dir {
+            Some(_) => None,
+            None => Some(
+                tempfile::tempdir().map_err(|source| CommandError::file(&std::env::temp_dir(), source))?,
+            ),
+        };
+        let root = match (dir, &temporary) {
+            (Some(dir), _) => dir.to_owned(),
+            (None, Some(temporary)) => temporary.path().to_owned(),
+            (None, None) => std::env::temp_dir(),
+        };
+        if dir.is_some() {
+            must_be_empty(&root)?;
+        }
+        let store = Store::open(&root)?;
+        let types = agent::types()?;
+
+        let workspace = tools::workspace(&root);
+        std::fs::create_dir_all(&workspace).map_err(|source| CommandError::file(&workspace, source))?;
+        let (id, files) = plan(&root, &store, &types, output)?;
+        let acknowledged = kill(&root, id, output)?;
+        let session = store.open_session(id, &types)?;
+        let recovery = session.log().recovery().clone();
+        report_reopening(&session, acknowledged.last, output)?;
+        let runner = tools::runner(&root, &session)?;
+        recover_and_settle(&runner, &files, output)?;
+        let resumed = conversation::resume(&runner, acknowledged.asked, output)?;
+        let rolled_back_to = failing_step(&runner, output)?;
+        drop(runner);
+        let fork = fork(&store, &types, &session, rolled_back_to, output)?;
+        let records = session.log().position().map_or(0, |last| last.get() + 1);
+        let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
+        session.close()?;
+        audit_logs(&dir_of, output)?;
+        let [own, _] = &dir_of;
+        print_conversation(own, output)?;
+
+        let summary = DemoSummary {
+            store: dir.map(Path::to_owned),
+            session: id,
+            fork,
+            acknowledged: acknowledged.count,
+            answers: resumed.answers,
+            asked_before: acknowledged.asked,
+            asked_after: resumed.requests,
+            recovered_records: recovery.records,
+            unattested: recovery.unattested,
+            torn_bytes: recovery.torn.map_or(0, |torn| torn.bytes),
+            rolled_back_to,
+            records,
+            verify: true,
+            replay: true,
+            seconds: since.elapsed().as_secs_f64(),
+        };
+        if output.json() {
+            output.value(&summary)?;
+        } else {
+            print_next_steps(summary.store.as_deref(), own, acknowledged.last, output)?;
+        }
+        Ok(HOLDS)
     }
 }
 
@@ -79,85 +152,10 @@ struct DemoSummary {
     seconds: f64,
 }
 
-/// Runs the demo in a temporary store, or in a permanent store at `dir`.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if `dir` is not empty.
-/// - [`CommandError::Child`] if the child process cannot be run.
-/// - [`CommandError::Engine`] or [`CommandError::File`] if the store or the workspace cannot be
-///   written.
-/// - [`CommandError::DoesNotHold`] if a guarantee of foldlog is violated.
-pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
-    let since = Instant::now();
-    let temporary = match dir {
-        Some(_) => None,
-        None => Some(tempfile::tempdir().map_err(|source| file(&std::env::temp_dir(), source))?),
-    };
-    let root = match (dir, &temporary) {
-        (Some(dir), _) => dir.to_owned(),
-        (None, Some(temporary)) => temporary.path().to_owned(),
-        (None, None) => std::env::temp_dir(),
-    };
-    if dir.is_some() {
-        must_be_empty(&root)?;
-    }
-    let store = Store::open(&root)?;
-    let types = agent::types()?;
-
-    let workspace = tools::workspace(&root);
-    std::fs::create_dir_all(&workspace).map_err(|source| file(&workspace, source))?;
-    let (id, files) = plan(&root, &store, &types, output)?;
-    let acknowledged = kill(&root, id, output)?;
-    let session = store.open_session(id, &types)?;
-    let recovery = session.log().recovery().clone();
-    report_reopening(&session, acknowledged.last, output)?;
-    let runner = tools::runner(&root, &session)?;
-    recover_and_settle(&runner, &files, output)?;
-    let resumed = conversation::resume(&runner, acknowledged.asked, output)?;
-    let rolled_back_to = failing_step(&runner, output)?;
-    drop(runner);
-    let fork = fork(&store, &types, &session, rolled_back_to, output)?;
-    let records = session.log().position().map_or(0, |last| last.get() + 1);
-    let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
-    session.close()?;
-    audit_logs(&dir_of, output)?;
-    let [own, _] = &dir_of;
-    print_conversation(own, output)?;
-
-    let summary = DemoSummary {
-        store: dir.map(Path::to_owned),
-        session: id,
-        fork,
-        acknowledged: acknowledged.count,
-        answers: resumed.answers,
-        asked_before: acknowledged.asked,
-        asked_after: resumed.requests,
-        recovered_records: recovery.records,
-        unattested: recovery.unattested,
-        torn_bytes: recovery.torn.map_or(0, |torn| torn.bytes),
-        rolled_back_to,
-        records,
-        verify: true,
-        replay: true,
-        seconds: since.elapsed().as_secs_f64(),
-    };
-    if output.json() {
-        output.value(&summary)?;
-    } else {
-        print_next_steps(summary.store.as_deref(), own, acknowledged.last, output)?;
-    }
-    Ok(HOLDS)
-}
-
-fn file(path: &Path, source: std::io::Error) -> CommandError {
-    CommandError::File { path: path.to_owned(), source }
-}
-
 fn must_be_empty(dir: &Path) -> Result<()> {
     match std::fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(file(dir, error)),
+        Err(error) => Err(CommandError::file(dir, error)),
         Ok(mut entries) => {
             if entries.next().is_none() {
                 return Ok(());
@@ -182,7 +180,7 @@ fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> 
 
 /// Returns the error for a violated guarantee.
 fn broken(what: impl Into<String>) -> CommandError {
-    CommandError::DoesNotHold(what.into())
+    CommandError::View(foldlog_view::Error::DoesNotHold(what.into()))
 }
 
 /// Runs the agent's planning, notes and edits of files. Returns the session's id, and the files.
@@ -358,7 +356,7 @@ fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
     };
     Command::run(asked, output)?;
     heading(output, "9. The ledger, with the outcome of each tool call:")?;
-    ledger::run(session, None, output)?;
+    Command::run(ledger::Args { session: session.to_owned(), operation: None }, output)?;
     Ok(())
 }
 

@@ -2,11 +2,11 @@
 
 use chrono::SecondsFormat;
 use foldlog::inspect::{LedgerEntry, LogReader};
-use foldlog::{Idempotency, OperationId};
+use foldlog::{Idempotency, NotUndone, OperationId};
 use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::escape;
-use foldlog_view::documents::ledger::{Account, NotUndoneRow, OperationRun, RelatedOperation};
-use foldlog_view::text::{digest_text, shorten_text};
+use foldlog_view::documents::ledger::{Account, OperationRun, RelatedOperation};
+use foldlog_view::text::{digest_text, or_dash, shorten_text};
 
 use super::replaced_text;
 use crate::failure::{CommandError, Result};
@@ -22,8 +22,8 @@ const TEXT_CHARS_MAX: usize = 2000;
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the ledger has no such operation.
-/// - [`CommandError::Engine`] if the log cannot be read.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the ledger has no such operation.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the log cannot be read.
 pub(super) fn run(
     reader: &LogReader,
     ledger: &[LedgerEntry],
@@ -111,7 +111,7 @@ fn print(account: &Account<'_>, output: &mut Output<'_>) -> Result<()> {
 
 /// Formats a text for a line.
 fn text_or_dash(text: Option<&str>) -> String {
-    text.map_or_else(|| "-".to_owned(), |text| shorten_text(&escape::text(text), TEXT_CHARS_MAX))
+    or_dash(text.map(|text| shorten_text(&escape::text(text), TEXT_CHARS_MAX)))
 }
 
 /// Returns the facts about the run, each with its name.
@@ -139,7 +139,7 @@ fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
         (false, _) => "its changes of STATE and resources were kept",
     };
     let mut facts = vec![(format!("run {number}"), ended), (String::new(), format!("{effects}; {undone}"))];
-    for NotUndoneRow { resource, path, reason } in &run.not_undone {
+    for NotUndone { resource, path, reason } in &run.not_undone {
         let (resource, path) = (escape::text(resource), escape::text(path));
         let text = format!("{resource} `{path}`: {}", escape::text(reason));
         facts.push(("not undone".to_owned(), text));

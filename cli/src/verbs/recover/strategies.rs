@@ -1,8 +1,6 @@
 //! `foldlog recover --strategies` and `--strategy`: lists the recovery strategies with their
 //! results, or applies one.
 
-use std::path::Path;
-
 use foldlog::Store;
 use foldlog_codec::escape;
 use foldlog_tasks::{
@@ -18,7 +16,7 @@ use crate::checkpoint_text::print_outlook;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
-use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
+use crate::workspaces::{self, CheckpointWorkspaces, Workspaces};
 
 #[derive(Serialize)]
 struct StrategiesDocument {
@@ -42,14 +40,13 @@ struct RecoveryDocument {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, if the strategy does not exist or
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the strategy does not exist or
 ///   cannot be applied, or if no author is given.
-/// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for writing, or it cannot be
 ///   read.
-pub(super) fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let dir = asked.session.as_path();
-    let (root, id) = in_store(dir)?;
-    let store = asked.writing.open(&root, output)?;
+pub(super) fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
+    let (root, id) = in_store(&asked.session)?;
+    let store = asked.directories.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
     let manager = match &asked.tree {
         Some(tree) => manager.with_tree(tree),
@@ -68,7 +65,7 @@ pub(super) fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut
     }
     let given = match outlook.impossible {
         Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
-        None => open_workspaces(&store, id, dir, strategy, directories)?,
+        None => open_workspaces(&store, id, asked, strategy)?,
     };
     let manager = match given.resources {
         Some(resources) => manager.with_resources(resources),
@@ -108,14 +105,13 @@ pub(super) fn run(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut
 fn open_workspaces(
     store: &Store,
     id: Uuid,
-    dir: &Path,
+    asked: &Args,
     strategy: RecoveryStrategy,
-    directories: &WorkspaceOptions<'_>,
 ) -> Result<CheckpointWorkspaces> {
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
-        if !directories.workspaces.is_empty() || !directories.rebound.is_empty() {
+        if !asked.directories.workspaces.is_empty() || !asked.directories.rebind.is_empty() {
             let what = format!("`{strategy}` creates a new session, and does not change workspaces");
             return Err(CommandError::usage(what, "leave out --workspace and --rebind"));
         }
@@ -127,7 +123,8 @@ fn open_workspaces(
         RecoveryStrategy::SpecificCheckpoint(id) => Some(history.get(id)?),
         _ => history.latest_on(log.live_path(), log.last_position()),
     };
-    workspaces::open_given(store, id, dir, checkpoint, directories, true)
+    let (dir, directories) = (asked.session.as_path(), &asked.directories);
+    workspaces::open_given(store, id, dir, checkpoint, directories, asked.overwrite, true)
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {

@@ -10,6 +10,7 @@ use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
+use foldlog_view::Error;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
@@ -254,7 +255,7 @@ fn each(
         let mut code = HOLDS;
         for session in sessions {
             match act(*session, output) {
-                Err(failed @ (CommandError::Engine(_) | CommandError::Usage { .. })) => {
+                Err(failed @ CommandError::View(Error::Engine(_) | Error::Usage { .. })) => {
                     output.error(format_args!("session {session}: {failed}"));
                     code = code.max(failed.exit_code());
                 }

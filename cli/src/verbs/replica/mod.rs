@@ -5,13 +5,21 @@
 
 #[cfg(feature = "object-store")]
 mod doing;
+#[cfg(not(feature = "object-store"))]
+mod doing {
+    pub(super) use self::{refuse as pull, refuse as push, refuse as take_over};
+
+    pub(super) fn refuse<T>(_: &T, _: &mut super::Output<'_>) -> super::Result<u8> {
+        Err(crate::remote::not_built())
+    }
+}
 
 use std::path::PathBuf;
 
 use clap::Args;
 use uuid::Uuid;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Access, Argument, Command, Group, Target, Urls};
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -104,28 +112,19 @@ impl Command for Pull {
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::Store;
     const URLS: Urls = Urls::Separate;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.to);
     const EXAMPLE: &'static str = "foldlog pull s3://BUCKET/PREFIX --to STORE";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.to)
-    }
 
     /// Copies sessions, or their new parts, from a bucket into a store. Claims nothing.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports, or the place is empty.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a session cannot be read or
     ///   written, or the store has a different history of it.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        #[cfg(feature = "object-store")]
-        return doing::pull(&self, output);
-        #[cfg(not(feature = "object-store"))]
-        {
-            let _ = output;
-            Err(crate::remote::not_built())
-        }
+        doing::pull(&self, output)
     }
 }
 
@@ -134,29 +133,20 @@ impl Command for Push {
     const ACCESS: Access = Access::Changes;
     const TARGET: Target = Target::Store;
     const URLS: Urls = Urls::Separate;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.store);
     const EXAMPLE: &'static str = "foldlog push STORE s3://BUCKET/PREFIX";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.store)
-    }
 
     /// Replicates the sessions of a store to a bucket: claims each, as its host does, and waits
     /// until all its records are replicated.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if a session is open for writing, or
     ///   another worker continued it.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        #[cfg(feature = "object-store")]
-        return doing::push(&self, output);
-        #[cfg(not(feature = "object-store"))]
-        {
-            let _ = output;
-            Err(crate::remote::not_built())
-        }
+        doing::push(&self, output)
     }
 }
 
@@ -165,28 +155,19 @@ impl Command for TakeOver {
     const ACCESS: Access = Access::Changes;
     const TARGET: Target = Target::Store;
     const URLS: Urls = Urls::Separate;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.to);
     const EXAMPLE: &'static str = "foldlog takeover s3://BUCKET/PREFIX --to STORE --by NAME --reason TEXT";
-
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.to)
-    }
 
     /// Takes over a session from a bucket: fences its writer, and creates a local session from the
     /// acknowledged records.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL names no place that this
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place that this
     ///   program supports, if it is ambiguous which session is meant, or if its worker is alive.
-    /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store already has the
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the store already has the
     ///   session, or it cannot be taken over.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        #[cfg(feature = "object-store")]
-        return doing::take_over(&self, output);
-        #[cfg(not(feature = "object-store"))]
-        {
-            let _ = output;
-            Err(crate::remote::not_built())
-        }
+        doing::take_over(&self, output)
     }
 }

@@ -30,7 +30,7 @@ mod watch;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::filesystem::{
@@ -51,7 +51,7 @@ use uuid::Uuid;
 pub use self::args::{Adapter, Args, Leftover};
 
 use self::run_session::RunSession;
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::run_failure::RunFailure;
@@ -65,15 +65,31 @@ impl Command for Args {
     const GROUP: Group = Group::Run;
     const ACCESS: Access = Access::Changes;
     const TARGET: Target = Target::Store;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.store);
     const EXAMPLE: &'static str =
         "foldlog run --adapter claude --prompt task.md --workspace DIR --store STORE";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.store)
-    }
-
+    /// Runs an agent's program over a workspace and prints its answer. Without an answer, prints
+    /// the reason as JSON with `--json`.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if a file, a directory or the program is
+    ///   missing, an entry of the workspace cannot be captured, another process has the session
+    ///   open, or the session cannot continue with these options.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be created or read,
+    ///   or its workspace cannot be restored.
+    /// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self, output)
+        let mut session = None;
+        let answered = answer(&self, &mut session, output);
+        if let Err(failure) = &answered
+            && output.json()
+            && !failure.is_closed_pipe()
+        {
+            output.value(&RunFailure::from_failure(failure, session.as_ref()))?;
+        }
+        answered
     }
 }
 
@@ -96,29 +112,6 @@ struct Document {
     cost_usd: Option<f64>,
     /// Whether a run of the program ended without reporting its cost.
     cost_partial: bool,
-}
-
-/// Runs an agent's program over a workspace and prints its answer. Without an answer, prints the
-/// reason as JSON with `--json`.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if a file, a directory or the program is missing, an entry of the
-///   workspace cannot be captured, another process has the session open, or the session cannot
-///   continue with these options.
-/// - [`CommandError::Engine`] if the session cannot be created or read, or its workspace cannot be
-///   restored.
-/// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
-pub fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
-    let mut session = None;
-    let answered = answer(asked, &mut session, output);
-    if let Err(failure) = &answered
-        && output.json()
-        && !failure.is_closed_pipe()
-    {
-        output.value(&RunFailure::from_failure(failure, session.as_ref()))?;
-    }
-    answered
 }
 
 /// Runs the program and prints its answer. Sets `of_run` to the session.

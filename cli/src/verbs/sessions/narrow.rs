@@ -9,6 +9,7 @@
 use escape::text;
 use foldlog_codec::escape;
 use foldlog_view::documents::sessions::{SessionListRow, SessionOperationRow, Status, Time};
+use foldlog_view::text::or_dash;
 use unicode_width::UnicodeWidthChar;
 
 use super::{STATUS_CHARS, first_resumable_text, more, paths, replica_text};
@@ -76,10 +77,9 @@ pub(super) fn headings(columns: u16) -> String {
 /// Returns a row in three pieces: the session, its status, and the rest.
 pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String, String, String) {
     let layout = Layout::for_columns(columns);
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let size = row.log_bytes.map(|bytes| size(bytes.saturating_add(row.object_bytes)));
-    let last = row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| age(now_us, last));
-    let middle = layout.middle(&last, &number(row.records), size.as_deref().unwrap_or("-"));
+    let last = or_dash(row.last_at.map(|Time(last)| age(now_us, last)));
+    let middle = layout.middle(&last, &or_dash(row.records), &or_dash(size));
     let status = row.status.name();
     let (pad, width) = ("", STATUS_CHARS.saturating_sub(status.len()));
     let rest = format!("{pad:<width$}{middle}{}", about(row, now_us));
@@ -131,7 +131,7 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
         Status::Unsettled => operations_text(&row.unsettled, now_us),
         Status::Suspended => operations_text(&row.suspended, now_us),
         Status::Resumable => {
-            let age = row.resumable.first().map(|first| age(now_us, first.since_us)).unwrap_or_default();
+            let age = row.resumable.first().map(|first| age(now_us, first.since.0)).unwrap_or_default();
             format!("{}, {age}{}", first_resumable_text(row), more(row.resumable.len(), " +", ""))
         }
         Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => super::detail(row),
@@ -142,7 +142,7 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
 fn operations_text(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
-    let age = age(now_us, first.since_us);
+    let age = age(now_us, first.since.0);
     format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, paths(first))
 }
 

@@ -8,6 +8,7 @@ use foldlog_codec::record::time_text;
 use foldlog_remote::{
     LeasePacer, LeaseStanding, LeaseWatch, Place, SessionLease, SessionStanding, SteadyPacing,
 };
+use foldlog_view::text::or_dash;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -18,7 +19,7 @@ use crate::remote;
 use crate::style::HEADING;
 
 /// Row of a session. The fields are those of `sessions URL --json`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct RemoteSessionRow {
     session: Uuid,
     epoch: Option<u64>,
@@ -26,7 +27,7 @@ struct RemoteSessionRow {
     records: Option<u64>,
     last_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    worker: Option<Worker>,
+    worker: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<LeaseRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,39 +36,19 @@ struct RemoteSessionRow {
     last_us: Option<i64>,
 }
 
-/// State of the worker that claimed a session last, according to its lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Worker {
-    /// There is no lease: the session was closed, or its worker uses none.
-    Closed,
-    /// The worker renews its lease.
-    Alive,
-    /// The worker's lease has run out.
-    RanOut,
-    /// Unknown: in a bucket, a lease has to be watched for its length.
-    Unknown,
-}
-
-impl Worker {
-    fn from_standing(standing: LeaseStanding) -> Worker {
-        match standing {
-            LeaseStanding::None => Worker::Closed,
-            LeaseStanding::Watched { .. } => Worker::Unknown,
-            LeaseStanding::Alive { .. } => Worker::Alive,
-            LeaseStanding::RanOut => Worker::RanOut,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Worker::Closed => "closed",
-            Worker::Alive => "alive",
-            Worker::RanOut => "ran out",
-            Worker::Unknown => "unknown",
-        }
+/// Returns the state of the worker that claimed a session last, according to its lease.
+fn worker_state(standing: LeaseStanding) -> &'static str {
+    match standing {
+        // The session was closed, or its worker uses no lease.
+        LeaseStanding::None => "closed",
+        LeaseStanding::Watched { .. } => UNKNOWN,
+        LeaseStanding::Alive { .. } => "alive",
+        LeaseStanding::RanOut => "ran_out",
     }
 }
+
+/// State of a worker whose lease, in a bucket, has to be watched for the lease's length.
+const UNKNOWN: &str = "unknown";
 
 /// Watches the leases of all sessions with a possibly living worker concurrently.
 struct LeaseMonitor {
@@ -88,10 +69,10 @@ impl LeaseMonitor {
     }
 
     /// Starts to watch the lease of a session's last claim. `at` is the index of the session's row.
-    fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> Worker {
+    fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> &'static str {
         let (mut watch, now) = (LeaseWatch::new(), self.pacing.now());
-        let worker = Worker::from_standing(watch.look(lease, now, now));
-        if let Some(lease) = lease.filter(|_| worker == Worker::Unknown) {
+        let worker = worker_state(watch.look(lease, now, now));
+        if let Some(lease) = lease.filter(|_| worker == UNKNOWN) {
             self.watches.push((at, session, watch));
             self.longest = self.longest.max(lease.length);
             self.pause = self.pause.min(lease.length / LOOKS);
@@ -106,8 +87,8 @@ impl LeaseMonitor {
                 let asked = self.pacing.now();
                 let lease = place.lease(session).map_err(remote::failure)?;
                 let standing = watch.look(lease.as_ref(), asked, self.pacing.now());
-                let worker = Worker::from_standing(standing);
-                if worker == Worker::Unknown {
+                let worker = worker_state(standing);
+                if worker == UNKNOWN {
                     self.watches.push((at, session, watch));
                 } else if let Some(row) = rows.get_mut(at) {
                     (row.worker, row.lease) = (Some(worker), lease.map(LeaseRow::from_lease));
@@ -138,10 +119,6 @@ impl LeaseRow {
             left_ms: lease.left.map(milliseconds),
         }
     }
-
-    fn text(&self) -> &str {
-        self.renewed_at.as_deref().unwrap_or("-")
-    }
 }
 
 /// Lists the sessions of a place, or the one that the URL names, each with the current state of its
@@ -150,7 +127,7 @@ impl LeaseRow {
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the place cannot be opened or listed, if it does not contain the one
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed, if it does not contain the one
 /// session, or if the query needs data that only a store has.
 pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
@@ -162,37 +139,7 @@ pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u
     }
     let only = remote::HeldSession::parse(url);
     let (place, sessions) = remote::sessions_at(url)?;
-    let mut code = HOLDS;
-    let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
-    let mut progress = output.progress("reading sessions", sessions.len() as u64);
-    for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
-        // The lease of an earlier claim is irrelevant.
-        let lease = |standing: &SessionStanding| {
-            place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
-        };
-        let read = place.read_standing(id);
-        match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
-            Ok(Some((lease, standing))) => {
-                let worker = watching.begin(rows.len(), id, lease.as_ref());
-                rows.push(RemoteSessionRow::from_standing(
-                    id,
-                    standing,
-                    worker,
-                    lease.map(LeaseRow::from_lease),
-                ));
-            }
-            // The session was not claimed: it has at most a probe or a payload.
-            Ok(None) => {}
-            Err(error) => {
-                let failure = remote::failure(error);
-                output.error(format_args!("session {id}: {failure}"));
-                code = worse(code, failure.exit_code());
-                rows.push(RemoteSessionRow::unread(id, failure.to_string()));
-            }
-        }
-        progress.at(done as u64 + 1);
-    }
-    drop(progress);
+    let (mut rows, watching, code) = read(place.as_ref(), sessions, output);
     match only {
         Some(held) if rows.is_empty() => return Err(remote::nothing_held(held.session)),
         None if rows.is_empty() => {
@@ -231,13 +178,52 @@ pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u
     Ok(code)
 }
 
+/// Reads the rows of sessions, starts to watch their leases, and returns also the exit code.
+fn read(
+    place: &dyn Place,
+    sessions: Vec<remote::HeldSession>,
+    output: &mut Output<'_>,
+) -> (Vec<RemoteSessionRow>, LeaseMonitor, u8) {
+    let mut code = HOLDS;
+    let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
+    let mut progress = output.progress("reading sessions", sessions.len() as u64);
+    for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
+        // The lease of an earlier claim is irrelevant.
+        let lease = |standing: &SessionStanding| {
+            place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
+        };
+        let read = place.read_standing(id);
+        match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
+            Ok(Some((lease, standing))) => {
+                let worker = watching.begin(rows.len(), id, lease.as_ref());
+                rows.push(RemoteSessionRow::from_standing(
+                    id,
+                    standing,
+                    worker,
+                    lease.map(LeaseRow::from_lease),
+                ));
+            }
+            // The session was not claimed: it has at most a probe or a payload.
+            Ok(None) => {}
+            Err(error) => {
+                let failure = remote::failure(error);
+                output.error(format_args!("session {id}: {failure}"));
+                code = worse(code, failure.exit_code());
+                rows.push(RemoteSessionRow::unread(id, failure.to_string()));
+            }
+        }
+        progress.at(done as u64 + 1);
+    }
+    (rows, watching, code)
+}
+
 const HEADINGS: &str = "session                                epoch  last_activity                      records  worker   lease_renewed                     claimed_by";
 
 impl RemoteSessionRow {
     fn from_standing(
         session: Uuid,
         standing: SessionStanding,
-        worker: Worker,
+        worker: &'static str,
         lease: Option<LeaseRow>,
     ) -> RemoteSessionRow {
         let SessionStanding { next, epoch, name, last_time_us, .. } = standing;
@@ -255,31 +241,18 @@ impl RemoteSessionRow {
     }
 
     fn unread(session: Uuid, error: String) -> RemoteSessionRow {
-        let error = Some(error);
-        RemoteSessionRow {
-            session,
-            epoch: None,
-            by: None,
-            records: None,
-            last_at: None,
-            worker: None,
-            lease: None,
-            error,
-            last_us: None,
-        }
+        RemoteSessionRow { session, error: Some(error), ..RemoteSessionRow::default() }
     }
 
     fn text(&self) -> String {
-        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-        let (epoch, records) = (number(self.epoch), number(self.records));
-        let last_at = self.last_at.as_deref().unwrap_or("-");
-        let what = match (&self.by, &self.error) {
-            (_, Some(error)) => format!("cannot be read: {}", escape::text(error)),
-            (Some(by), None) => escape::text(by).into_owned(),
-            (None, None) => "-".to_owned(),
+        let (epoch, records) = (or_dash(self.epoch), or_dash(self.records));
+        let last_at = or_dash(self.last_at.as_ref());
+        let what = match &self.error {
+            Some(error) => format!("cannot be read: {}", escape::text(error)),
+            None => or_dash(self.by.as_deref().map(escape::text)),
         };
-        let worker = self.worker.map_or("-", Worker::text);
-        let lease = self.lease.as_ref().map_or("-", LeaseRow::text);
+        let worker = self.worker.unwrap_or("-").replace('_', " ");
+        let lease = or_dash(self.lease.as_ref().and_then(|lease| lease.renewed_at.as_ref()));
         format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {worker:<7}  {lease:<32}  {what}", self.session)
     }
 }

@@ -9,9 +9,9 @@ use foldlog_codec::body::Declare;
 use foldlog_codec::escape;
 use foldlog_codec::record::RecordNames;
 use foldlog_remote::{PlaceItem, PlaceReader};
-use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
+use foldlog_view::documents::timeline::{RecordStanding, Timeline};
 
-use super::TailStart;
+use super::{TailBaseline, TailStart, print_record};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::remote::{self, HeldSession};
@@ -24,7 +24,7 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or reached, or if it has no record
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or if it has no record
 ///   `start` yet and `every` is `None`.
 /// - [`CommandError::Held`] if the place's data does not verify.
 pub(super) fn tail(
@@ -190,10 +190,7 @@ impl TailLookahead {
 #[derive(Debug)]
 struct TailPrinter {
     from: SequenceNumber,
-    /// Sequence number after the records that existed before the first line. Later records are live
-    /// when they are printed.
-    known: SequenceNumber,
-    standing: RecordStanding,
+    known: TailBaseline,
     declared: Declared,
     /// Epoch of the last printed claim; `None` while the session is read from its start.
     claimed: Option<u64>,
@@ -209,8 +206,7 @@ impl TailPrinter {
         let live = ahead.next.checked_sub(1).map(|last| ahead.path.live_at(last)).unwrap_or_default();
         TailPrinter {
             from: SequenceNumber::MIN,
-            known: ahead.next,
-            standing: RecordStanding::new(live, &declared),
+            known: TailBaseline { next: ahead.next, standing: RecordStanding::new(live, &declared) },
             declared: Declared { names: names.clone(), ..Declared::default() },
             claimed: None,
         }
@@ -252,10 +248,6 @@ impl TailPrinter {
     }
 
     fn print(&self, record: &Record<'_>, output: &mut Output<'_>) -> Result<()> {
-        let path = if record.sequence >= self.known { LIVE } else { self.standing.path_of(record) };
-        match output.json() {
-            true => output.value(&value(record, &self.declared.names, path)),
-            false => output.line(line(record, &self.declared.names, path)),
-        }
+        print_record(record, &self.declared.names, self.known.path_of(record), output)
     }
 }

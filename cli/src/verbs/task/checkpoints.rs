@@ -1,13 +1,13 @@
 //! `foldlog task checkpoints`: the retained checkpoints of a session.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
 use serde::Serialize;
 
 use crate::checkpoint_text::describe_checkpoint;
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
@@ -32,17 +32,52 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Tasks;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog task checkpoints SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Lists the retained checkpoints in the order of their times, and checks all hashes.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session has no checkpoints.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, output)
+        let log = open_session(&self.session, output)?;
+        let history = CheckpointHistory::read(&log)?;
+        let checkpoints = history.list();
+        let latest = history.latest_on(log.live_path(), log.last_position()).map(|one| one.id);
+        let last = checkpoints.iter().map(|one| one.id).max();
+        let mismatch = last.and_then(|last| history.verify(&log, last).err());
+        let code = if mismatch.is_some() { DOES_NOT_HOLD } else { HOLDS };
+        if output.json() {
+            let mismatch = mismatch.map(|error| error.to_string());
+            output.value(&Document { latest, mismatch, checkpoints })?;
+            return Ok(code);
+        }
+        if checkpoints.is_empty() {
+            let next =
+                "the host of a session creates them; those of an exported session remain in its original log";
+            return Err(CommandError::usage("the session has no checkpoints", next));
+        }
+        for checkpoint in checkpoints {
+            let name = checkpoint.name.as_deref().map(|name| format!("  \"{}\"", escape::text(name)));
+            let mark = if latest == Some(checkpoint.id) { "  <- latest" } else { "" };
+            output.line(format_args!(
+                "{}  {}  position {}  {}{}{mark}",
+                checkpoint.id,
+                checkpoint.created_at.format("%Y-%m-%dT%H:%M:%SZ"),
+                checkpoint.position,
+                checkpoint.occasion,
+                name.unwrap_or_default(),
+            ))?;
+            output.line(format_args!("    {}", describe_checkpoint(checkpoint)))?;
+        }
+        if let Some(mismatch) = mismatch {
+            output.error(mismatch);
+        }
+        Ok(code)
     }
 }
 
@@ -53,47 +88,4 @@ struct Document<'a> {
     /// Reason why a hash does not match the records; null if all match.
     mismatch: Option<String>,
     checkpoints: Vec<&'a Checkpoint>,
-}
-
-/// Lists the retained checkpoints in the order of their times, and checks all hashes.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the session has no checkpoints.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let log = open_session(session, output)?;
-    let history = CheckpointHistory::read(&log)?;
-    let checkpoints = history.list();
-    let latest = history.latest_on(log.live_path(), log.last_position()).map(|one| one.id);
-    let last = checkpoints.iter().map(|one| one.id).max();
-    let mismatch = last.and_then(|last| history.verify(&log, last).err());
-    let code = if mismatch.is_some() { DOES_NOT_HOLD } else { HOLDS };
-    if output.json() {
-        let mismatch = mismatch.map(|error| error.to_string());
-        output.value(&Document { latest, mismatch, checkpoints })?;
-        return Ok(code);
-    }
-    if checkpoints.is_empty() {
-        let next =
-            "the host of a session creates them; those of an exported session remain in its original log";
-        return Err(CommandError::usage("the session has no checkpoints", next));
-    }
-    for checkpoint in checkpoints {
-        let name = checkpoint.name.as_deref().map(|name| format!("  \"{}\"", escape::text(name)));
-        let mark = if latest == Some(checkpoint.id) { "  <- latest" } else { "" };
-        output.line(format_args!(
-            "{}  {}  position {}  {}{}{mark}",
-            checkpoint.id,
-            checkpoint.created_at.format("%Y-%m-%dT%H:%M:%SZ"),
-            checkpoint.position,
-            checkpoint.occasion,
-            name.unwrap_or_default(),
-        ))?;
-        output.line(format_args!("    {}", describe_checkpoint(checkpoint)))?;
-    }
-    if let Some(mismatch) = mismatch {
-        output.error(mismatch);
-    }
-    Ok(code)
 }

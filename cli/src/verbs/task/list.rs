@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use foldlog_codec::escape;
 use foldlog_tasks::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
@@ -10,7 +10,7 @@ use foldlog_view::documents::tasks::waits_text;
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
 
-use crate::command::{Access, Command, Group, Target, Urls};
+use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
@@ -43,49 +43,42 @@ pub struct Args {
 
 impl Command for Args {
     const GROUP: Group = Group::Tasks;
-    const ACCESS: Access = Access::Reads;
-    const TARGET: Target = Target::Session;
     const URLS: Urls = Urls::Copied;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog task list SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the tasks at position `at`, or at the last one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position, or the session
+    ///   has no tasks there.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        run(&self.session, self.at, output)
+        let reader = open_session(&self.session, output)?;
+        let at = position(&reader, self.at)?;
+        let tree = TaskTreeState::at(&reader, at)?;
+        if output.json() {
+            output.value(&tree)?;
+            return Ok(HOLDS);
+        }
+        if tree.tasks.is_empty() {
+            let next = "`foldlog state SESSION` shows its slices".to_owned();
+            return Err(CommandError::usage(format!("the session has no tasks at position {at}"), next));
+        }
+        output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
+        TaskTreePrinter::new(&tree).draw(output)?;
+        let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
+        let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };
+        output.line(format_args!("next: {next}"))?;
+        Ok(HOLDS)
     }
 }
 
 /// Indentation per level in bytes, up to the level [`LEVELS_MAX`].
 const INDENT: usize = 2;
 const LEVELS_MAX: usize = 40;
-
-/// Prints the tasks at position `at`, or at the last one.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such position, or the session has no tasks there.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
-    let at = position(&reader, at)?;
-    let tree = TaskTreeState::at(&reader, at)?;
-    if output.json() {
-        output.value(&tree)?;
-        return Ok(HOLDS);
-    }
-    if tree.tasks.is_empty() {
-        let next = "`foldlog state SESSION` shows its slices".to_owned();
-        return Err(CommandError::usage(format!("the session has no tasks at position {at}"), next));
-    }
-    output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
-    TaskTreePrinter::new(&tree).draw(output)?;
-    let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
-    let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };
-    output.line(format_args!("next: {next}"))?;
-    Ok(HOLDS)
-}
 
 /// Returns the number of tasks in each state.
 fn counts(tree: &TaskTreeState) -> String {

@@ -12,11 +12,11 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use crate::checkpoint_text::describe_checkpoint;
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{WriteArgs, in_store, open_session};
-use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceOptions, Workspaces};
+use crate::readers::{in_store, open_session};
+use crate::workspaces::{self, CheckpointWorkspaces, WorkspaceArgs, Workspaces};
 
 /// Describes the fields of `task restore --json`.
 const RESTORE_JSON: &str = "\
@@ -52,46 +52,89 @@ pub struct Args {
     /// All other later updates are only listed.
     #[arg(long)]
     pub apply_later: bool,
-    /// Directory of a workspace to restore as well; NAME= is optional if there is only one
-    #[arg(long = "workspace", value_name = "NAME=DIR")]
-    pub workspaces: Vec<String>,
-    /// Directory to use instead of a workspace that is missing, was replaced, or is a copy
-    ///
-    /// It must be empty, unless --overwrite is given.
-    #[arg(long, value_name = "NAME=DIR")]
-    pub rebind: Vec<String>,
+    /// Directories, and whether a replicated session is written.
+    #[command(flatten)]
+    pub directories: WorkspaceArgs,
     /// Remove files from a --rebind directory that the checkpoint does not contain
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
-    /// Directory with a workspace's captures, if it is outside of the session's directory
-    #[arg(long, value_name = "NAME=DIR")]
-    pub snapshots: Vec<String>,
-    /// Whether a replicated session is written.
-    #[command(flatten)]
-    pub writing: WriteArgs,
 }
 
 impl Command for Args {
     const GROUP: Group = Group::Tasks;
     const ACCESS: Access = Access::Changes;
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog task restore SESSION checkpoint_002 --by NAME --reason TEXT";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Restores the session to a checkpoint, and the workspaces whose directories are given.
+    /// Workspaces without a directory are not changed but listed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, or has no such
+    ///   checkpoint, or directories are given for only some of its workspaces.
+    /// - [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if the records do not match the
+    ///   checkpoint's hash.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+    ///   writing, if it must be recovered first, or if it is corrupt.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let directories = &WorkspaceOptions {
-            workspaces: &self.workspaces,
-            rebound: &self.rebind,
-            overwrite: self.overwrite,
-            snapshots: &self.snapshots,
-            without_capture: false,
-            force: false,
-            writing: self.writing,
+        let dir = self.session.as_path();
+        let (root, id) = in_store(dir)?;
+        let log = open_session(dir, output)?;
+        let history = CheckpointHistory::read(&log)?;
+        let end = log.last_position();
+        let checkpoint = match self.checkpoint.as_str() {
+            "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
+            text => {
+                let id: CheckpointId =
+                    text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
+                        CommandError::usage(
+                            error.to_string(),
+                            "`foldlog task checkpoints SESSION` lists the checkpoints",
+                        )
+                    })?;
+                history.get(id)?
+            }
         };
-        restore(&self, directories, output)
+        let store = self.directories.writing.open(&root, output)?;
+        let CheckpointWorkspaces { resources, report: given } = workspaces::open_given(
+            &store,
+            id,
+            dir,
+            Some(checkpoint),
+            &self.directories,
+            self.overwrite,
+            false,
+        )?;
+        let (session, _) = open_without_host(&store, id)?;
+        if !output.json() {
+            let position = checkpoint.position;
+            output.line(format_args!(
+                "restoring from position {end} to {}, position {position}",
+                checkpoint.id
+            ))?;
+            output.line(format_args!("    state there: {}", describe_checkpoint(checkpoint)))?;
+            // Flushed before a possible error is printed to the other stream.
+            output.stdout.flush()?;
+        }
+        let options = RestoreOptions {
+            by: self.by,
+            reason: self.reason,
+            apply_later_updates: self.apply_later,
+            with_resources: resources.is_some(),
+        };
+        let manager = CheckpointManager::new(session.clone());
+        let manager = match resources {
+            Some(resources) => manager.with_resources(ExecutionState::new(session.clone(), resources)),
+            None => manager,
+        };
+        let restored = manager.restore_from_checkpoint(checkpoint.id, &options);
+        drop(manager);
+        let closed = session.close();
+        let report = restored?;
+        closed?;
+        print(report, given, output)?;
+        Ok(HOLDS)
     }
 }
 
@@ -111,66 +154,6 @@ struct Document {
 struct Refused {
     sequence: SequenceNumber,
     reason: String,
-}
-
-/// Restores the session to a checkpoint, and the workspaces whose directories are given. Workspaces
-/// without a directory are not changed but listed.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or
-///   directories are given for only some of its workspaces.
-/// - [`CommandError::DoesNotHold`] if the records do not match the checkpoint's hash.
-/// - [`CommandError::Engine`] if another process has the session open for writing, if it must be
-///   recovered first, or if it is corrupt.
-fn restore(asked: &Args, directories: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
-    let dir = asked.session.as_path();
-    let (root, id) = in_store(dir)?;
-    let log = open_session(dir, output)?;
-    let history = CheckpointHistory::read(&log)?;
-    let end = log.last_position();
-    let checkpoint = match asked.checkpoint.as_str() {
-        "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
-        text => {
-            let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
-                CommandError::usage(
-                    error.to_string(),
-                    "`foldlog task checkpoints SESSION` lists the checkpoints",
-                )
-            })?;
-            history.get(id)?
-        }
-    };
-    let store = asked.writing.open(&root, output)?;
-    let CheckpointWorkspaces { resources, report: given } =
-        workspaces::open_given(&store, id, dir, Some(checkpoint), directories, false)?;
-    let (session, _) = open_without_host(&store, id)?;
-    if !output.json() {
-        let position = checkpoint.position;
-        output
-            .line(format_args!("restoring from position {end} to {}, position {position}", checkpoint.id))?;
-        output.line(format_args!("    state there: {}", describe_checkpoint(checkpoint)))?;
-        // Flushed before a possible error is printed to the other stream.
-        output.stdout.flush()?;
-    }
-    let options = RestoreOptions {
-        by: asked.by.to_owned(),
-        reason: asked.reason.to_owned(),
-        apply_later_updates: asked.apply_later,
-        with_resources: resources.is_some(),
-    };
-    let manager = CheckpointManager::new(session.clone());
-    let manager = match resources {
-        Some(resources) => manager.with_resources(ExecutionState::new(session.clone(), resources)),
-        None => manager,
-    };
-    let restored = manager.restore_from_checkpoint(checkpoint.id, &options);
-    drop(manager);
-    let closed = session.close();
-    let report = restored?;
-    closed?;
-    print(report, given, output)?;
-    Ok(HOLDS)
 }
 
 fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>) -> Result<()> {

@@ -17,7 +17,7 @@ use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use crate::command::{Access, Command, Group, Target};
+use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
@@ -62,29 +62,37 @@ pub struct Args {
 impl Command for Args {
     const GROUP: Group = Group::Tasks;
     const ACCESS: Access = Access::ChangesWith("--repair");
-    const TARGET: Target = Target::Session;
+    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
     const EXAMPLE: &'static str = "foldlog task validate SESSION";
 
-    fn target(&mut self) -> Option<&mut PathBuf> {
-        Some(&mut self.session)
-    }
-
+    /// Prints the issues at a position, and repairs them if `--by` names an author.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is no such position. For a repair,
+    ///   also if the session is in no store, or if its host's own slices receive events of the
+    ///   repair.
+    /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session is corrupt or cannot be
+    ///   read. For a repair, also if another process has it open for writing, or if it was
+    ///   interrupted and not recovered.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let repairer =
-            self.by.as_deref().map(|by| Repairer { by, reason: &self.reason, writing: self.writing });
-        run(&self.session, self.at, repairer, output)
+        let reader = open_session(&self.session, output)?;
+        let position = position(&reader, self.at.clone())?;
+        let validator = StateValidator::new();
+        let stores = WorkspaceStores::from_session_dir(&self.session);
+        let result = validator.validate_log(&reader, position, &stores)?;
+        drop(reader);
+        if !output.json() {
+            print(position, &result, output)?;
+        }
+        let by = self.by.as_deref();
+        let report = by.map(|by| repair(&self, by, &validator, &result, output)).transpose()?;
+        if output.json() {
+            output.value(&Document { position, result: &result, repair: report.as_ref() })?;
+        }
+        let is_valid = report.map_or(result.is_valid, |report| report.result.is_valid);
+        Ok(if is_valid { HOLDS } else { DOES_NOT_HOLD })
     }
-}
-
-/// Author and reason of a repair.
-#[derive(Clone, Copy, Debug)]
-pub struct Repairer<'a> {
-    /// Name of the person who repairs the session.
-    pub by: &'a str,
-    /// Reason.
-    pub reason: &'a str,
-    /// Whether a replicated session may be written.
-    pub writing: WriteArgs,
 }
 
 #[derive(Serialize)]
@@ -94,39 +102,6 @@ struct Document<'a> {
     result: &'a ValidationResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<&'a RepairReport>,
-}
-
-/// Prints the issues at position `at`, or at the last one. Repairs them if `repairer` is given.
-///
-/// # Errors
-///
-/// - [`CommandError::Usage`] if there is no such position. For a repair, also if the session is in
-///   no store, or if its host's own slices receive events of the repair.
-/// - [`CommandError::Engine`] if the session is corrupt or cannot be read. For a repair, also if
-///   another process has it open for writing, or if it was interrupted and not recovered.
-pub fn run(
-    session: &Path,
-    at: Option<Position>,
-    repairer: Option<Repairer<'_>>,
-    output: &mut Output<'_>,
-) -> Result<u8> {
-    let reader = open_session(session, output)?;
-    let position = position(&reader, at)?;
-    let validator = StateValidator::new();
-    let result = validator.validate_log(&reader, position, &WorkspaceStores::from_session_dir(session))?;
-    drop(reader);
-    if !output.json() {
-        print(position, &result, output)?;
-    }
-    let report = match repairer {
-        Some(repairer) => Some(repair(session, &validator, &result, repairer, output)?),
-        None => None,
-    };
-    if output.json() {
-        output.value(&Document { position, result: &result, repair: report.as_ref() })?;
-    }
-    let is_valid = report.map_or(result.is_valid, |report| report.result.is_valid);
-    Ok(if is_valid { HOLDS } else { DOES_NOT_HOLD })
 }
 
 fn print(position: SequenceNumber, result: &ValidationResult, output: &mut Output<'_>) -> Result<()> {
@@ -161,13 +136,13 @@ fn counts(issues: &[ValidationIssue]) -> String {
 }
 
 fn repair(
-    directory: &Path,
+    asked: &Args,
+    by: &str,
     validator: &StateValidator,
     result: &ValidationResult,
-    repairer: Repairer<'_>,
     output: &mut Output<'_>,
 ) -> Result<RepairReport> {
-    let plan = &result.repair_plan;
+    let (directory, plan) = (asked.session.as_path(), &result.repair_plan);
     let stores = WorkspaceStores::from_session_dir(directory);
     let options = ReadOptions { memory_bytes: output.memory_bytes, ..ReadOptions::default() };
     let read = move || {
@@ -177,14 +152,14 @@ fn repair(
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let opened = open_for(plan, directory, repairer.writing, output);
-        if matches!(opened, Err(CommandError::Engine(Error::Locked { .. }))) {
+        let opened = open_for(plan, directory, asked.writing, output);
+        if matches!(opened, Err(CommandError::View(foldlog_view::Error::Engine(Error::Locked { .. })))) {
             output.note(format_args!(
                 "note: only the process that has the session open can repair it, by `StateValidator::apply`"
             ));
         }
         let session = opened?;
-        let report = validator.apply(&session, plan, repairer.by, repairer.reason, read)?;
+        let report = validator.apply(&session, plan, by, &asked.reason, read)?;
         session.close()?;
         report
     };
@@ -216,7 +191,7 @@ fn repair(
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if an event of the repair goes into a slice of the host's own, which
+/// [`Error::Usage`](foldlog_view::Error::Usage) if an event of the repair goes into a slice of the host's own, which
 /// would miss the repair. Then nothing is written. Otherwise those of [`open_without_host`].
 fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(directory)?;

@@ -56,9 +56,10 @@ pub struct DamagedPlace {
 
 /// Describes intact frames after a damaged place. Each frame names the one before it as its
 /// predecessor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct SoundStretch {
     /// Path of the file with the first of them.
+    #[serde(serialize_with = "foldlog_codec::escape::serialize_path")]
     pub segment: PathBuf,
     /// Offset of the first of them in that file, in bytes.
     pub offset: u64,
