@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::BlobForm;
+use super::manifest::FileForm;
 use super::objects::{ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
@@ -101,36 +101,6 @@ impl FileFacts {
     /// Returns whether the file's owner may execute it. Returns `false` for a link.
     pub fn is_executable(&self) -> bool {
         self.permissions.is_some_and(|permissions| permissions & 0o100 != 0)
-    }
-}
-
-/// Names the forms in which a snapshot's object stores the content of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileForm {
-    /// The object is the content.
-    #[default]
-    Whole,
-    /// The file has holes: the object lists the ranges of data, and names the object with the data.
-    Sparse,
-    /// The file was appended to while the snapshot was taken: the object is a prefix of the
-    /// content.
-    Prefix,
-}
-
-impl FileForm {
-    fn is_whole(&self) -> bool {
-        matches!(self, FileForm::Whole)
-    }
-}
-
-impl From<BlobForm> for FileForm {
-    fn from(form: BlobForm) -> FileForm {
-        match form {
-            BlobForm::Whole => FileForm::Whole,
-            BlobForm::Sparse => FileForm::Sparse,
-            BlobForm::Prefix => FileForm::Prefix,
-        }
     }
 }
 

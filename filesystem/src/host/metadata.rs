@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::manifest::{
-    Attributes, BlobForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
+    Attributes, FileForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
 };
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(super) struct Metadata {
 pub(super) struct PathMetadata {
     owner: Option<Owner>,
     pub(super) link: Option<u32>,
-    pub(super) form: BlobForm,
+    pub(super) form: FileForm,
     pub(super) attributes: Attributes,
 }
 
@@ -158,14 +158,14 @@ impl Metadata {
     }
 
     pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
-        let sparse = self.others.iter().filter(|(_, other)| other.form == BlobForm::Sparse);
+        let sparse = self.others.iter().filter(|(_, other)| other.form == FileForm::Sparse);
         sparse.map(|(path, _)| path.as_slice())
     }
 
     /// Returns the files whose blob is not their content, sorted by path.
-    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, BlobForm)> {
+    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, FileForm)> {
         let forms = self.others.into_iter().map(|(path, other)| (path, other.form));
-        forms.filter(|(_, form)| *form != BlobForm::Whole).collect()
+        forms.filter(|(_, form)| *form != FileForm::Whole).collect()
     }
 
     pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
@@ -260,9 +260,9 @@ impl PathMetadata {
             let _ = write!(text, "link={link} ");
         }
         text.push_str(match form {
-            BlobForm::Whole => "",
-            BlobForm::Sparse => "sparse ",
-            BlobForm::Prefix => "prefix ",
+            FileForm::Whole => "",
+            FileForm::Sparse => "sparse ",
+            FileForm::Prefix => "prefix ",
         });
         for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
             text.push_str("x:");
@@ -286,8 +286,8 @@ impl PathMetadata {
                 attributes.push((unhex(name)?, unhex(value)?));
             } else {
                 other.form = match word {
-                    "sparse" => BlobForm::Sparse,
-                    "prefix" => BlobForm::Prefix,
+                    "sparse" => FileForm::Sparse,
+                    "prefix" => FileForm::Prefix,
                     _ => return None,
                 };
             }
@@ -334,7 +334,7 @@ mod tests {
                 0..5),
             anything in ".{0,200}",
         ) {
-            let form = |number| [BlobForm::Whole, BlobForm::Sparse, BlobForm::Prefix][number as usize];
+            let form = |number| [FileForm::Whole, FileForm::Sparse, FileForm::Prefix][number as usize];
             let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| PathMetadata {
                 owner, link, form: form(number),
                 attributes: (!attributes.is_empty()).then(|| Arc::new(attributes.into_iter().collect())),

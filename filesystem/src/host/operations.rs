@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::HostFilesystem;
-use super::manifest::{ManifestKind, Stat, join};
+use super::manifest::{Stat, join};
 use super::resolve::{Purpose, ResolvedPath, resolve};
 use super::step::{A_MOUNT, MOUNT, open_at};
 use super::step::{OPEN_DIRECTORY, OPEN_FILE, list, stat_at};
@@ -45,7 +45,7 @@ impl HostFilesystem {
         let file = file.map_err(|errno| io_error("write", path, errno))?;
         let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            ManifestKind::File => Ok(File::from(file)),
+            FileKind::File => Ok(File::from(file)),
             _ => Err(Error::path(path, "it is not a file")),
         }
     }
@@ -58,8 +58,8 @@ impl Filesystem for HostFilesystem {
         let file = file.map_err(|errno| io_error("read", path, errno))?;
         let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            ManifestKind::File => {}
-            ManifestKind::Directory => return Err(io_error("read", path, Errno::EISDIR)),
+            FileKind::File => {}
+            FileKind::Directory => return Err(io_error("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is not a file")),
         }
         let mut bytes = Vec::new();
@@ -84,7 +84,7 @@ impl Filesystem for HostFilesystem {
             return Err(Error::path(path, "the root cannot be deleted"));
         }
         let stat = stat_at(&place.directory, &place.name).map_err(|errno| io_error("delete", path, errno))?;
-        if stat.kind() == ManifestKind::Directory {
+        if stat.kind() == FileKind::Directory {
             if holds_git(&place.directory, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
                 errno => io_error("look through", path, errno),
@@ -102,7 +102,7 @@ impl Filesystem for HostFilesystem {
         let source = self.place(from, Purpose::Change, false)?;
         let found =
             stat_at(&source.directory, &source.name).map_err(|errno| io_error("rename", from, errno))?.kind();
-        if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
+        if path::parts(to)?.starts_with(&path::parts(from)?) && found == FileKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
                 false => Err(Error::path(to, "a directory cannot be moved into itself")),
@@ -114,7 +114,7 @@ impl Filesystem for HostFilesystem {
         }
         match stat_at(&target.directory, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}
-            Ok(present) if found != ManifestKind::Directory && present != ManifestKind::Directory => {}
+            Ok(present) if found != FileKind::Directory && present != FileKind::Directory => {}
             Ok(_) => return Err(io_error("rename to", to, Errno::EEXIST)),
             Err(errno) => return Err(io_error("rename to", to, errno)),
         }
@@ -130,7 +130,7 @@ impl Filesystem for HostFilesystem {
         let mut entries: Vec<FilesystemEntry> = found
             .into_iter()
             .filter_map(|(name, stat)| {
-                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: kind(&stat) })
+                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: stat.kind() })
             })
             .collect();
         entries.sort();
@@ -162,7 +162,7 @@ impl Filesystem for HostFilesystem {
                     found.push(text.to_owned());
                 }
                 let depth = path.iter().filter(|byte| **byte == b'/').count();
-                if stat.kind() == ManifestKind::Directory && name != b".git" && depth < DEPTH_MAX {
+                if stat.kind() == FileKind::Directory && name != b".git" && depth < DEPTH_MAX {
                     left.push((path, Arc::clone(&opened), name));
                 }
             }
@@ -176,7 +176,7 @@ impl Filesystem for HostFilesystem {
         let stat =
             stat_at(&place.directory, &place.name).map_err(|errno| io_error("look at", path, errno))?;
         let modified_us = stat.modified_ns.div_euclid(1000);
-        Ok(FileStat { kind: kind(&stat), len: stat.len, mode: stat.permissions(), modified_us })
+        Ok(FileStat { kind: stat.kind(), len: stat.len, mode: stat.permissions(), modified_us })
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
@@ -194,23 +194,13 @@ impl Filesystem for HostFilesystem {
     }
 }
 
-fn kind(stat: &Stat) -> FileKind {
-    match stat.kind() {
-        ManifestKind::File => FileKind::File,
-        ManifestKind::Directory => FileKind::Directory,
-        ManifestKind::Link => FileKind::Link,
-        ManifestKind::Special => FileKind::Special,
-    }
-}
-
 fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
     let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
     for (name, stat) in list(&directory)? {
-        if name == b".git"
-            || (stat.kind() == ManifestKind::Directory && holds_git(&directory, &name, depth + 1)?)
+        if name == b".git" || (stat.kind() == FileKind::Directory && holds_git(&directory, &name, depth + 1)?)
         {
             return Ok(true);
         }
@@ -225,7 +215,7 @@ fn delete_directory(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), E
     let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
     for (name, stat) in list(&directory)? {
         match stat.kind() {
-            ManifestKind::Directory => delete_directory(&directory, &name, depth + 1)?,
+            FileKind::Directory => delete_directory(&directory, &name, depth + 1)?,
             _ => unlinkat(&directory, &*name, UnlinkatFlags::NoRemoveDir)?,
         }
     }

@@ -12,7 +12,7 @@ use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
-use super::manifest::{ManifestKind, Stat, display_path, join};
+use super::manifest::{FileKind, Stat, display_path, join};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
 use super::step::{MOUNT, open_at};
@@ -55,10 +55,10 @@ impl<'a> Removal<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
     ) -> Result<bool, String> {
-        if kind != ManifestKind::Directory {
+        if kind != FileKind::Directory {
             return self.unlink(directory, name, path).map_err(describe_errno);
         }
         let top = stat_of(directory).map_err(describe_errno)?;
@@ -84,7 +84,7 @@ impl<'a> Removal<'a> {
                 }
                 continue;
             };
-            let is_directory = stat.kind() == ManifestKind::Directory;
+            let is_directory = stat.kind() == FileKind::Directory;
             if self.rules.leave_out(&path, &child, is_directory, self.scope.map(|scope| &**scope)) {
                 level.empty = false;
                 continue;

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
-use super::manifest::ManifestKind;
+use super::manifest::FileKind;
 use super::step::{read_link, stat_at};
 use crate::error::{Error, Result};
 
@@ -82,14 +82,14 @@ pub(super) fn resolve(
             Err(Errno::ENOENT) if purpose == Purpose::Make => {
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
                 match mkdirat(&*directory, &*name, all) {
-                    Ok(()) | Err(Errno::EEXIST) => ManifestKind::Directory,
+                    Ok(()) | Err(Errno::EEXIST) => FileKind::Directory,
                     Err(errno) => return Err(Error::io("create a directory for", path, errno.into())),
                 }
             }
             Err(errno) => return Err(failed(errno)),
         };
         match kind {
-            ManifestKind::Link => {
+            FileKind::Link => {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Error::path(path, "too many levels of symbolic links"));

@@ -17,7 +17,7 @@ use super::attributes::{self, Target, WantedAttributes};
 use super::checked_objects::CheckedObjects;
 use super::deep_directories::{Reach, is_let_go};
 use super::manifest::{
-    Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat, display_path, join,
+    FileKind, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat, display_path, join,
 };
 use super::objects::{ObjectId, ObjectKind, len};
 use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
@@ -227,7 +227,7 @@ impl<'a> Restorer<'a> {
         directory: &OwnedFd,
         name: &[u8],
         plan: &DirectoryPlan,
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -345,7 +345,7 @@ impl<'a> Restorer<'a> {
                 self.make_way(
                     directory,
                     name,
-                    replaces.filter(|kind| *kind == ManifestKind::Directory),
+                    replaces.filter(|kind| *kind == FileKind::Directory),
                     path,
                     scope,
                 )?;
@@ -383,7 +383,7 @@ impl<'a> Restorer<'a> {
             RestoreStep::Attributes(leaf, wanted) => {
                 self.give(directory, name, &leaf, &wanted, path)?;
                 let timeless = WantedAttributes { modified_ns: None, ..wanted };
-                let is_link = leaf.stat.kind() == ManifestKind::Link;
+                let is_link = leaf.stat.kind() == FileKind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
                 let stat = stat_at(directory, name).map_err(|errno| self.describe_failure(errno))?;
@@ -404,7 +404,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -418,7 +418,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -436,7 +436,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<bool, String> {
@@ -547,7 +547,7 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         let file;
         let target = match leaf.stat.kind() {
-            ManifestKind::Link => Target::Link(directory.as_fd(), name),
+            FileKind::Link => Target::Link(directory.as_fd(), name),
             _ => {
                 file = open_file(directory, name).map_err(describe_errno)?;
                 Target::Opened(file.as_fd())

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{ManifestKind, Stat, display_path, join};
+use super::manifest::{FileKind, Stat, display_path, join};
 use super::step::MOUNT;
 use super::step::open_file;
 use crate::error::{Error, Result};
@@ -169,7 +169,7 @@ fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
         Err(errno) => return Err(Error::io("read", path(), errno.into())),
     };
     let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno.into()))?;
-    if Stat::from(&stat).kind() != ManifestKind::File {
+    if Stat::from(&stat).kind() != FileKind::File {
         return Ok(None);
     }
     let mut bytes = Vec::new();

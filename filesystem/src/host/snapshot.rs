@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::content::CaptureLimits;
-use super::manifest::{self, BlobForm, ManifestDirectory, ManifestNode, Permissions};
+use super::manifest::{self, FileForm, ManifestDirectory, ManifestNode, Permissions};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::repositories::Look;
@@ -273,7 +273,7 @@ impl HostFilesystem {
             for entry in &directory.entries {
                 match &entry.node {
                     ManifestNode::Leaf(leaf) => {
-                        if leaf.form == BlobForm::Sparse && !self.objects.is_durable(leaf.blob) {
+                        if leaf.form == FileForm::Sparse && !self.objects.is_durable(leaf.blob) {
                             ids.push(Sparse::read(&self.objects, leaf.blob)?.1);
                         }
                         ids.push(leaf.blob);

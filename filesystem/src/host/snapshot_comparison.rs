@@ -8,9 +8,9 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::changes::{FileChange, FileFacts, FileForm};
+use super::changes::{FileChange, FileFacts};
 use super::manifest::{
-    BlobForm, GitMode, Permissions, TreeEntry, display_path, escape_path, is_too_deep, join,
+    FileForm, GitMode, Permissions, TreeEntry, display_path, escape_path, is_too_deep, join,
 };
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
@@ -102,7 +102,7 @@ pub(super) struct ComparedCapture {
     tree: ObjectId,
     permissions: Permissions,
     /// The files whose blob is not their content, by path, sorted.
-    forms: Vec<(Vec<u8>, BlobForm)>,
+    forms: Vec<(Vec<u8>, FileForm)>,
 }
 
 impl ComparedCapture {
@@ -128,7 +128,7 @@ impl ComparedCapture {
         File {
             kind: if is_link { FileKind::Link } else { FileKind::File },
             permissions: (!is_link).then(|| self.permissions.get(path, entry.mode)),
-            form: at.ok().and_then(|at| self.forms.get(at)).map_or(BlobForm::Whole, |(_, form)| *form),
+            form: at.ok().and_then(|at| self.forms.get(at)).map_or(FileForm::Whole, |(_, form)| *form),
             blob: entry.id,
         }
     }
@@ -145,7 +145,7 @@ impl ComparedCapture {
 struct File {
     kind: FileKind,
     permissions: Option<u32>,
-    form: BlobForm,
+    form: FileForm,
     blob: ObjectId,
 }
 
@@ -153,11 +153,11 @@ impl File {
     fn facts(self, objects: &Objects, path: &[u8]) -> Result<FileFacts> {
         let File { kind, permissions, form, blob } = self;
         let len = match form {
-            BlobForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
-            BlobForm::Whole | BlobForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
+            FileForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+            FileForm::Whole | FileForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
         };
         let len = len.map_err(|error| add_path(error, "file", path))?;
-        Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form: FileForm::from(form) })
+        Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form })
     }
 }
 

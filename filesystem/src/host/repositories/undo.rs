@@ -35,7 +35,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
-use super::super::manifest::{ManifestKind, display_path, escape_path, join};
+use super::super::manifest::{FileKind, display_path, escape_path, join};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
@@ -97,7 +97,7 @@ impl<'a> RepositoryRestore<'a> {
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.created_roots() {
             match (self.now.found.get(root), self.call) {
-                (Some(entry), Some(call)) if entry.kind() == ManifestKind::Directory => {
+                (Some(entry), Some(call)) if entry.kind() == FileKind::Directory => {
                     self.move_aside(root, call);
                 }
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
@@ -121,16 +121,16 @@ impl<'a> RepositoryRestore<'a> {
         }
         for (root, then) in self.then.found.iter().filter(|(path, _)| is_repository(path)) {
             match self.now.found.get(root) {
-                None if then.kind() != ManifestKind::Directory => {
+                None if then.kind() != FileKind::Directory => {
                     self.write_all(&[(root, then)]);
                     self.tell_of_outside(root);
                 }
                 None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
-                Some(now) if then.kind() != ManifestKind::Directory => {
+                Some(now) if then.kind() != FileKind::Directory => {
                     match self.call {
                         _ if now.kind() == then.kind() => {}
                         // The call created a repository there, whose objects are in no capture.
-                        Some(call) if now.kind() == ManifestKind::Directory => self.move_aside(root, call),
+                        Some(call) if now.kind() == FileKind::Directory => self.move_aside(root, call),
                         _ => self.remove(root, now.kind()),
                     }
                     if now.digest != then.digest {
@@ -138,7 +138,7 @@ impl<'a> RepositoryRestore<'a> {
                     }
                     self.tell_of_outside(root);
                 }
-                Some(now) if now.kind() != ManifestKind::Directory => {
+                Some(now) if now.kind() != FileKind::Directory => {
                     self.tell(root, "it was replaced by a file, and a capture holds no git objects");
                 }
                 Some(now) if [now.digest, then.digest].contains(&NOT_WHOLE) => {
@@ -186,12 +186,12 @@ impl<'a> RepositoryRestore<'a> {
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
         for (root, then) in then {
             match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
-                Some((ManifestKind::Directory, _)) if then.kind() == ManifestKind::Directory => {
+                Some((FileKind::Directory, _)) if then.kind() == FileKind::Directory => {
                     aside.linked.append(&mut self.replaced_in(root));
                 }
                 // The restore moves it.
-                Some((ManifestKind::Directory, _)) | None => {}
-                Some((_, digest)) if then.kind() == ManifestKind::Directory || digest == then.digest => {}
+                Some((FileKind::Directory, _)) | None => {}
+                Some((_, digest)) if then.kind() == FileKind::Directory || digest == then.digest => {}
                 Some(_) => aside.linked.push(root.clone()),
             }
         }
@@ -210,7 +210,7 @@ impl<'a> RepositoryRestore<'a> {
             removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
-        let files = self.now.entries_within(root).filter(|(_, now)| now.kind() != ManifestKind::Directory);
+        let files = self.now.entries_within(root).filter(|(_, now)| now.kind() != FileKind::Directory);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
@@ -412,7 +412,7 @@ impl<'a> RepositoryRestore<'a> {
         let (mut named, mut logged) = (Vec::new(), Vec::new());
         for (path, now) in self.now.entries_within(repository).filter(|(path, _)| is_own(path)) {
             let then = self.then.found.get(path);
-            if now.kind() != ManifestKind::File || then.is_some_and(|then| then.digest == now.digest) {
+            if now.kind() != FileKind::File || then.is_some_and(|then| then.digest == now.digest) {
                 continue;
             }
             let name = name_within(repository, path);
@@ -471,9 +471,9 @@ impl<'a> RepositoryRestore<'a> {
             permissions: mode & 0o7777,
             owner: Some(owner),
             attributes: None,
-            modified_ns: Some(modified_ns).filter(|_| entry.kind() != ManifestKind::Directory),
+            modified_ns: Some(modified_ns).filter(|_| entry.kind() != FileKind::Directory),
         };
-        if entry.kind() == ManifestKind::Directory {
+        if entry.kind() == FileKind::Directory {
             match mkdirat(&directory, &*name, Mode::S_IRWXU) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(describe_errno(errno)),
@@ -490,7 +490,7 @@ impl<'a> RepositoryRestore<'a> {
         })?;
         let temporary = temporary();
         let written = match entry.kind() {
-            ManifestKind::Link => {
+            FileKind::Link => {
                 symlinkat(&*content, &directory, temporary.as_str()).map_err(describe_errno).and_then(|()| {
                     let stat = stat_at(&directory, temporary.as_bytes()).map_err(describe_errno)?;
                     let target = Target::Link(directory.as_fd(), temporary.as_bytes());
@@ -514,7 +514,7 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    fn remove(&mut self, path: &[u8], kind: ManifestKind) {
+    fn remove(&mut self, path: &[u8], kind: FileKind) {
         let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
             Err(errno) => return self.tell(path, describe_errno(errno)),
