@@ -266,7 +266,7 @@ fn needed_by(
             let id = named_object(objects, name)?;
             let metadata = Metadata::read(objects, id)?;
             let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
-            trees.times(objects, then, &mut seen_times)?;
+            trees.times(objects, then, &mut |times| seen_times.insert(times))?;
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
                 let id = named_object(objects, repositories)?;

@@ -60,12 +60,8 @@ pub(super) enum RestoreStep {
 impl RestoreStep {
     fn blob(&self) -> Option<ObjectId> {
         match self {
-            RestoreStep::Write { content: PlannedContent::Sparse(_, _, data), .. } => Some(*data),
-            RestoreStep::Write { content, .. } => Some(content.blob()),
-            RestoreStep::Directory { .. }
-            | RestoreStep::Remove(_)
-            | RestoreStep::Mounted { .. }
-            | RestoreStep::Attributes(..) => None,
+            RestoreStep::Write { content, .. } => Some(content.data()),
+            _ => None,
         }
     }
 }
@@ -204,14 +200,10 @@ impl<'a> Planner<'a> {
         }
         let lines = self.trees.get(self.objects, then.tree, path)?;
         let times = then.times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
-        let opened = match &present {
-            Some((_, at)) => Some(at.open().map_err(|errno| io_error("open", path, errno))?),
-            None => None,
-        };
-        let mut rest: HashMap<&[u8], &ManifestEntry> = match &present {
-            Some((directory, _)) => directory.entries.iter().map(|entry| (&*entry.name, entry)).collect(),
-            None => HashMap::new(),
-        };
+        let opened = present.as_ref().map(|(_, at)| at.open());
+        let opened = opened.transpose().map_err(|errno| io_error("open", path, errno))?;
+        let entries = present.iter().flat_map(|(directory, _)| &directory.entries);
+        let mut rest: HashMap<&[u8], &ManifestEntry> = entries.map(|entry| (&*entry.name, entry)).collect();
         let wanted =
             self.wanted_attributes(path, GitMode::Directory, times.as_ref().map(|times| times.own_ns));
         let before = present.as_ref().map(|(directory, _)| Arc::clone(directory));
@@ -236,11 +228,7 @@ impl<'a> Planner<'a> {
         }
         let at = present.zip(opened).map(|((_, at), opened)| at.advance_to(&opened, path));
         for (line, time, found) in directories {
-            let times = match time {
-                Some(EntryTime::Directory(times)) => Some(times),
-                _ => None,
-            };
-            let then = CapturedDirectory { tree: line.id, times };
+            let then = CapturedDirectory { tree: line.id, times: time.and_then(EntryTime::directory) };
             self.subdirectory(&mut plan, &line.name, then, &join(path, &line.name), found.zip(at.as_ref()))?;
         }
         for (name, entry) in rest {
@@ -272,10 +260,6 @@ impl<'a> Planner<'a> {
         path: &[u8],
         found: PresentEntry<'_>,
     ) -> Result<()> {
-        let time = match time {
-            Some(EntryTime::Leaf(ns)) => Some(ns),
-            _ => None,
-        };
         if matches!(found, Some((ManifestEntry { node: ManifestNode::Mount, .. }, _))) {
             plan.steps.push((Arc::clone(&line.name), RestoreStep::Mounted { wanted: true }));
             return Ok(());
@@ -292,7 +276,7 @@ impl<'a> Planner<'a> {
             }
             _ => PlannedContent::File(line.id),
         };
-        let wanted = self.wanted_attributes(path, line.mode, time);
+        let wanted = self.wanted_attributes(path, line.mode, time.and_then(EntryTime::leaf_ns));
         self.leaf(plan, &line.name, content, wanted, path, found)
     }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::collect::Collection;
-use super::objects::{ObjectId, ObjectKind, Objects, create_directory, path_in};
+use super::objects::{ObjectId, ObjectKind, Objects, path_in, with_directory};
 use crate::error::{Error, Result};
 
 impl Objects {
@@ -68,15 +68,7 @@ impl Objects {
 }
 
 fn link(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(directory) = to.parent() {
-                create_directory(directory)?;
-            }
-            fs::hard_link(from, to)
-        }
-        linked => linked,
-    }
+    with_directory(to, || fs::hard_link(from, to))
 }
 
 /// Removes from the pool in the directory `pool` the objects that only the store in the directory

@@ -30,21 +30,28 @@ pub(super) enum EntryTime {
     Directory(ObjectId),
 }
 
+impl EntryTime {
+    pub(super) fn leaf_ns(self) -> Option<i64> {
+        if let EntryTime::Leaf(ns) = self { Some(ns) } else { None }
+    }
+
+    pub(super) fn directory(self) -> Option<ObjectId> {
+        if let EntryTime::Directory(times) = self { Some(times) } else { None }
+    }
+}
+
 /// Encodes the object of a directory from its entries in the order of its tree. Returns `None` if a
 /// directory in it has none.
 pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Option<Vec<u8>> {
-    let mut bytes = HEAD.to_vec();
-    bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
-    for (_, entry) in ordered {
-        match &entry.node {
-            ManifestNode::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
-            ManifestNode::Directory(directory) if directory.times != ObjectId::UNKNOWN => {
-                bytes.extend_from_slice(&directory.times.0);
-            }
-            ManifestNode::Directory(_) | ManifestNode::Special | ManifestNode::Mount => return None,
+    let line = |(_, entry): &(GitMode, &ManifestEntry)| match &entry.node {
+        ManifestNode::Leaf(leaf) => Some(EntryTime::Leaf(leaf.stat.modified_ns)),
+        ManifestNode::Directory(directory) if directory.times != ObjectId::UNKNOWN => {
+            Some(EntryTime::Directory(directory.times))
         }
-    }
-    Some(bytes)
+        ManifestNode::Directory(_) | ManifestNode::Special | ManifestNode::Mount => None,
+    };
+    let lines: Option<Vec<EntryTime>> = ordered.iter().map(line).collect();
+    Some(encode_lines(own.modified_ns, lines?))
 }
 
 pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
