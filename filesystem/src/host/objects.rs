@@ -472,7 +472,7 @@ impl Objects {
     /// Syncs everything in the store, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
         let store = open_directory(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
-        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
+        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error))?;
         self.sync_name()
     }
 

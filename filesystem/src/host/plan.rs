@@ -136,7 +136,7 @@ pub(super) struct CapturedDirectory {
 type PresentEntry<'a> = Option<(&'a ManifestEntry, &'a OwnedFd)>;
 
 fn io_error(op: &'static str, path: &[u8], errno: Errno) -> Error {
-    Error::io(op, display_path(path), errno.into())
+    Error::io(op, display_path(path), errno)
 }
 
 /// The data of a snapshot in addition to contents, and the result of a walk.

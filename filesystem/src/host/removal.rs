@@ -15,8 +15,7 @@ use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 use super::manifest::{FileKind, Stat, display_path, join};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
-use super::step::{MOUNT, open_at};
-use super::step::{OPEN_DIRECTORY, bits, list, set_permissions};
+use super::step::{MOUNT, OPEN_DIRECTORY, bits, describe_errno, list, open_at, set_permissions};
 use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
@@ -38,10 +37,6 @@ struct Level {
     around: usize,
     left: Vec<(Vec<u8>, Stat)>,
     empty: bool,
-}
-
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
 }
 
 impl<'a> Removal<'a> {

@@ -51,7 +51,7 @@ pub(super) fn resolve(
     purpose: Purpose,
     follow_last: bool,
 ) -> Result<ResolvedPath> {
-    let failed = |errno: Errno| Error::io("open", path, errno.into());
+    let failed = |errno: Errno| Error::io("open", path, errno);
     let leaves = || Error::path(path, "a link leads out of the workspace");
     let mut opened = vec![root];
     let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
@@ -83,7 +83,7 @@ pub(super) fn resolve(
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
                 match mkdirat(&*directory, &*name, all) {
                     Ok(()) | Err(Errno::EEXIST) => FileKind::Directory,
-                    Err(errno) => return Err(Error::io("create a directory for", path, errno.into())),
+                    Err(errno) => return Err(Error::io("create a directory for", path, errno)),
                 }
             }
             Err(errno) => return Err(failed(errno)),

@@ -371,6 +371,6 @@ impl HostFilesystem {
     /// regard data as written that never reached the disk.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
-        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
+        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, renameat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use parking_lot::Mutex;
@@ -22,8 +22,8 @@ use super::manifest::{
 use super::objects::{ObjectId, ObjectKind, len};
 use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
 use super::removal::Removal;
-use super::rules::{Rules, Scope, TEMPORARY};
-use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};
+use super::rules::{Rules, Scope, temporary_name};
+use super::step::{A_MOUNT, NEW_FILE, bits, describe_errno, nix_errno, open_at, open_file, stat_at};
 use crate::error::{Error, Result, UnrestoredPath};
 
 /// Smallest number of steps in one directory that are shared between two threads.
@@ -261,7 +261,7 @@ impl<'a> Restorer<'a> {
             let is_more = present
                 .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
             let told = wanted.give(&Target::Opened(directory.as_fd()), &stat, &attributes);
-            let told = told.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+            let told = told.map_err(nix_errno)?;
             Ok((stat_of(directory)?, told, is_more))
         });
         match given {
@@ -452,7 +452,7 @@ impl<'a> Restorer<'a> {
     /// that was killed.
     fn temporary(&mut self) -> String {
         self.temporaries += 1;
-        format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), self.temporaries)
+        temporary_name(self.temporaries)
     }
 
     /// Writes a file or a link under a temporary name, and returns descriptions of the attributes
@@ -473,8 +473,7 @@ impl<'a> Restorer<'a> {
             let target = Target::Link(directory.as_fd(), temporary.as_bytes());
             return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
         }
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let created = open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let created = open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(created.map_err(|errno| self.describe_failure(errno))?);
         match content {
             PlannedContent::Sparse(_, sparse, data) => {
@@ -502,8 +501,7 @@ impl<'a> Restorer<'a> {
         wanted: &WantedAttributes,
     ) -> Result<Vec<String>, String> {
         let mut links = self.shared.links.lock();
-        let first =
-            format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
+        let first = temporary_name(u64::from(link) + LINKS_TEMPORARIES);
         let mut told = Vec::new();
         if links.insert(link) {
             let written = self.write(self.shared.root, &first, content, wanted);
@@ -529,8 +527,7 @@ impl<'a> Restorer<'a> {
     /// Removes the temporary names through which files with several names were linked.
     fn drop_links(&mut self) {
         for link in std::mem::take(&mut *self.shared.links.lock()) {
-            let first =
-                format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
+            let first = temporary_name(u64::from(link) + LINKS_TEMPORARIES);
             if let Err(errno) = unlinkat(self.shared.root, first.as_str(), UnlinkatFlags::NoRemoveDir) {
                 self.fail(first.as_bytes(), errno.desc());
             }
@@ -554,13 +551,8 @@ impl<'a> Restorer<'a> {
             }
         };
         let told = wanted.give(&target, &leaf.stat, &leaf.attributes);
-        let told =
-            told.map_err(|errno| nix::errno::Errno::from_raw(errno.raw_os_error()).desc().to_owned())?;
+        let told = told.map_err(|errno| describe_errno(nix_errno(errno)))?;
         self.tell(path, told);
         Ok(())
     }
-}
-
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
 }

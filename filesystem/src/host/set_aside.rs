@@ -22,7 +22,7 @@ use rustix::fs::{RenameFlags, renameat_with};
 
 use super::manifest::{FileKind, display_path, join};
 use super::rules::ASIDE;
-use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
+use super::step::{OPEN_DIRECTORY, list, nix_errno, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
 pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
@@ -114,7 +114,7 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                 // removed.
                 let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != FileKind::Directory);
                 let named = if is_taken { ASIDE } else { path };
-                return Err(Error::io(SET_ASIDE, place.join(display_path(named)), errno.into()));
+                return Err(Error::io(SET_ASIDE, place.join(display_path(named)), errno));
             }
         }
     }
@@ -176,5 +176,5 @@ fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
 fn rename(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
     let flags = RenameFlags::NOREPLACE;
     let renamed = renameat_with(&from.directory, &*from.name, &to.directory, &*to.name, flags);
-    renamed.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+    renamed.map_err(nix_errno)
 }

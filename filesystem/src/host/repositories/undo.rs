@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
+use nix::fcntl::renameat;
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
@@ -39,9 +39,11 @@ use super::super::manifest::{FileKind, display_path, escape_path, join};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
-use super::super::rules::{Rules, TEMPORARY};
+use super::super::rules::{Rules, temporary_name};
 use super::super::set_aside::{self, Aside};
-use super::super::step::{OPEN_DIRECTORY, open_around, open_at, open_file, stat_at};
+use super::super::step::{
+    NEW_FILE, OPEN_DIRECTORY, describe_errno, nix_errno, open_around, open_at, open_file, stat_at,
+};
 use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
 use super::{
@@ -389,10 +391,10 @@ impl<'a> RepositoryRestore<'a> {
             |permissions| WantedAttributes { permissions, owner, attributes: None, modified_ns: None };
         let give = |opened: &OwnedFd, permissions: u32| {
             let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
-            given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+            given.map(drop).map_err(nix_errno)
         };
         let directory = lost_commits::make_directory(repository, &|directory| give(directory, executable))?;
-        let temporary = temporary();
+        let temporary = temporary_name(0);
         let file = create(&directory, &temporary)?;
         let mut file = File::from(file);
         let written = file.write_all(format!("{id}\n").as_bytes()).map_err(|error| errno_of(&error));
@@ -488,7 +490,7 @@ impl<'a> RepositoryRestore<'a> {
             doubt(self.objects.store());
             error.to_string()
         })?;
-        let temporary = temporary();
+        let temporary = temporary_name(0);
         let written = match entry.kind() {
             FileKind::Link => {
                 symlinkat(&*content, &directory, temporary.as_str()).map_err(describe_errno).and_then(|()| {
@@ -562,15 +564,10 @@ fn name_within(repository: &[u8], path: &[u8]) -> String {
     escape_path(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
 }
 
-fn temporary() -> String {
-    format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), 0)
-}
-
 fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     // A leftover of a killed restore.
     let _ = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
-    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
+    open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
 fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
@@ -591,8 +588,4 @@ fn keeping_time(directory: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>)
 
 fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
 }

@@ -60,7 +60,7 @@ pub(super) enum ScannedEntry {
 }
 
 fn io(op: &'static str, path: &[u8], errno: Errno) -> Error {
-    Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno.into())
+    Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno)
 }
 
 impl WorkspaceWalk<'_> {
@@ -239,8 +239,8 @@ impl WorkspaceWalk<'_> {
         }
         let racy = self.is_racy(&stat);
         let attributes = attributes::read(directory);
-        let attributes = attributes
-            .map_err(|errno| Error::io("read the attributes of", display_path(path), errno.into()))?;
+        let attributes =
+            attributes.map_err(|errno| Error::io("read the attributes of", display_path(path), errno))?;
         Ok((stat, attributes, racy))
     }
 
