@@ -20,7 +20,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::listing::remove_if_present;
 use super::manifest::{ManifestDirectory, ManifestNode};
 use super::metadata::Metadata;
 use super::object_files::{is_file, read_file};
@@ -287,11 +287,7 @@ fn needed_by(
 /// that it is about to give up.
 fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet<ObjectId>) -> Result<()> {
     // Processes must forget known objects before the first object is removed.
-    let cache = objects.store().join(CACHE);
-    match fs::remove_file(&cache) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", cache, error)),
-        _ => {}
-    }
+    remove_if_present(&objects.store().join(CACHE))?;
     remember(objects, snapshots, |id| !needed.contains(&id) && objects.path(id).is_file())
 }
 

@@ -204,10 +204,7 @@ impl Metadata {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Metadata> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         let metadata = std::str::from_utf8(&bytes).ok().and_then(Metadata::decode);
-        metadata.ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not the metadata of a workspace snapshot".to_owned(),
-        })
+        metadata.ok_or_else(|| objects.damaged(id, "it is not the metadata of a workspace snapshot"))
     }
 
     fn encode(&self) -> String {

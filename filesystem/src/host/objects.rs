@@ -262,6 +262,11 @@ impl Objects {
         path_in(&self.store, id)
     }
 
+    /// Returns the error for an object that is damaged.
+    pub(super) fn damaged(&self, id: ObjectId, reason: impl Into<String>) -> Error {
+        Error::Object { path: self.path(id), reason: reason.into() }
+    }
+
     /// Returns the path from which an object is read.
     pub(super) fn locate_object(&self, id: ObjectId) -> PathBuf {
         let own = self.path(id);
@@ -416,7 +421,7 @@ impl Objects {
         });
         match write_error {
             Some(error) => Err(Error::io("write a copy of", self.path(id), error)),
-            None => read.map_err(|reason| Error::Object { path: self.path(id), reason }),
+            None => read.map_err(|reason| self.damaged(id, reason)),
         }
     }
 
@@ -436,7 +441,7 @@ impl Objects {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
             let reason = format!("{} bytes exceed the limit of {bytes_max} bytes", opened.len);
-            return Err(Error::Object { path: self.path(id), reason });
+            return Err(self.damaged(id, reason));
         }
         let mut bytes = Vec::new();
         self.drain(id, opened, &mut bytes, self.is_exact)?;

@@ -185,10 +185,8 @@ impl<'a> Removal<'a> {
             }
             Err(Errno::ENOENT) => Ok(true),
             Err(errno) => {
-                self.failures.push(UnrestoredPath {
-                    path: display_path(&join(path, name)),
-                    reason: describe_errno(errno),
-                });
+                let path = display_path(&join(path, name));
+                self.failures.push(UnrestoredPath::new(path, describe_errno(errno)));
                 Ok(false)
             }
         }

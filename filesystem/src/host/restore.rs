@@ -339,10 +339,7 @@ impl HostFilesystem {
                     // retried for ever.
                     let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
                     let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
-                    Some(UnrestoredPath {
-                        path: manifest::display_path(path),
-                        reason: errno.desc().to_owned(),
-                    })
+                    Some(UnrestoredPath::new(manifest::display_path(path), errno.desc()))
                 })
                 .collect();
             if !failures.is_empty() {

@@ -258,10 +258,8 @@ impl HostFilesystem {
     }
 
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
-        let missing = || Error::Object {
-            path: self.objects.path(now.tree),
-            reason: format!("it does not contain `{}`", escape_path(path)),
-        };
+        let missing =
+            || self.objects.damaged(now.tree, format!("it does not contain `{}`", escape_path(path)));
         let (line, time) = trees.find(&self.objects, now, path)?.ok_or_else(missing)?;
         Ok(Edit::Keep(line, time.and_then(EntryTime::leaf_ns)))
     }

@@ -51,10 +51,8 @@ pub(super) struct HeldTrees {
 impl HeldTrees {
     /// Returns the entries of a tree, in the order of their paths, and their size in memory.
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
-        let damaged = |reason: String| Error::Object {
-            path: objects.path(id),
-            reason: format!("the directory `{}`: {reason}", display_path(path)),
-        };
+        let damaged =
+            |reason: String| objects.damaged(id, format!("the directory `{}`: {reason}", display_path(path)));
         let said =
             objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
         if said > TREE_BYTES_MAX {
@@ -111,7 +109,7 @@ impl ComparedCapture {
         let said = objects.said_len(commit, ObjectKind::Commit)?;
         if said > COMMIT_BYTES_MAX {
             let reason = format!("a commit of {said} bytes exceeds the limit of {COMMIT_BYTES_MAX} bytes");
-            return Err(Error::Object { path: objects.path(commit), reason });
+            return Err(objects.damaged(commit, reason));
         }
         let Commit { tree, permissions } = Commit::read(objects, commit)?;
         let forms = match &snapshot.metadata {
@@ -256,10 +254,10 @@ impl<'a> CaptureComparison<'a> {
 
     fn too_deep(&self, path: &[u8], pair: TreePair) -> Error {
         let shown: String = display_path(path).chars().take(1000).collect();
-        Error::Object {
-            path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
-            reason: format!("too many nested directories, or too large ones, at `{shown}`"),
-        }
+        self.objects.damaged(
+            pair.after.or(pair.before).unwrap_or_default(),
+            format!("too many nested directories, or too large ones, at `{shown}`"),
+        )
     }
 
     fn lines(

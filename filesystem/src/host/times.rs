@@ -14,7 +14,7 @@
 
 use super::manifest::{GitMode, ManifestEntry, ManifestNode, Stat, TreeEntry};
 use super::objects::{ObjectId, ObjectKind, Objects};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const HEAD: &[u8] = b"foldlog times 1\n";
 
@@ -71,10 +71,8 @@ impl Times {
         // A line is no longer than an object's name.
         let bytes_max = HEAD.len() + 8 + tree.len() * size_of::<ObjectId>();
         let bytes = objects.read(id, ObjectKind::Blob, bytes_max.try_into().unwrap_or(u64::MAX))?;
-        Times::decode(&bytes, tree).ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it does not contain the times of its tree".to_owned(),
-        })
+        Times::decode(&bytes, tree)
+            .ok_or_else(|| objects.damaged(id, "it does not contain the times of its tree"))
     }
 
     fn decode(bytes: &[u8], tree: &[TreeEntry]) -> Option<Times> {

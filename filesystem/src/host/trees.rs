@@ -46,7 +46,7 @@ impl Trees {
         if let Some(lines) = self.held.get(&id) {
             return Ok(Arc::clone(lines));
         }
-        let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
+        let damaged = |reason: String| objects.damaged(id, reason);
         if is_too_deep(path) {
             return Err(damaged(format!("too many nested directories at `{}`", display_path(path))));
         }
@@ -197,10 +197,8 @@ pub(super) fn encode_commit(tree: ObjectId, permissions: &Permissions, tag: Opti
 impl Commit {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Commit> {
         let bytes = objects.read(id, ObjectKind::Commit, STRUCTURE_BYTES_MAX)?;
-        Commit::decode(&bytes).ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not a commit of a workspace snapshot".to_owned(),
-        })
+        Commit::decode(&bytes)
+            .ok_or_else(|| objects.damaged(id, "it is not a commit of a workspace snapshot"))
     }
 
     fn decode(bytes: &[u8]) -> Option<Commit> {

@@ -53,7 +53,7 @@ use super::manifest::{FileKind, Owner, Stat, escape_path, join, unshown};
 use super::object_files::open_directory;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub(super) use undo::RepositoryRestore;
 
 const HEAD: &str = "foldlog-repositories 2";
@@ -229,10 +229,7 @@ impl Repositories {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Repositories> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         let read = std::str::from_utf8(&bytes).ok().and_then(Repositories::decode);
-        read.ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not a record of repositories".to_owned(),
-        })
+        read.ok_or_else(|| objects.damaged(id, "it is not a record of repositories"))
     }
 
     fn decode(text: &str) -> Option<Repositories> {

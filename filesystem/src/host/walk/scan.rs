@@ -71,16 +71,14 @@ impl WorkspaceWalk<'_> {
             if self.keep.is_none() {
                 // No snapshot is so deep: a restore removes such a directory with all of its
                 // contents.
-                let (stat, depth) = (Stat::UNKNOWN, depth(&path));
-                let found = Vec::new();
                 results.scanned.push(ScannedDirectory {
                     id,
-                    depth,
-                    stat,
+                    depth: depth(&path),
+                    stat: Stat::UNKNOWN,
                     attributes: None,
                     racy: true,
                     last: None,
-                    found,
+                    found: Vec::new(),
                 });
                 return Ok(());
             }
