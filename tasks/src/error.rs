@@ -48,7 +48,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A value is not a valid part of a state.
-    #[error("the value is not a valid {}: {}", component.name(), escape::text(reason))]
+    #[error("the value is not a valid {component}: {}", escape::text(reason))]
     NotAComponent {
         /// Expected part.
         component: StateComponent,
@@ -64,7 +64,7 @@ pub enum Error {
         waited: std::time::Duration,
     },
     /// The tree does not contain a part of the state.
-    #[error("the tree contains no {}", .0.name())]
+    #[error("the tree contains no {0}")]
     ComponentNotFound(StateComponent),
     /// There is no tree of a session, or its version is unknown.
     #[error("{} contains no tree of a session: {}", escape::path(path), escape::text(reason))]
@@ -86,7 +86,7 @@ pub enum Error {
     #[error("the updates do not lead to the state: {0}")]
     OtherUpdates(&'static str),
     /// Data could not be compressed.
-    #[error("data cannot be compressed with {}: {source}", algorithm.name())]
+    #[error("data cannot be compressed with {algorithm}: {source}")]
     Compress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
@@ -94,7 +94,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Compressed data is damaged.
-    #[error("data that was compressed with {} is damaged: {reason}", algorithm.name())]
+    #[error("data that was compressed with {algorithm} is damaged: {reason}")]
     Decompress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,

@@ -37,7 +37,7 @@ impl fmt::Display for LostFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LostFile { file, part, lost } = self;
         match part {
-            Some(part) => write!(f, "{}: {lost}: {file}", part.name()),
+            Some(part) => write!(f, "{part}: {lost}: {file}"),
             None => write!(f, "{lost}: {file}"),
         }
     }

@@ -489,7 +489,7 @@ fn dependency_removed(
 ) -> TaskReduction {
     let mut task = tasks.task(&event.from)?.clone();
     if !event.change(&mut task, time(context)) {
-        let kind = event.dep_type.name();
+        let kind = event.dep_type;
         return Err(format!("task `{}` {kind} no `{}`", event.from, event.to));
     }
     Ok(SliceOp::Upsert(task))

@@ -84,7 +84,7 @@ impl RepairStep {
     pub fn loses(&self) -> Option<String> {
         match self {
             RepairStep::DependencyRemoved(event) => {
-                Some(format!("`{}` {} `{}`", event.from, event.dep_type.name(), event.to))
+                Some(format!("`{}` {} `{}`", event.from, event.dep_type, event.to))
             }
             _ => None,
         }
@@ -107,7 +107,7 @@ impl fmt::Display for RepairStep {
                 write!(f, "let task `{}` depend on `{}`", event.from, event.to)
             }
             RepairStep::DependencyRemoved(event) => {
-                let kind = event.dep_type.name();
+                let kind = event.dep_type;
                 write!(f, "let task `{}` depend on `{}` no longer ({kind})", event.from, event.to)
             }
             RepairStep::TaskRenumbered(event) => {
@@ -121,7 +121,7 @@ impl fmt::Display for RepairStep {
                 false => f.write_str("say that the session was validated"),
                 true => f.write_str("configure the session"),
             },
-            RepairStep::Derive { component } => write!(f, "derive {} once more", component.name()),
+            RepairStep::Derive { component } => write!(f, "derive {component} once more"),
         }
     }
 }
