@@ -129,8 +129,8 @@ impl UnrestoredPath {
 }
 
 impl Error {
-    pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
-        Error::Io { op, path: path.into(), source: Arc::new(source) }
+    pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Error {
+        Error::Io { op, path: path.into(), source: Arc::new(source.into()) }
     }
 
     /// Wraps the failure of a write of which nothing remains: [`Error::Full`] for a lack of space,

@@ -1,7 +1,6 @@
 use std::fmt;
 
-use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
 /// Identifies a workspace's directory across processes and reboots, independently of its path. A
@@ -28,48 +27,20 @@ pub struct DirectoryIdentity {
 /// Reads a token from a record (16 bytes), from JSON (text), or from a record that was converted
 /// through JSON, which has no bytes (a list of 16 numbers).
 fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
-    struct TokenVisitor;
-
-    impl<'de> Visitor<'de> for TokenVisitor {
-        type Value = Option<Uuid>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a UUID as text, as 16 bytes, or as a list of 16 numbers below 256")
-        }
-
-        fn visit_unit<E: de::Error>(self) -> Result<Option<Uuid>, E> {
-            Ok(None)
-        }
-
-        fn visit_none<E: de::Error>(self) -> Result<Option<Uuid>, E> {
-            Ok(None)
-        }
-
-        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<Uuid>, D::Error> {
-            from.deserialize_any(self)
-        }
-
-        fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Option<Uuid>, E> {
-            Uuid::from_slice(bytes).map(Some).map_err(|_| E::invalid_length(bytes.len(), &self))
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<Uuid>, E> {
-            text.parse().map(Some).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Option<Uuid>, A::Error> {
-            let mut bytes = [0; 16];
-            for (place, byte) in bytes.iter_mut().enumerate() {
-                *byte = numbers.next_element()?.ok_or_else(|| de::Error::invalid_length(place, &self))?;
-            }
-            match numbers.next_element::<IgnoredAny>()? {
-                None => Ok(Some(Uuid::from_bytes(bytes))),
-                Some(_) => Err(de::Error::invalid_length(17, &self)),
-            }
-        }
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a UUID as text, as 16 bytes, or as a list of 16 numbers below 256"
+    )]
+    enum Token {
+        Uuid(Uuid),
+        Numbers([u8; 16]),
     }
 
-    from.deserialize_option(TokenVisitor)
+    Ok(Option::deserialize(from)?.map(|token| match token {
+        Token::Uuid(token) => token,
+        Token::Numbers(bytes) => Uuid::from_bytes(bytes),
+    }))
 }
 
 impl DirectoryIdentity {

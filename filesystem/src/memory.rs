@@ -164,7 +164,7 @@ impl InMemoryFilesystem {
     fn put(&self, op: &'static str, path: &str, bytes: &dyn Fn(Option<&File>) -> Arc<[u8]>) -> Result<()> {
         let parts = path::parts(path)?;
         let (name, directories) =
-            parts.split_last().ok_or_else(|| io_error(op, path, ErrorKind::IsADirectory))?;
+            parts.split_last().ok_or_else(|| Error::io(op, path, ErrorKind::IsADirectory))?;
         self.change(|root, now_us| {
             edit(root, directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*name);
@@ -181,7 +181,7 @@ impl InMemoryFilesystem {
                 }
                 Ok(())
             })
-            .map_err(|kind| io_error(op, path, kind))
+            .map_err(|kind| Error::io(op, path, kind))
         })
     }
 }
@@ -196,10 +196,6 @@ impl InMemoryDirectory {
 enum Missing {
     Make(i64),
     Refuse,
-}
-
-fn io_error(op: &'static str, path: &str, kind: ErrorKind) -> Error {
-    Error::io(op, path, kind.into())
 }
 
 /// Applies a change to the directory at a path, and copies those directories above it that are
@@ -227,8 +223,12 @@ fn edit<T>(
     Ok(changed)
 }
 
-fn take_out(directory: &mut InMemoryDirectory, name: &str) -> Result<(), ErrorKind> {
-    if directory.children.remove_mut(name) { Ok(()) } else { Err(ErrorKind::NotFound) }
+fn take_out(directory: &mut InMemoryDirectory, name: &str, now_us: i64) -> Result<(), ErrorKind> {
+    if !directory.children.remove_mut(name) {
+        return Err(ErrorKind::NotFound);
+    }
+    directory.modified_us = now_us;
+    Ok(())
 }
 
 fn find(root: Arc<InMemoryDirectory>, parts: &[&str]) -> Result<InMemoryNode, ErrorKind> {
@@ -255,9 +255,9 @@ fn depth(node: &InMemoryNode) -> usize {
 impl Filesystem for InMemoryFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let parts = path::parts(path)?;
-        match find(self.present(), &parts).map_err(|kind| io_error("read", path, kind))? {
+        match find(self.present(), &parts).map_err(|kind| Error::io("read", path, kind))? {
             InMemoryNode::File(file) => Ok(file.bytes.to_vec()),
-            InMemoryNode::Directory(_) => Err(io_error("read", path, ErrorKind::IsADirectory)),
+            InMemoryNode::Directory(_) => Err(Error::io("read", path, ErrorKind::IsADirectory)),
         }
     }
 
@@ -278,12 +278,8 @@ impl Filesystem for InMemoryFilesystem {
             return Err(Error::path(path, "the root cannot be deleted"));
         };
         self.change(|root, now_us| {
-            edit(root, directories, Missing::Refuse, &mut |directory| {
-                take_out(directory, name)?;
-                directory.modified_us = now_us;
-                Ok(())
-            })
-            .map_err(|kind| io_error("delete", path, kind))
+            edit(root, directories, Missing::Refuse, &mut |directory| take_out(directory, name, now_us))
+                .map_err(|kind| Error::io("delete", path, kind))
         })
     }
 
@@ -295,7 +291,7 @@ impl Filesystem for InMemoryFilesystem {
             return Err(Error::path(".", "the root cannot be renamed"));
         };
         self.change(|root, now_us| {
-            let node = find(Arc::clone(root), &from_parts).map_err(|kind| io_error("rename", from, kind))?;
+            let node = find(Arc::clone(root), &from_parts).map_err(|kind| Error::io("rename", from, kind))?;
             if from_parts == to_parts {
                 return Ok(());
             }
@@ -307,11 +303,9 @@ impl Filesystem for InMemoryFilesystem {
                 return Err(Error::path(to, "too many nested directories"));
             }
             edit(root, from_directories, Missing::Refuse, &mut |directory| {
-                take_out(directory, from_name)?;
-                directory.modified_us = now_us;
-                Ok(())
+                take_out(directory, from_name, now_us)
             })
-            .map_err(|kind| io_error("rename", from, kind))?;
+            .map_err(|kind| Error::io("rename", from, kind))?;
             edit(root, to_directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*to_name);
                 match directory.children.get(&key) {
@@ -323,19 +317,19 @@ impl Filesystem for InMemoryFilesystem {
                 directory.modified_us = now_us;
                 Ok(())
             })
-            .map_err(|kind| io_error("rename to", to, kind))
+            .map_err(|kind| Error::io("rename to", to, kind))
         })
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let parts = path::parts(directory)?;
-        match find(self.present(), &parts).map_err(|kind| io_error("list", directory, kind))? {
+        match find(self.present(), &parts).map_err(|kind| Error::io("list", directory, kind))? {
             InMemoryNode::Directory(directory) => Ok(directory
                 .children
                 .iter()
                 .map(|(name, node)| FilesystemEntry { name: name.to_string(), kind: node.kind() })
                 .collect()),
-            InMemoryNode::File(_) => Err(io_error("list", directory, ErrorKind::NotADirectory)),
+            InMemoryNode::File(_) => Err(Error::io("list", directory, ErrorKind::NotADirectory)),
         }
     }
 
@@ -347,11 +341,10 @@ impl Filesystem for InMemoryFilesystem {
             for (name, node) in directory.children.iter() {
                 let path = if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
                 let matches = pattern.matches(path.as_bytes());
-                match node {
-                    InMemoryNode::Directory(directory) if &**name != ".git" => {
-                        left.push((path.clone(), Arc::clone(directory)));
-                    }
-                    _ => {}
+                if let InMemoryNode::Directory(directory) = node
+                    && &**name != ".git"
+                {
+                    left.push((path.clone(), Arc::clone(directory)));
                 }
                 if matches {
                     found.push(path);
@@ -364,7 +357,7 @@ impl Filesystem for InMemoryFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let parts = path::parts(path)?;
-        let node = find(self.present(), &parts).map_err(|kind| io_error("look at", path, kind))?;
+        let node = find(self.present(), &parts).map_err(|kind| Error::io("look at", path, kind))?;
         let (kind, len, mode, modified_us) = match &node {
             InMemoryNode::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
             InMemoryNode::Directory(directory) => {

@@ -16,20 +16,9 @@ pub enum ChangeKind {
     Removed,
 }
 
-impl ChangeKind {
-    /// Returns the name of the kind in JSON: `created`, `modified`, `removed`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ChangeKind::Created => "created",
-            ChangeKind::Modified => "modified",
-            ChangeKind::Removed => "removed",
-        }
-    }
-}
-
 impl fmt::Display for ChangeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }
 

@@ -27,6 +27,7 @@
 //! 3. Nothing follows a frame.
 //! 4. Reading takes no more memory than the data, and stops once the data is longer than allowed.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
@@ -57,16 +58,6 @@ impl CompressionAlgorithm {
         CompressionAlgorithm::Lz4,
     ];
 
-    /// Returns the algorithm's name in output and on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompressionAlgorithm::None => "none",
-            CompressionAlgorithm::Gzip => "gzip",
-            CompressionAlgorithm::Zstd => "zstd",
-            CompressionAlgorithm::Lz4 => "lz4",
-        }
-    }
-
     /// Detects how stored data was compressed, from its first bytes. Returns `None` if the format
     /// is unknown.
     pub fn detect(stored: &[u8]) -> Option<CompressionAlgorithm> {
@@ -77,6 +68,12 @@ impl CompressionAlgorithm {
             plain if is_plain(plain) => Some(CompressionAlgorithm::None),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for CompressionAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -212,6 +209,15 @@ pub(super) enum CompressionEncoder<W: Write> {
 }
 
 impl<W: Write> CompressionEncoder<W> {
+    fn inner(&mut self) -> &mut dyn Write {
+        match self {
+            CompressionEncoder::Plain(out) => out,
+            CompressionEncoder::Gzip(encoder) => encoder,
+            CompressionEncoder::Zstd(encoder) => encoder,
+            CompressionEncoder::Lz4(encoder) => encoder,
+        }
+    }
+
     /// Ends the frame, and returns the inner writer.
     pub(super) fn finish(self) -> io::Result<W> {
         match self {
@@ -225,21 +231,11 @@ impl<W: Write> CompressionEncoder<W> {
 
 impl<W: Write> Write for CompressionEncoder<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            CompressionEncoder::Plain(out) => out.write(bytes),
-            CompressionEncoder::Gzip(encoder) => encoder.write(bytes),
-            CompressionEncoder::Zstd(encoder) => encoder.write(bytes),
-            CompressionEncoder::Lz4(encoder) => encoder.write(bytes),
-        }
+        self.inner().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            CompressionEncoder::Plain(out) => out.flush(),
-            CompressionEncoder::Gzip(encoder) => encoder.flush(),
-            CompressionEncoder::Zstd(encoder) => encoder.flush(),
-            CompressionEncoder::Lz4(encoder) => encoder.flush(),
-        }
+        self.inner().flush()
     }
 }
 

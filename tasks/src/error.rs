@@ -1,6 +1,5 @@
 //! Errors of the files, checkpoints and recoveries of long-running work.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +47,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A value is not a valid part of a state.
-    #[error("the value is not a valid {}: {}", component.name(), escape::text(reason))]
+    #[error("the value is not a valid {component}: {}", escape::text(reason))]
     NotAComponent {
         /// Expected part.
         component: StateComponent,
@@ -64,7 +63,7 @@ pub enum Error {
         waited: std::time::Duration,
     },
     /// The tree does not contain a part of the state.
-    #[error("the tree contains no {}", .0.name())]
+    #[error("the tree contains no {0}")]
     ComponentNotFound(StateComponent),
     /// There is no tree of a session, or its version is unknown.
     #[error("{} contains no tree of a session: {}", escape::path(path), escape::text(reason))]
@@ -75,7 +74,7 @@ pub enum Error {
         reason: String,
     },
     /// Files of a tree do not match its manifest.
-    #[error("the tree in {} is damaged: {}", escape::path(dir), DamageList(files))]
+    #[error("the tree in {} is damaged: {}", escape::path(dir), list_damage(files))]
     Damaged {
         /// Directory of the session.
         dir: PathBuf,
@@ -86,7 +85,7 @@ pub enum Error {
     #[error("the updates do not lead to the state: {0}")]
     OtherUpdates(&'static str),
     /// Data could not be compressed.
-    #[error("data cannot be compressed with {}: {source}", algorithm.name())]
+    #[error("data cannot be compressed with {algorithm}: {source}")]
     Compress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
@@ -94,7 +93,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Compressed data is damaged.
-    #[error("data that was compressed with {} is damaged: {reason}", algorithm.name())]
+    #[error("data that was compressed with {algorithm} is damaged: {reason}")]
     Decompress {
         /// Algorithm.
         algorithm: CompressionAlgorithm,
@@ -166,7 +165,8 @@ pub enum Error {
 }
 
 /// Names a file of a tree, and its damage.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} {damage}", escape::text(path))]
 pub struct DamagedFile {
     /// Path within the session's directory, with `/` between names.
     pub path: String,
@@ -182,11 +182,13 @@ impl DamagedFile {
 }
 
 /// Describes the damage of a file of a tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileDamage {
     /// The file is missing.
+    #[error("is missing")]
     Missing,
     /// The file's content does not match its digest.
+    #[error("has the digest {found}, not {expected}")]
     Differs {
         /// BLAKE3 in the manifest, in hexadecimal digits.
         expected: String,
@@ -194,6 +196,7 @@ pub enum FileDamage {
         found: String,
     },
     /// The file's length does not match the manifest. A longer file is not read.
+    #[error("has {found} bytes, not {expected}")]
     Length {
         /// Length in the manifest, in bytes.
         expected: u64,
@@ -201,50 +204,31 @@ pub enum FileDamage {
         found: u64,
     },
     /// The path is not a regular file.
+    #[error("is not a file: it is a {0}")]
     OtherKind(&'static str),
     /// The manifest does not name it.
+    #[error("is not in the manifest")]
     Extra,
     /// The file, decompressed, is longer than the reader allows.
+    #[error("has more than {bytes_max} bytes")]
     TooLong {
         /// Largest permitted number of bytes.
         bytes_max: u64,
     },
     /// The file matches the manifest but does not contain a valid part, or the system cannot read
     /// it.
+    #[error("cannot be read: {}", escape::text(.0))]
     Unreadable(String),
-}
-
-impl fmt::Display for DamagedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = escape::text(&self.path);
-        match &self.damage {
-            FileDamage::Missing => write!(f, "{path} is missing"),
-            FileDamage::Differs { expected, found } => {
-                write!(f, "{path} has the digest {found}, not {expected}")
-            }
-            FileDamage::Length { expected, found } => write!(f, "{path} has {found} bytes, not {expected}"),
-            FileDamage::OtherKind(kind) => write!(f, "{path} is not a file: it is a {kind}"),
-            FileDamage::Extra => write!(f, "{path} is not in the manifest"),
-            FileDamage::TooLong { bytes_max } => write!(f, "{path} has more than {bytes_max} bytes"),
-            FileDamage::Unreadable(reason) => write!(f, "{path} cannot be read: {}", escape::text(reason)),
-        }
-    }
 }
 
 /// Number of damaged files that an error's text lists.
 const LISTED_MAX: usize = 8;
 
-struct DamageList<'a>(&'a [DamagedFile]);
-
-impl fmt::Display for DamageList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, file) in self.0.iter().take(LISTED_MAX).enumerate() {
-            write!(f, "{}{file}", if place > 0 { "; " } else { "" })?;
-        }
-        match self.0.len().saturating_sub(LISTED_MAX) {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
-        }
+fn list_damage(files: &[DamagedFile]) -> String {
+    let listed: Vec<String> = files.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+    match files.len().saturating_sub(LISTED_MAX) {
+        0 => listed.join("; "),
+        more => format!("{}; and {more} more", listed.join("; ")),
     }
 }
 

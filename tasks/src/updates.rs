@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::state::walk::{Visitor, walk};
 use super::{
-    DependencyAdded, DependencyRemoved, FileModification, StateComponent, TaskCreated, TaskModified,
-    TaskRenumbered, TaskStatusChanged, WorkspaceStores,
+    DependencyAdded, DependencyRemoved, FileModification, NotCompared, StateComponent, TaskCreated,
+    TaskModified, TaskRenumbered, TaskStatusChanged, WorkspaceStores,
 };
 
 /// Describes one change of a session's state.
@@ -91,12 +91,7 @@ impl UpdateOperation {
         match self {
             UpdateOperation::FileModified { .. } => StateComponent::FileSystem,
             UpdateOperation::ConversationExtended { .. } => StateComponent::ClaudeContext,
-            UpdateOperation::TaskCreated(_)
-            | UpdateOperation::TaskStatusChanged(_)
-            | UpdateOperation::TaskModified(_)
-            | UpdateOperation::DependencyAdded(_)
-            | UpdateOperation::DependencyRemoved(_)
-            | UpdateOperation::TaskRenumbered(_) => StateComponent::TaskTree,
+            _ => StateComponent::TaskTree,
         }
     }
 }
@@ -125,6 +120,7 @@ impl StateUpdate {
 #[derive(Default)]
 pub(super) struct UpdateCollector {
     pub(super) updates: Vec<StateUpdate>,
+    pub(super) not_compared: Vec<NotCompared>,
 }
 
 impl Visitor for UpdateCollector {
@@ -137,5 +133,9 @@ impl Visitor for UpdateCollector {
             position: at.sequence,
             checksum: blake3::Hash::from_bytes(at.record.digest()).to_hex().to_string(),
         });
+    }
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.not_compared.push(what);
     }
 }

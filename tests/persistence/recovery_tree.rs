@@ -76,7 +76,7 @@ fn parts(state: &SessionState) -> BTreeMap<StateComponent, serde_json::Value> {
     let mut take = |name: &str| json[name].take();
     let session = ["session_id", "created_at", "last_checkpoint"].map(&mut take);
     let of_session = (StateComponent::Session, serde_json::to_value(session).unwrap());
-    let named = StateComponent::ALL.into_iter().skip(1).map(|part| (part, take(part.name())));
+    let named = StateComponent::ALL.into_iter().skip(1).map(|part| (part, take(&part.to_string())));
     std::iter::once(of_session).chain(named).collect()
 }
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use foldlog::SequenceNumber;
 use foldlog::Slice;
 use foldlog::inspect::StateReader;
-use foldlog_tasks::{TaskId, TaskTreeState, Tasks};
+use foldlog_tasks::{TaskId, TaskStatus, TaskTreeState, Tasks};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -26,7 +26,7 @@ pub(crate) struct TaskRow {
     parent: Option<u64>,
     id: Json,
     title: Json,
-    status: &'static str,
+    status: TaskStatus,
     /// Condition that the task waits for, or the reason for its state.
     why: Json,
     /// Place among the tasks that may start now, from 1; `None` if it may not.
@@ -63,7 +63,7 @@ pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<TaskRow> {
             parent: task.parent.as_ref().and_then(|id| tree.tasks.get(id)).map(|parent| parent.number),
             id: text(task.id.as_str()),
             title: text(&task.title),
-            status: task.status.name(),
+            status: task.status,
             why: waits.get(&task.id).or(task.reason.as_ref()).map_or(Json::Null, |why| text(why)),
             next: next.get(&task.id).copied(),
             active: tree.active_task.as_ref() == Some(&task.id),

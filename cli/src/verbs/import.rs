@@ -357,7 +357,7 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     output.line(format_args!("session {session}, imported from session {exported_session}"))?;
     output.line(format_args!("{}, {}", count_text(tasks, "task"), count_text(messages, "message")))?;
     for part in differing {
-        output.line(format_args!("differs from the exported session: {}", part.name()))?;
+        output.line(format_args!("differs from the exported session: {part}"))?;
     }
     output.note(
         "note: its ledger, checkpoints and captures of workspaces were not imported: they remain with the exported session",

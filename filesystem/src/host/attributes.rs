@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::manifest::{Attributes, Owner, Stat, escape_path};
+use super::step::{describe_errno, nix_errno};
 
 /// Linux's limit for the length of a file's list of attributes, and of a value.
 const LIST_BYTES_MAX: usize = 64 << 10;
@@ -155,7 +156,7 @@ impl WantedAttributes {
             }
             Some(ns) => {
                 if let Err(errno) = target.set_time(ns) {
-                    told.push(format!("its time of change: {}", describe_errno(errno)));
+                    told.push(format!("its time of change: {}", describe_errno(nix_errno(errno))));
                 }
             }
             None => {}
@@ -178,7 +179,7 @@ impl WantedAttributes {
                 }
                 told.push(format!(
                     "it belongs to {owner} and belonged to {wanted}: {}",
-                    describe_errno(errno)
+                    describe_errno(nix_errno(errno))
                 ));
             }
         }
@@ -208,7 +209,7 @@ fn give_attributes(
     for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(kept, _)| kept == name)) {
         match fremovexattr(file, name.as_slice()) {
             Ok(()) | Err(Errno::NODATA) => {}
-            Err(errno) => failed(name, &describe_errno(errno)),
+            Err(errno) => failed(name, &describe_errno(nix_errno(errno))),
         }
     }
     for attribute in wanted.iter().filter(|attribute| !present.contains(attribute)) {
@@ -218,11 +219,7 @@ fn give_attributes(
             continue;
         }
         if let Err(errno) = fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
-            failed(name, &describe_errno(errno));
+            failed(name, &describe_errno(nix_errno(errno)));
         }
     }
-}
-
-fn describe_errno(errno: Errno) -> String {
-    nix::errno::Errno::from_raw(errno.raw_os_error()).desc().to_owned()
 }

@@ -168,7 +168,8 @@ impl Audit<'_> {
         let Some(name) = &snapshot.metadata else { return Ok(()) };
         let metadata = Metadata::read(self.objects, named_object(self.objects, name)?)?;
         let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
-        self.trees.times(self.objects, then, &mut self.seen_times)?;
+        let seen = &mut self.seen_times;
+        self.trees.times(self.objects, then, &mut |times| seen.insert(times))?;
         let repositories = snapshot.repositories.as_ref();
         let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;
         let data = self.trees.sparse_data(self.objects, commit.tree, &metadata)?;

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 
 use super::known_objects::Stamp;
 use super::manifest::{
-    Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Owner, Stat,
+    Attributes, FileForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Owner, Stat,
 };
 use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;
@@ -102,9 +102,9 @@ pub(super) fn encode(
                     put_stat(&mut bytes, stat);
                     put_object(&mut bytes, *blob, objects);
                     let form = match form {
-                        BlobForm::Whole => 0,
-                        BlobForm::Sparse => SPARSE,
-                        BlobForm::Prefix => PREFIX,
+                        FileForm::Whole => 0,
+                        FileForm::Sparse => SPARSE,
+                        FileForm::Prefix => PREFIX,
                     };
                     let attributed = if attributes.is_some() { ATTRIBUTES } else { 0 };
                     let durable = if objects.is_durable(*blob) { DURABLE } else { 0 };
@@ -250,14 +250,14 @@ impl Rest<'_> {
         let stat = self.stat()?;
         let (blob, [bits]) = (self.object()?, self.take()?);
         let form = match bits & (SPARSE | PREFIX) {
-            0 => BlobForm::Whole,
-            SPARSE => BlobForm::Sparse,
-            PREFIX => BlobForm::Prefix,
+            0 => FileForm::Whole,
+            SPARSE => FileForm::Sparse,
+            PREFIX => FileForm::Prefix,
             _ => return None,
         };
         let attributes = if bits & ATTRIBUTES == 0 { None } else { self.attributes()? };
         let blob = judge(blob, bits & DURABLE != 0);
-        if form == BlobForm::Sparse {
+        if form == FileForm::Sparse {
             judge(self.object()?, bits & DURABLE != 0);
         }
         Some(Leaf { stat, attributes, form, blob, racy: bits & RACY != 0 })

@@ -18,12 +18,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::BlobForm;
+use super::manifest::FileForm;
 use super::objects::{ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::sparse::Sparse;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{ChangeKind, FileKind};
 
 /// Greatest memory of a list of changes, in bytes.
@@ -104,36 +104,6 @@ impl FileFacts {
     }
 }
 
-/// Names the forms in which a snapshot's object stores the content of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileForm {
-    /// The object is the content.
-    #[default]
-    Whole,
-    /// The file has holes: the object lists the ranges of data, and names the object with the data.
-    Sparse,
-    /// The file was appended to while the snapshot was taken: the object is a prefix of the
-    /// content.
-    Prefix,
-}
-
-impl FileForm {
-    fn is_whole(&self) -> bool {
-        matches!(self, FileForm::Whole)
-    }
-}
-
-impl From<BlobForm> for FileForm {
-    fn from(form: BlobForm) -> FileForm {
-        match form {
-            BlobForm::Whole => FileForm::Whole,
-            BlobForm::Sparse => FileForm::Sparse,
-            BlobForm::Prefix => FileForm::Prefix,
-        }
-    }
-}
-
 impl fmt::Debug for SnapshotReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SnapshotReader").field("store", &self.objects.store()).finish_non_exhaustive()
@@ -167,7 +137,8 @@ impl SnapshotReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Object`], with the path of the object's file and the path in the workspace:
+    /// [`Error::Object`](crate::Error::Object), with the path of the object's file and the path in
+    /// the workspace:
     ///
     /// - an object that is needed is missing, damaged, or larger than any that a snapshot writes;
     /// - a directory contains two files with one name, or directories are nested more than 256
@@ -181,8 +152,7 @@ impl SnapshotReader {
         after: &FilesystemSnapshot,
     ) -> Result<Vec<FileChange>> {
         let commit = named_object(&self.objects, &after.commit)?;
-        let too_much =
-            Error::Object { path: self.objects.path(commit), reason: "too many changes to list".to_owned() };
+        let too_much = self.objects.damaged(commit, "too many changes to list");
         let (mut changes, mut bytes) = (Vec::new(), 0_u64);
         self.compare(before, after, &mut |change| {
             bytes = bytes.saturating_add(CHANGE_BYTES).saturating_add(len(change.path.as_bytes()));
@@ -200,8 +170,8 @@ impl SnapshotReader {
     /// # Errors
     ///
     /// Returns the error of `visit`, after which no more files are passed to it. Otherwise returns
-    /// [`Error::Object`] like [`changes`](SnapshotReader::changes); files before the damage were
-    /// already passed to `visit`.
+    /// [`Error::Object`](crate::Error::Object) like [`changes`](SnapshotReader::changes); files
+    /// before the damage were already passed to `visit`.
     pub fn files(
         &mut self,
         snapshot: &FilesystemSnapshot,
@@ -218,11 +188,11 @@ impl SnapshotReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if the object is missing or damaged, or if the content has more than
-    /// `bytes_max` bytes: partial content is never returned.
+    /// [`Error::Object`](crate::Error::Object) if the object is missing or damaged, or if the
+    /// content has more than `bytes_max` bytes: partial content is never returned.
     pub fn content(&mut self, facts: &FileFacts, bytes_max: u64) -> Result<Vec<u8>> {
         let id = named_object(&self.objects, &facts.digest)?;
-        let refused = |reason: String| Error::Object { path: self.objects.path(id), reason };
+        let refused = |reason: String| self.objects.damaged(id, reason);
         let too_long =
             |len: u64| refused(format!("the content of {len} bytes exceeds the limit of {bytes_max} bytes"));
         if facts.form != FileForm::Sparse {
@@ -247,9 +217,11 @@ impl SnapshotReader {
     ) -> Result<()> {
         let was = before.map(|snapshot| ComparedCapture::read(&self.objects, snapshot)).transpose()?;
         let is = ComparedCapture::read(&self.objects, after)?;
-        let miscounted = |found: u64| Error::Object {
-            path: self.objects.path(is.commit),
-            reason: format!("the snapshot states {} files, but contains {found}", after.files),
+        let miscounted = |found: u64| {
+            self.objects.damaged(
+                is.commit,
+                format!("the snapshot states {} files, but contains {found}", after.files),
+            )
         };
         let mut found = 0_u64;
         let mut count = |change: FileChange| {
@@ -272,6 +244,7 @@ mod tests {
     use super::super::objects::ObjectId;
     use super::super::trees::encode_commit;
     use super::*;
+    use crate::error::Error;
 
     /// A store that accepts anything that is a valid object.
     struct Forgery {

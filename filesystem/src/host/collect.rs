@@ -20,7 +20,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::listing::remove_if_present;
 use super::manifest::{ManifestDirectory, ManifestNode};
 use super::metadata::Metadata;
 use super::object_files::{is_file, read_file};
@@ -266,7 +266,7 @@ fn needed_by(
             let id = named_object(objects, name)?;
             let metadata = Metadata::read(objects, id)?;
             let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
-            trees.times(objects, then, &mut seen_times)?;
+            trees.times(objects, then, &mut |times| seen_times.insert(times))?;
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
                 let id = named_object(objects, repositories)?;
@@ -287,11 +287,7 @@ fn needed_by(
 /// that it is about to give up.
 fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet<ObjectId>) -> Result<()> {
     // Processes must forget known objects before the first object is removed.
-    let cache = objects.store().join(CACHE);
-    match fs::remove_file(&cache) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", cache, error)),
-        _ => {}
-    }
+    remove_if_present(&objects.store().join(CACHE))?;
     remember(objects, snapshots, |id| !needed.contains(&id) && objects.path(id).is_file())
 }
 

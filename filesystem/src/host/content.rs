@@ -1,7 +1,7 @@
 //! Reads a file or a link into the object of its content.
 //!
 //! A file that changes while it is read is read again, a few times. If it only grew in that time,
-//! another process appends to it, and its initial part is stored, as its [`BlobForm::Prefix`]
+//! another process appends to it, and its initial part is stored, as its [`FileForm::Prefix`]
 //! states. So a log that is being written does not prevent every tool from running. Such a file is
 //! in the snapshot for viewing; a restore leaves it unchanged.
 
@@ -19,7 +19,7 @@ use nix::sys::stat::fstat;
 use parking_lot::Mutex;
 
 use super::attributes;
-use super::manifest::{Attributes, BlobForm, Leaf, ManifestKind, Stat, display_path};
+use super::manifest::{Attributes, FileForm, FileKind, Leaf, Stat, display_path};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
@@ -110,7 +110,7 @@ impl<R: Read> Read for MeteredReader<'_, R> {
 struct FileContent {
     blob: ObjectId,
     attributes: Attributes,
-    form: BlobForm,
+    form: FileForm,
 }
 
 pub(super) struct ContentReader<'a> {
@@ -132,17 +132,17 @@ impl ContentReader<'_> {
         let mut never_shrank = true;
         for _ in 0..READ_TRIES {
             let content = match stat.kind() {
-                ManifestKind::Link => match read_link(self.directory, self.name) {
+                FileKind::Link => match read_link(self.directory, self.name) {
                     Ok(target) => {
                         let blob = self.objects.write(ObjectKind::Blob, &target)?;
-                        Some(FileContent { blob, attributes: None, form: BlobForm::Whole })
+                        Some(FileContent { blob, attributes: None, form: FileForm::Whole })
                     }
                     Err(Errno::ENOENT) => return Ok(None),
                     // It is no longer a link.
                     Err(Errno::EINVAL) => None,
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                ManifestKind::File => match open_file(self.directory, self.name) {
+                FileKind::File => match open_file(self.directory, self.name) {
                     Ok(file) => self.file(file, &mut stat)?,
                     Err(Errno::ENOENT) => return Ok(None),
                     Err(Errno::ELOOP) => None,
@@ -152,7 +152,7 @@ impl ContentReader<'_> {
                     }
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                ManifestKind::Directory | ManifestKind::Special => break,
+                FileKind::Directory | FileKind::Special => break,
             };
             let after = match stat_at(self.directory, self.name) {
                 Err(Errno::ENOENT) => return Ok(None),
@@ -163,7 +163,7 @@ impl ContentReader<'_> {
                 return Ok(Some(Leaf { stat, attributes, form, blob, racy }));
             }
             let is_one =
-                (after.device, after.inode, after.kind()) == (stat.device, stat.inode, ManifestKind::File);
+                (after.device, after.inode, after.kind()) == (stat.device, stat.inode, FileKind::File);
             // A write sets a file's time before its length: in between, only the time is new.
             never_shrank &= is_one && after.len >= stat.len;
             stat = after;
@@ -191,7 +191,7 @@ impl ContentReader<'_> {
     fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<FileContent>> {
         let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
         *stat = Stat::from(&opened);
-        if stat.kind() != ManifestKind::File {
+        if stat.kind() != FileKind::File {
             return Ok(None);
         }
         let attributes =
@@ -203,11 +203,11 @@ impl ContentReader<'_> {
             let blob = self.stream(sparse.data(&file), sparse.data_len())?;
             let listed = |data| self.objects.write(ObjectKind::Blob, sparse.encode(data).as_bytes());
             let blob = blob.map(listed).transpose()?;
-            return Ok(blob.map(|blob| FileContent { blob, attributes, form: BlobForm::Sparse }));
+            return Ok(blob.map(|blob| FileContent { blob, attributes, form: FileForm::Sparse }));
         }
         if stat.len > READ_WHOLE_BYTES_MAX {
             let blob = self.stream(&file, stat.len)?;
-            return Ok(blob.map(|blob| FileContent { blob, attributes, form: BlobForm::Whole }));
+            return Ok(blob.map(|blob| FileContent { blob, attributes, form: FileForm::Whole }));
         }
         let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
         let mut counted = MeteredReader { source: &file, limits: self.limits };
@@ -217,7 +217,7 @@ impl ContentReader<'_> {
             return Ok(None);
         }
         let blob = self.objects.write(ObjectKind::Blob, &bytes)?;
-        Ok(Some(FileContent { blob, attributes, form: BlobForm::Whole }))
+        Ok(Some(FileContent { blob, attributes, form: FileForm::Whole }))
     }
 
     fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
@@ -247,6 +247,6 @@ impl ContentReader<'_> {
         let after = Stat::from(&after);
         let is_one = (after.device, after.inode) == (first.device, first.inode);
         let stays = again == blob && is_one && after.len >= first.len;
-        Ok(stays.then_some(Leaf { stat: after, attributes, form: BlobForm::Prefix, blob, racy: true }))
+        Ok(stays.then_some(Leaf { stat: after, attributes, form: FileForm::Prefix, blob, racy: true }))
     }
 }

@@ -37,7 +37,7 @@ impl From<&FileStat> for DeviceInode {
 
 impl DeviceInode {
     pub(super) fn read(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
-        let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
+        let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno))?;
         Ok(DeviceInode::from(&stat))
     }
 }
@@ -127,7 +127,7 @@ pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<
         match Flock::lock(root, FlockArg::LockExclusiveNonblock) {
             Ok(root) => return Ok(Some(WorkspaceLease { root, seat, path: path.to_owned(), _bound: None })),
             Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => root = unlocked,
-            Err((_, errno)) => return Err(Error::io("lock", path, errno.into())),
+            Err((_, errno)) => return Err(Error::io("lock", path, errno)),
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -50,14 +50,8 @@ impl LeaveOut {
 impl Rule {
     fn new(line: &[u8]) -> Option<Rule> {
         let line = without_trailing_spaces(line);
-        let (leaves_out, line) = match line.strip_prefix(b"!") {
-            Some(line) => (false, line),
-            None => (true, line),
-        };
-        let (directories_only, line) = match line.strip_suffix(b"/") {
-            Some(line) => (true, line),
-            None => (false, line),
-        };
+        let (leaves_out, line) = line.strip_prefix(b"!").map_or((true, line), |line| (false, line));
+        let (directories_only, line) = line.strip_suffix(b"/").map_or((false, line), |line| (true, line));
         let whole_path = line.contains(&b'/');
         let parts = line.strip_prefix(b"/").unwrap_or(line).split(|byte| *byte == b'/');
         let mut parts = parts.filter(|part| !part.is_empty() && *part != b".").peekable();

@@ -50,11 +50,7 @@ impl Objects {
 
     pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
         self.forget_one(id);
-        let path = self.path(id);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
-            _ => Ok(()),
-        }
+        remove_if_present(&self.path(id))
     }
 
     /// Removes leftovers of kills.
@@ -70,6 +66,14 @@ impl Objects {
             fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
         }
         Ok(())
+    }
+}
+
+/// Removes a file; a missing one is no error.
+pub(super) fn remove_if_present(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+        _ => Ok(()),
     }
 }
 

@@ -8,8 +8,10 @@ use std::sync::atomic::AtomicI64;
 
 use nix::libc;
 use nix::sys::stat::FileStat as SystemStat;
+use serde::{Deserialize, Serialize};
 
 use super::objects::ObjectId;
+pub(super) use crate::FileKind;
 use crate::path::DEPTH_MAX;
 
 /// The system's metadata of a file, as far as they change with the file's content.
@@ -54,14 +56,6 @@ impl From<&SystemStat> for Stat {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ManifestKind {
-    File,
-    Link,
-    Directory,
-    Special,
-}
-
 impl Stat {
     /// For entries that could not be examined: no entry ever has this state.
     pub(super) const UNKNOWN: Stat = Stat {
@@ -75,12 +69,12 @@ impl Stat {
         changed_ns: 0,
     };
 
-    pub(super) fn kind(&self) -> ManifestKind {
+    pub(super) fn kind(&self) -> FileKind {
         match self.mode & libc::S_IFMT {
-            libc::S_IFREG => ManifestKind::File,
-            libc::S_IFLNK => ManifestKind::Link,
-            libc::S_IFDIR => ManifestKind::Directory,
-            _ => ManifestKind::Special,
+            libc::S_IFREG => FileKind::File,
+            libc::S_IFLNK => FileKind::Link,
+            libc::S_IFDIR => FileKind::Directory,
+            _ => FileKind::Special,
         }
     }
 
@@ -153,23 +147,31 @@ pub(super) struct Leaf {
     pub(super) stat: Stat,
     /// Its extended attributes, if its content is known.
     pub(super) attributes: Attributes,
-    pub(super) form: BlobForm,
+    pub(super) form: FileForm,
     /// Its content, unless it is unknown or was collected.
     pub(super) blob: ObjectId,
     /// Whether it may change once more without a change of its times.
     pub(super) racy: bool,
 }
 
-/// The relation between a blob and a file's content.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum BlobForm {
-    /// The blob is the file's content.
+/// Names the forms in which a snapshot's object stores the content of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileForm {
+    /// The object is the content.
     #[default]
     Whole,
-    /// The blob lists the ranges of the file's data, and names the blob with the data.
+    /// The file has holes: the object lists the ranges of data, and names the object with the data.
     Sparse,
-    /// The blob is a prefix of a growing file: enough to look at, and never restored.
+    /// The file was appended to while the snapshot was taken: the object is a prefix of the
+    /// content.
     Prefix,
+}
+
+impl FileForm {
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, FileForm::Whole)
+    }
 }
 
 impl ManifestDirectory {
@@ -188,7 +190,7 @@ impl ManifestDirectory {
 impl Leaf {
     /// A leaf with known metadata and unknown content.
     pub(super) fn unread(stat: Stat) -> Leaf {
-        Leaf { stat, attributes: None, form: BlobForm::Whole, blob: ObjectId::UNKNOWN, racy: true }
+        Leaf { stat, attributes: None, form: FileForm::Whole, blob: ObjectId::UNKNOWN, racy: true }
     }
 }
 
@@ -204,7 +206,7 @@ impl ManifestNode {
     pub(super) fn git_mode(&self) -> GitMode {
         match self {
             ManifestNode::Directory(_) => GitMode::Directory,
-            ManifestNode::Leaf(leaf) if leaf.stat.kind() == ManifestKind::Link => GitMode::Link,
+            ManifestNode::Leaf(leaf) if leaf.stat.kind() == FileKind::Link => GitMode::Link,
             ManifestNode::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
             ManifestNode::Special | ManifestNode::Mount => GitMode::File,
         }
@@ -460,7 +462,7 @@ pub(super) struct VisitedNode<'a> {
     name: &'a [u8],
     pub(super) stat: &'a Stat,
     pub(super) attributes: &'a Attributes,
-    pub(super) form: BlobForm,
+    pub(super) form: FileForm,
 }
 
 impl VisitedNode<'_> {
@@ -479,7 +481,7 @@ pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<
                         directory: &[u8],
                         name: &[u8],
                         show: &mut dyn FnMut(&VisitedNode<'_>)| {
-        let (mode, form) = (GitMode::Directory, BlobForm::Whole);
+        let (mode, form) = (GitMode::Directory, FileForm::Whole);
         show(&VisitedNode { mode, directory, name, stat: &found.stat, attributes: &found.attributes, form });
     };
     of_directory(root, b"", b"", show);

@@ -82,7 +82,7 @@ impl WorkspaceLease {
         match fsync(self.root()) {
             Ok(()) => Ok(true),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
-            Err(errno) => Err(Error::io("sync", self.path(), errno.into())),
+            Err(errno) => Err(Error::io("sync", self.path(), errno)),
         }
     }
 }
@@ -94,7 +94,7 @@ fn mark_of(directory: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
         Err(Errno::NODATA) => Ok(WorkspaceMark::Absent),
         Err(Errno::RANGE | Errno::TOOBIG) => Ok(WorkspaceMark::TooLong),
         Err(errno) if takes_none(errno) => Ok(WorkspaceMark::Unsupported),
-        Err(errno) => Err(Error::io("read the mark of", path, errno.into())),
+        Err(errno) => Err(Error::io("read the mark of", path, errno)),
     }
 }
 
@@ -125,7 +125,7 @@ impl HostFilesystem {
     /// - Otherwise the errors of [`lease`](HostFilesystem::lease).
     pub fn remove_mark(&self, until: Instant) -> Result<Option<String>> {
         let Some(lease) = self.lease(until)? else { return Err(Error::DeadlineExceeded) };
-        let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno.into());
+        let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno);
         // A mark longer than any that is written is returned in part.
         let mut bytes = vec![0; XATTR_BYTES_MAX];
         let said = match fgetxattr(lease.root(), NAME, &mut bytes[..]) {

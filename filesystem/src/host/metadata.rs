@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::manifest::{
-    Attributes, BlobForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
+    Attributes, FileForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
 };
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(super) struct Metadata {
 pub(super) struct PathMetadata {
     owner: Option<Owner>,
     pub(super) link: Option<u32>,
-    pub(super) form: BlobForm,
+    pub(super) form: FileForm,
     pub(super) attributes: Attributes,
 }
 
@@ -158,14 +158,14 @@ impl Metadata {
     }
 
     pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
-        let sparse = self.others.iter().filter(|(_, other)| other.form == BlobForm::Sparse);
+        let sparse = self.others.iter().filter(|(_, other)| other.form == FileForm::Sparse);
         sparse.map(|(path, _)| path.as_slice())
     }
 
     /// Returns the files whose blob is not their content, sorted by path.
-    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, BlobForm)> {
+    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, FileForm)> {
         let forms = self.others.into_iter().map(|(path, other)| (path, other.form));
-        forms.filter(|(_, form)| *form != BlobForm::Whole).collect()
+        forms.filter(|(_, form)| *form != FileForm::Whole).collect()
     }
 
     pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
@@ -204,10 +204,7 @@ impl Metadata {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Metadata> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         let metadata = std::str::from_utf8(&bytes).ok().and_then(Metadata::decode);
-        metadata.ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not the metadata of a workspace snapshot".to_owned(),
-        })
+        metadata.ok_or_else(|| objects.damaged(id, "it is not the metadata of a workspace snapshot"))
     }
 
     fn encode(&self) -> String {
@@ -260,9 +257,9 @@ impl PathMetadata {
             let _ = write!(text, "link={link} ");
         }
         text.push_str(match form {
-            BlobForm::Whole => "",
-            BlobForm::Sparse => "sparse ",
-            BlobForm::Prefix => "prefix ",
+            FileForm::Whole => "",
+            FileForm::Sparse => "sparse ",
+            FileForm::Prefix => "prefix ",
         });
         for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
             text.push_str("x:");
@@ -286,8 +283,8 @@ impl PathMetadata {
                 attributes.push((unhex(name)?, unhex(value)?));
             } else {
                 other.form = match word {
-                    "sparse" => BlobForm::Sparse,
-                    "prefix" => BlobForm::Prefix,
+                    "sparse" => FileForm::Sparse,
+                    "prefix" => FileForm::Prefix,
                     _ => return None,
                 };
             }
@@ -305,7 +302,7 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
@@ -334,7 +331,7 @@ mod tests {
                 0..5),
             anything in ".{0,200}",
         ) {
-            let form = |number| [BlobForm::Whole, BlobForm::Sparse, BlobForm::Prefix][number as usize];
+            let form = |number| [FileForm::Whole, FileForm::Sparse, FileForm::Prefix][number as usize];
             let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| PathMetadata {
                 owner, link, form: form(number),
                 attributes: (!attributes.is_empty()).then(|| Arc::new(attributes.into_iter().collect())),

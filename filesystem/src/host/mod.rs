@@ -121,10 +121,11 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
-pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
+pub use changes::{FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
 pub use lease::WorkspaceLease;
+pub use manifest::FileForm;
 pub use mark::WorkspaceMark;
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};

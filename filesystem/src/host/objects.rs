@@ -22,6 +22,7 @@ use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
 use super::known_objects::KnownObject;
+use super::metadata::unhex;
 use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory, open_file};
 use crate::error::{Error, Result};
 
@@ -29,7 +30,7 @@ use crate::error::{Error, Result};
 const COMPRESSION: Compression = Compression::new(1);
 
 /// Length of the longest head of an object: `commit `, a length, NUL.
-pub(super) const HEAD_BYTES_MAX: u64 = 32;
+const HEAD_BYTES_MAX: u64 = 32;
 
 /// A tree or a commit is read into memory entirely; no valid one comes near this size.
 pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
@@ -52,18 +53,8 @@ impl ObjectId {
     pub(super) const UNKNOWN: ObjectId = ObjectId([0; 20]);
 
     pub(super) fn parse(text: &str) -> Option<ObjectId> {
-        let mut id = ObjectId::UNKNOWN;
-        if text.len() != 40 {
-            return None;
-        }
-        for (byte, digits) in id.0.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digits = std::str::from_utf8(digits).ok()?;
-            if !digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-                return None;
-            }
-            *byte = u8::from_str_radix(digits, 16).ok()?;
-        }
-        Some(id)
+        let id = ObjectId(unhex(text)?.try_into().ok()?);
+        (id.to_string() == text).then_some(id)
     }
 }
 
@@ -133,12 +124,51 @@ impl Hasher {
     }
 }
 
-struct OpenedObject {
-    id: ObjectId,
+/// The file of an object, of which the head was read.
+pub(super) struct OpenedObject {
     kind: ObjectKind,
     content: ObjectContentReader,
     /// Length of the content according to the head.
     len: u64,
+}
+
+impl OpenedObject {
+    /// Reads the head of an object's file. Returns `None` if it does not start with one.
+    pub(super) fn read_head(file: File) -> io::Result<Option<OpenedObject>> {
+        let mut content = BufReader::with_capacity(4096, Inflater::new(file));
+        let mut head = Vec::new();
+        (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head)?;
+        let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
+        let len = |kind: ObjectKind| said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse::<u64>().ok();
+        let mut kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit].into_iter();
+        let found = kinds.find_map(|kind| Some((kind, len(kind)?)));
+        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len }))
+    }
+
+    /// Passes the content to `take`, and checks at the end whether it matches the object's name.
+    /// Returns the reason if it is damaged.
+    pub(super) fn drain(
+        mut self,
+        id: ObjectId,
+        is_exact: bool,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, String> {
+        let mut hash = Hasher::new(self.kind, self.len);
+        // Bytes beyond the stated length would be read only to be rejected.
+        let read = pump(&mut (&mut self.content).take(self.len.saturating_add(1)), &mut |bytes| {
+            hash.update(bytes);
+            take(bytes);
+            Ok(())
+        });
+        let read = read.map_err(|error| error.to_string())?;
+        if hash.finish().ok() != Some(id) || read != self.len {
+            return Err("its content does not match its name".to_owned());
+        }
+        match is_exact && self.content.get_mut().has_more().map_err(|error| error.to_string())? {
+            true => Err("the file contains extra bytes after its content".to_owned()),
+            false => Ok(read),
+        }
+    }
 }
 
 pub(super) fn len(bytes: &[u8]) -> u64 {
@@ -232,6 +262,11 @@ impl Objects {
         path_in(&self.store, id)
     }
 
+    /// Returns the error for an object that is damaged.
+    pub(super) fn damaged(&self, id: ObjectId, reason: impl Into<String>) -> Error {
+        Error::Object { path: self.path(id), reason: reason.into() }
+    }
+
     /// Returns the path from which an object is read.
     pub(super) fn locate_object(&self, id: ObjectId) -> PathBuf {
         let own = self.path(id);
@@ -284,7 +319,7 @@ impl Objects {
     /// Reads an object, and checks its content and that its file contains nothing else.
     pub(super) fn verify(&self, id: ObjectId, kind: ObjectKind) -> Result<()> {
         let opened = self.open(id, kind)?;
-        self.drain(opened, &mut io::sink(), true).map(drop)
+        self.drain(id, opened, &mut io::sink(), true).map(drop)
     }
 
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
@@ -297,7 +332,9 @@ impl Objects {
             // between two.
             let temporary = self.path(id).with_file_name(self.temporary_name());
             let kept = compressed
-                .and_then(|compressed| create_with_directory(&temporary)?.write_all(&compressed))
+                .and_then(|compressed| {
+                    with_directory(&temporary, || create(&temporary))?.write_all(&compressed)
+                })
                 .and_then(|()| self.name(&temporary, id));
             kept.map_err(|error| self.not_kept(&temporary, id, error))?;
             self.learn_sound(id);
@@ -347,15 +384,7 @@ impl Objects {
 
     pub(super) fn name(&self, temporary: &Path, id: ObjectId) -> io::Result<()> {
         let path = self.path(id);
-        match fs::rename(temporary, &path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                if let Some(directory) = path.parent() {
-                    create_directory(directory)?;
-                }
-                fs::rename(temporary, &path)
-            }
-            renamed => renamed,
-        }
+        with_directory(&path, || fs::rename(temporary, &path))
     }
 
     fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<OpenedObject> {
@@ -367,17 +396,9 @@ impl Objects {
             }
             _ => damaged(error.to_string()),
         })?;
-        let mut content = BufReader::with_capacity(4096, Inflater::new(file));
-        let mut head = Vec::new();
-        (&mut content)
-            .take(HEAD_BYTES_MAX)
-            .read_until(0, &mut head)
-            .map_err(|error| damaged(error.to_string()))?;
-        let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
-        let len = said
-            .and_then(|said| said.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok())
-            .ok_or_else(|| damaged(format!("it is not a {}", kind.name())))?;
-        Ok(OpenedObject { id, kind, content, len })
+        let opened = OpenedObject::read_head(file).map_err(|error| damaged(error.to_string()))?;
+        let opened = opened.filter(|opened| opened.kind == kind);
+        opened.ok_or_else(|| damaged(format!("it is not a {}", kind.name())))
     }
 
     /// Returns the length of an object according to its head.
@@ -388,44 +409,31 @@ impl Objects {
     /// Copies an object's content, and checks at the end whether it matches the object's name.
     pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
         let opened = self.open(id, kind)?;
-        self.drain(opened, into, self.is_exact)
+        self.drain(id, opened, into, self.is_exact)
     }
 
-    fn drain(&self, object: OpenedObject, into: &mut dyn Write, is_exact: bool) -> Result<u64> {
-        let OpenedObject { id, kind, mut content, len } = object;
-        let damaged = |reason: String| Error::Object { path: self.path(id), reason };
-        let mut hash = Hasher::new(kind, len);
+    fn drain(&self, id: ObjectId, opened: OpenedObject, into: &mut dyn Write, is_exact: bool) -> Result<u64> {
         let mut write_error = None;
-        // Bytes beyond the stated length would be read only to be rejected.
-        let read = pump(&mut (&mut content).take(len.saturating_add(1)), &mut |bytes| {
-            hash.update(bytes);
+        let read = opened.drain(id, is_exact, &mut |bytes| {
             if write_error.is_none() {
                 write_error = into.write_all(bytes).err();
             }
-            Ok(())
         });
-        if let Some(error) = write_error {
-            return Err(Error::io("write a copy of", self.path(id), error));
+        match write_error {
+            Some(error) => Err(Error::io("write a copy of", self.path(id), error)),
+            None => read.map_err(|reason| self.damaged(id, reason)),
         }
-        let read = read.map_err(|error| damaged(error.to_string()))?;
-        if hash.finish().ok() != Some(id) || read != len {
-            return Err(damaged("its content does not match its name".to_owned()));
-        }
-        if is_exact && content.get_mut().has_more().map_err(|error| damaged(error.to_string()))? {
-            return Err(damaged("the file contains extra bytes after its content".to_owned()));
-        }
-        Ok(read)
     }
 
     /// Checks an object. Returns its content if it is not longer than `bytes_max`.
     pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
-            self.drain(opened, &mut io::sink(), self.is_exact)?;
+            self.drain(id, opened, &mut io::sink(), self.is_exact)?;
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        self.drain(opened, &mut bytes, self.is_exact)?;
+        self.drain(id, opened, &mut bytes, self.is_exact)?;
         Ok(Some(bytes))
     }
 
@@ -433,10 +441,10 @@ impl Objects {
         let opened = self.open(id, kind)?;
         if opened.len > bytes_max {
             let reason = format!("{} bytes exceed the limit of {bytes_max} bytes", opened.len);
-            return Err(Error::Object { path: self.path(id), reason });
+            return Err(self.damaged(id, reason));
         }
         let mut bytes = Vec::new();
-        self.drain(opened, &mut bytes, self.is_exact)?;
+        self.drain(id, opened, &mut bytes, self.is_exact)?;
         Ok(bytes)
     }
 
@@ -469,7 +477,7 @@ impl Objects {
     /// Syncs everything in the store, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
         let store = open_directory(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
-        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
+        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error))?;
         self.sync_name()
     }
 
@@ -495,15 +503,14 @@ fn sync_directory(path: &Path) -> Result<()> {
         .map_err(|error| Error::io("sync", path, error))
 }
 
-fn create_with_directory(path: &Path) -> io::Result<File> {
-    match create(path) {
+/// Makes an entry at a path, whose directory is created if it is missing.
+pub(super) fn with_directory<T>(path: &Path, make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match make() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(directory) = path.parent() {
-                create_directory(directory)?;
-            }
-            create(path)
+            path.parent().map_or(Ok(()), create_directory)?;
+            make()
         }
-        created => created,
+        made => made,
     }
 }
 

@@ -11,18 +11,13 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::HostFilesystem;
-use super::manifest::{ManifestKind, Stat, join};
+use super::manifest::{Stat, join};
 use super::resolve::{Purpose, ResolvedPath, resolve};
-use super::step::{A_MOUNT, MOUNT, open_at};
-use super::step::{OPEN_DIRECTORY, OPEN_FILE, list, stat_at};
+use super::step::{A_MOUNT, MOUNT, OPEN_DIRECTORY, OPEN_FILE, list, open_at, stat_at};
 use crate::error::{Error, Result};
 use crate::path::{self, DEPTH_MAX};
 use crate::pattern::Pattern;
 use crate::{FileKind, FileStat, Filesystem, FilesystemEntry};
-
-fn io_error(op: &'static str, path: &str, errno: Errno) -> Error {
-    Error::io(op, path, errno.into())
-}
 
 impl HostFilesystem {
     fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<ResolvedPath> {
@@ -42,10 +37,10 @@ impl HostFilesystem {
             | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o666);
         let file = openat(&*place.directory, &*place.name, flags, mode);
-        let file = file.map_err(|errno| io_error("write", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
+        let file = file.map_err(|errno| Error::io("write", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| Error::io("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            ManifestKind::File => Ok(File::from(file)),
+            FileKind::File => Ok(File::from(file)),
             _ => Err(Error::path(path, "it is not a file")),
         }
     }
@@ -55,11 +50,11 @@ impl Filesystem for HostFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let place = self.place(path, Purpose::Look, true)?;
         let file = openat(&*place.directory, &*place.name, OPEN_FILE, Mode::empty());
-        let file = file.map_err(|errno| io_error("read", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
+        let file = file.map_err(|errno| Error::io("read", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| Error::io("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            ManifestKind::File => {}
-            ManifestKind::Directory => return Err(io_error("read", path, Errno::EISDIR)),
+            FileKind::File => {}
+            FileKind::Directory => return Err(Error::io("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is not a file")),
         }
         let mut bytes = Vec::new();
@@ -83,26 +78,28 @@ impl Filesystem for HostFilesystem {
         if place.name == b"." {
             return Err(Error::path(path, "the root cannot be deleted"));
         }
-        let stat = stat_at(&place.directory, &place.name).map_err(|errno| io_error("delete", path, errno))?;
-        if stat.kind() == ManifestKind::Directory {
+        let stat =
+            stat_at(&place.directory, &place.name).map_err(|errno| Error::io("delete", path, errno))?;
+        if stat.kind() == FileKind::Directory {
             if holds_git(&place.directory, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
-                errno => io_error("look through", path, errno),
+                errno => Error::io("look through", path, errno),
             })? {
                 return Err(Error::path(path, "it contains a `.git` directory, which is never deleted"));
             }
             return delete_directory(&place.directory, &place.name, 0)
-                .map_err(|errno| io_error("delete", path, errno));
+                .map_err(|errno| Error::io("delete", path, errno));
         }
         unlinkat(&*place.directory, &*place.name, UnlinkatFlags::NoRemoveDir)
-            .map_err(|errno| io_error("delete", path, errno))
+            .map_err(|errno| Error::io("delete", path, errno))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let source = self.place(from, Purpose::Change, false)?;
-        let found =
-            stat_at(&source.directory, &source.name).map_err(|errno| io_error("rename", from, errno))?.kind();
-        if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
+        let found = stat_at(&source.directory, &source.name)
+            .map_err(|errno| Error::io("rename", from, errno))?
+            .kind();
+        if path::parts(to)?.starts_with(&path::parts(from)?) && found == FileKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
                 false => Err(Error::path(to, "a directory cannot be moved into itself")),
@@ -114,23 +111,23 @@ impl Filesystem for HostFilesystem {
         }
         match stat_at(&target.directory, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}
-            Ok(present) if found != ManifestKind::Directory && present != ManifestKind::Directory => {}
-            Ok(_) => return Err(io_error("rename to", to, Errno::EEXIST)),
-            Err(errno) => return Err(io_error("rename to", to, errno)),
+            Ok(present) if found != FileKind::Directory && present != FileKind::Directory => {}
+            Ok(_) => return Err(Error::io("rename to", to, Errno::EEXIST)),
+            Err(errno) => return Err(Error::io("rename to", to, errno)),
         }
         renameat(&*source.directory, &*source.name, &*target.directory, &*target.name)
-            .map_err(|errno| io_error("rename to", to, errno))
+            .map_err(|errno| Error::io("rename to", to, errno))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let place = self.place(directory, Purpose::Look, true)?;
         let opened = openat(&*place.directory, &*place.name, OPEN_DIRECTORY, Mode::empty())
-            .map_err(|errno| io_error("list", directory, errno))?;
-        let found = list(&opened).map_err(|errno| io_error("list", directory, errno))?;
+            .map_err(|errno| Error::io("list", directory, errno))?;
+        let found = list(&opened).map_err(|errno| Error::io("list", directory, errno))?;
         let mut entries: Vec<FilesystemEntry> = found
             .into_iter()
             .filter_map(|(name, stat)| {
-                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: kind(&stat) })
+                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: stat.kind() })
             })
             .collect();
         entries.sort();
@@ -148,10 +145,10 @@ impl Filesystem for HostFilesystem {
                 // It was removed or replaced since its name was read.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
                 Err(errno) => {
-                    return Err(Error::io("list", super::manifest::display_path(&path), errno.into()));
+                    return Err(Error::io("list", super::manifest::display_path(&path), errno));
                 }
             };
-            for (name, stat) in list(&opened).map_err(|errno| io_error("list", pattern, errno))? {
+            for (name, stat) in list(&opened).map_err(|errno| Error::io("list", pattern, errno))? {
                 let path = join(&path, &name);
                 if path.len() > path::PATH_BYTES_MAX {
                     continue;
@@ -162,7 +159,7 @@ impl Filesystem for HostFilesystem {
                     found.push(text.to_owned());
                 }
                 let depth = path.iter().filter(|byte| **byte == b'/').count();
-                if stat.kind() == ManifestKind::Directory && name != b".git" && depth < DEPTH_MAX {
+                if stat.kind() == FileKind::Directory && name != b".git" && depth < DEPTH_MAX {
                     left.push((path, Arc::clone(&opened), name));
                 }
             }
@@ -174,9 +171,9 @@ impl Filesystem for HostFilesystem {
     fn stat(&self, path: &str) -> Result<FileStat> {
         let place = self.place(path, Purpose::Look, false)?;
         let stat =
-            stat_at(&place.directory, &place.name).map_err(|errno| io_error("look at", path, errno))?;
+            stat_at(&place.directory, &place.name).map_err(|errno| Error::io("look at", path, errno))?;
         let modified_us = stat.modified_ns.div_euclid(1000);
-        Ok(FileStat { kind: kind(&stat), len: stat.len, mode: stat.permissions(), modified_us })
+        Ok(FileStat { kind: stat.kind(), len: stat.len, mode: stat.permissions(), modified_us })
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
@@ -194,23 +191,13 @@ impl Filesystem for HostFilesystem {
     }
 }
 
-fn kind(stat: &Stat) -> FileKind {
-    match stat.kind() {
-        ManifestKind::File => FileKind::File,
-        ManifestKind::Directory => FileKind::Directory,
-        ManifestKind::Link => FileKind::Link,
-        ManifestKind::Special => FileKind::Special,
-    }
-}
-
 fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
     let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
     for (name, stat) in list(&directory)? {
-        if name == b".git"
-            || (stat.kind() == ManifestKind::Directory && holds_git(&directory, &name, depth + 1)?)
+        if name == b".git" || (stat.kind() == FileKind::Directory && holds_git(&directory, &name, depth + 1)?)
         {
             return Ok(true);
         }
@@ -225,7 +212,7 @@ fn delete_directory(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), E
     let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
     for (name, stat) in list(&directory)? {
         match stat.kind() {
-            ManifestKind::Directory => delete_directory(&directory, &name, depth + 1)?,
+            FileKind::Directory => delete_directory(&directory, &name, depth + 1)?,
             _ => unlinkat(&directory, &*name, UnlinkatFlags::NoRemoveDir)?,
         }
     }

@@ -30,18 +30,18 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::FilesystemSnapshot;
 use super::collect::{read_collected, was_collected};
 use super::manifest::{GitMode, join};
 use super::metadata::Metadata;
-use super::object_files::{Inflater, open_file};
-use super::objects::{HEAD_BYTES_MAX, Hasher, ObjectId, ObjectKind, Objects, create, len, pump};
+use super::object_files::open_file;
+use super::objects::{ObjectId, ObjectKind, Objects, OpenedObject, create, len};
+use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
-use super::times::{EntryTime, Times};
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 
@@ -293,19 +293,13 @@ impl SnapshotPacker {
         let metadata = Metadata::read(&self.objects, id)?;
         let data = self.trees.sparse_data(&self.objects, tree, &metadata)?;
         self.blobs(data, found);
-        let mut left: Vec<_> = metadata.times.map(|times| (Vec::new(), tree, times)).into_iter().collect();
-        while let Some((path, tree, times)) = left.pop() {
-            if self.held.contains(&times) {
-                continue;
-            }
-            let lines = self.trees.get(&self.objects, tree, &path)?;
-            for (line, time) in lines.iter().zip(Times::read(&self.objects, times, &lines)?.lines) {
-                if let EntryTime::Directory(times) = time {
-                    left.push((join(&path, &line.name), line.id, times));
-                }
-            }
-            self.blobs([times], found);
-        }
+        let root = CapturedDirectory { tree, times: metadata.times };
+        let held = &mut self.held;
+        self.trees.times(&self.objects, root, &mut |times| {
+            let is_new = held.insert(times);
+            found.extend(is_new.then_some((times, ObjectKind::Blob)));
+            is_new
+        })?;
         self.blobs([id], found);
         Ok(())
     }
@@ -477,27 +471,7 @@ fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
 
 /// Reads the file of an object of any kind, and returns the reason if it is damaged.
 fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
-    let shown = |error: io::Error| error.to_string();
-    let mut content = BufReader::with_capacity(4096, Inflater::new(open_file(path).map_err(shown)?));
-    let mut head = Vec::new();
-    (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head).map_err(shown)?;
-    let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
-    let kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit];
-    let (kind, said) = kinds
-        .into_iter()
-        .find_map(|kind| Some((kind, said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok()?)))
-        .ok_or("it does not start with the head of an object")?;
-    let mut hash = Hasher::new(kind, said);
-    let read = pump(&mut (&mut content).take(said.saturating_add(1)), &mut |bytes| {
-        hash.update(bytes);
-        Ok(())
-    });
-    let read = read.map_err(shown)?;
-    if hash.finish().ok() != Some(id) || read != said {
-        return Err("its content does not match its name".to_owned());
-    }
-    match content.get_mut().has_more().map_err(shown)? {
-        true => Err("the file contains extra bytes after its content".to_owned()),
-        false => Ok(()),
-    }
+    let opened = open_file(path).and_then(OpenedObject::read_head).map_err(|error| error.to_string())?;
+    let opened = opened.ok_or("it does not start with the head of an object")?;
+    opened.drain(id, true, &mut |_| {}).map(drop)
 }

@@ -11,7 +11,7 @@ use nix::sys::stat::fstat;
 use super::attributes::{self, WantedAttributes};
 use super::deep_directories::Reach;
 use super::manifest::{
-    BlobForm, GitMode, Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Permissions, Stat,
+    FileForm, FileKind, GitMode, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Permissions, Stat,
     TreeEntry, display_path, join,
 };
 use super::metadata::{Links, Metadata};
@@ -36,7 +36,7 @@ pub(super) struct DirectoryPlan {
 }
 
 pub(super) enum RestoreStep {
-    Remove(ManifestKind),
+    Remove(FileKind),
     /// There is a mount in the place of another entry of the snapshot, or of none. It stays.
     Mounted {
         wanted: bool,
@@ -45,7 +45,7 @@ pub(super) enum RestoreStep {
     Write {
         content: PlannedContent,
         wanted: WantedAttributes,
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
         /// Number of the file among those with several names.
         link: Option<u32>,
     },
@@ -53,19 +53,15 @@ pub(super) enum RestoreStep {
     Attributes(Leaf, WantedAttributes),
     Directory {
         plan: DirectoryPlan,
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
     },
 }
 
 impl RestoreStep {
     fn blob(&self) -> Option<ObjectId> {
         match self {
-            RestoreStep::Write { content: PlannedContent::Sparse(_, _, data), .. } => Some(*data),
-            RestoreStep::Write { content, .. } => Some(content.blob()),
-            RestoreStep::Directory { .. }
-            | RestoreStep::Remove(_)
-            | RestoreStep::Mounted { .. }
-            | RestoreStep::Attributes(..) => None,
+            RestoreStep::Write { content, .. } => Some(content.data()),
+            _ => None,
         }
     }
 }
@@ -95,8 +91,8 @@ impl PlannedContent {
         }
     }
 
-    pub(super) fn form(&self) -> BlobForm {
-        if matches!(self, PlannedContent::Sparse(..)) { BlobForm::Sparse } else { BlobForm::Whole }
+    pub(super) fn form(&self) -> FileForm {
+        if matches!(self, PlannedContent::Sparse(..)) { FileForm::Sparse } else { FileForm::Whole }
     }
 
     fn is_link(&self) -> bool {
@@ -140,7 +136,7 @@ pub(super) struct CapturedDirectory {
 type PresentEntry<'a> = Option<(&'a ManifestEntry, &'a OwnedFd)>;
 
 fn io_error(op: &'static str, path: &[u8], errno: Errno) -> Error {
-    Error::io(op, display_path(path), errno.into())
+    Error::io(op, display_path(path), errno)
 }
 
 /// The data of a snapshot in addition to contents, and the result of a walk.
@@ -187,8 +183,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn form(&self, path: &[u8]) -> BlobForm {
-        self.metadata.and_then(|metadata| metadata.get(path)).map_or(BlobForm::Whole, |other| other.form)
+    fn form(&self, path: &[u8]) -> FileForm {
+        self.metadata.and_then(|metadata| metadata.get(path)).map_or(FileForm::Whole, |other| other.form)
     }
 
     /// Compares a directory of the snapshot with the present one and its descriptor.
@@ -204,14 +200,10 @@ impl<'a> Planner<'a> {
         }
         let lines = self.trees.get(self.objects, then.tree, path)?;
         let times = then.times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
-        let opened = match &present {
-            Some((_, at)) => Some(at.open().map_err(|errno| io_error("open", path, errno))?),
-            None => None,
-        };
-        let mut rest: HashMap<&[u8], &ManifestEntry> = match &present {
-            Some((directory, _)) => directory.entries.iter().map(|entry| (&*entry.name, entry)).collect(),
-            None => HashMap::new(),
-        };
+        let opened = present.as_ref().map(|(_, at)| at.open());
+        let opened = opened.transpose().map_err(|errno| io_error("open", path, errno))?;
+        let entries = present.iter().flat_map(|(directory, _)| &directory.entries);
+        let mut rest: HashMap<&[u8], &ManifestEntry> = entries.map(|entry| (&*entry.name, entry)).collect();
         let wanted =
             self.wanted_attributes(path, GitMode::Directory, times.as_ref().map(|times| times.own_ns));
         let before = present.as_ref().map(|(directory, _)| Arc::clone(directory));
@@ -236,11 +228,7 @@ impl<'a> Planner<'a> {
         }
         let at = present.zip(opened).map(|((_, at), opened)| at.advance_to(&opened, path));
         for (line, time, found) in directories {
-            let times = match time {
-                Some(EntryTime::Directory(times)) => Some(times),
-                _ => None,
-            };
-            let then = CapturedDirectory { tree: line.id, times };
+            let then = CapturedDirectory { tree: line.id, times: time.and_then(EntryTime::directory) };
             self.subdirectory(&mut plan, &line.name, then, &join(path, &line.name), found.zip(at.as_ref()))?;
         }
         for (name, entry) in rest {
@@ -272,27 +260,23 @@ impl<'a> Planner<'a> {
         path: &[u8],
         found: PresentEntry<'_>,
     ) -> Result<()> {
-        let time = match time {
-            Some(EntryTime::Leaf(ns)) => Some(ns),
-            _ => None,
-        };
         if matches!(found, Some((ManifestEntry { node: ManifestNode::Mount, .. }, _))) {
             plan.steps.push((Arc::clone(&line.name), RestoreStep::Mounted { wanted: true }));
             return Ok(());
         }
         let content = match (line.mode, self.form(path)) {
-            (_, BlobForm::Prefix) => {
+            (_, FileForm::Prefix) => {
                 self.leave(plan, path, found);
                 return Ok(());
             }
             (GitMode::Link, _) => PlannedContent::Link(line.id),
-            (_, BlobForm::Sparse) => {
+            (_, FileForm::Sparse) => {
                 let (sparse, data) = Sparse::read(self.objects, line.id)?;
                 PlannedContent::Sparse(line.id, Arc::new(sparse), data)
             }
             _ => PlannedContent::File(line.id),
         };
-        let wanted = self.wanted_attributes(path, line.mode, time);
+        let wanted = self.wanted_attributes(path, line.mode, time.and_then(EntryTime::leaf_ns));
         self.leaf(plan, &line.name, content, wanted, path, found)
     }
 
@@ -359,10 +343,10 @@ impl<'a> Planner<'a> {
     ) -> Result<()> {
         let replaces = found.map(|(entry, _)| kind_of(&entry.node));
         if let Some((ManifestEntry { node: ManifestNode::Leaf(leaf), .. }, directory)) = found
-            && (leaf.stat.kind() == ManifestKind::Link) == content.is_link()
+            && (leaf.stat.kind() == FileKind::Link) == content.is_link()
         {
             let within = self.links.names_within(leaf.stat.device, leaf.stat.inode);
-            let is_outside = leaf.stat.kind() == ManifestKind::File && leaf.stat.names > within;
+            let is_outside = leaf.stat.kind() == FileKind::File && leaf.stat.names > within;
             if let Some(leaf) = self.match_leaf(directory, name, leaf, &content, path)?
                 && self.has_its_names(path)
             {
@@ -445,11 +429,11 @@ impl<'a> Planner<'a> {
     }
 }
 
-pub(super) fn kind_of(node: &ManifestNode) -> ManifestKind {
+pub(super) fn kind_of(node: &ManifestNode) -> FileKind {
     match node {
-        ManifestNode::Directory(_) => ManifestKind::Directory,
+        ManifestNode::Directory(_) => FileKind::Directory,
         ManifestNode::Leaf(leaf) => leaf.stat.kind(),
-        ManifestNode::Special | ManifestNode::Mount => ManifestKind::Special,
+        ManifestNode::Special | ManifestNode::Mount => FileKind::Special,
     }
 }
 
@@ -489,9 +473,9 @@ impl DirectoryPlan {
         let mut present: Option<HashMap<&[u8], &ManifestNode>> = None;
         for (name, step) in &self.steps {
             let path = join(path, name);
-            let mut remove = |touched: &mut TouchedPaths, kind: ManifestKind| {
+            let mut remove = |touched: &mut TouchedPaths, kind: FileKind| {
                 let node = match kind {
-                    ManifestKind::Directory => {
+                    FileKind::Directory => {
                         let entries = || self.present.iter().flat_map(|directory| &directory.entries);
                         let of_name = || entries().map(|entry| (&*entry.name, &entry.node)).collect();
                         present.get_or_insert_with(of_name).get(&**name).copied()
@@ -502,8 +486,8 @@ impl DirectoryPlan {
             };
             match step {
                 RestoreStep::Remove(kind) => remove(touched, *kind),
-                RestoreStep::Write { replaces: Some(ManifestKind::Directory), .. } => {
-                    remove(touched, ManifestKind::Directory);
+                RestoreStep::Write { replaces: Some(FileKind::Directory), .. } => {
+                    remove(touched, FileKind::Directory);
                 }
                 RestoreStep::Write { replaces: Some(_), .. } => {
                     touched.changed.push(display_path(&path));
@@ -512,11 +496,8 @@ impl DirectoryPlan {
                 RestoreStep::Write { replaces: None, .. } | RestoreStep::Mounted { .. } => {}
                 RestoreStep::Attributes(leaf, wanted) => {
                     let timeless = WantedAttributes { modified_ns: None, ..wanted.clone() };
-                    if !timeless.is_borne_by(
-                        &leaf.stat,
-                        &leaf.attributes,
-                        leaf.stat.kind() == ManifestKind::Link,
-                    ) {
+                    if !timeless.is_borne_by(&leaf.stat, &leaf.attributes, leaf.stat.kind() == FileKind::Link)
+                    {
                         touched.changed.push(display_path(&path));
                     }
                 }

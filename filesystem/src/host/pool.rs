@@ -10,13 +10,14 @@
 //!    the last but one and the other is about to be removed.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::collect::Collection;
-use super::objects::{ObjectId, ObjectKind, Objects, create_directory, path_in};
-use crate::error::{Error, Result};
+use super::listing::remove_if_present;
+use super::objects::{ObjectId, ObjectKind, Objects, path_in, with_directory};
+use crate::error::Result;
 
 impl Objects {
     pub(super) fn with_pool(mut self, pool: Option<PathBuf>) -> Objects {
@@ -68,15 +69,7 @@ impl Objects {
 }
 
 fn link(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(directory) = to.parent() {
-                create_directory(directory)?;
-            }
-            fs::hard_link(from, to)
-        }
-        linked => linked,
-    }
+    with_directory(to, || fs::hard_link(from, to))
 }
 
 /// Removes from the pool in the directory `pool` the objects that only the store in the directory
@@ -84,7 +77,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the store cannot be listed.
+/// [`Error::Io`](crate::Error::Io) if the store cannot be listed.
 pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
     if !is_pool(pool) {
         return Ok(());
@@ -101,7 +94,7 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the pool cannot be listed, or if an object cannot be removed.
+/// [`Error::Io`](crate::Error::Io) if the pool cannot be listed, or if an object cannot be removed.
 pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     let objects = Objects::new(pool.to_owned());
     let mut removed = Collection::default();
@@ -114,11 +107,8 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
         let Some(found) = fs::symlink_metadata(&path).ok().filter(|found| found.nlink() == 1) else {
             continue;
         };
-        match if dry_run { Ok(()) } else { fs::remove_file(&path) } {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io("remove", path, error));
-            }
-            _ => {}
+        if !dry_run {
+            remove_if_present(&path)?;
         }
         removed.objects += 1;
         removed.bytes += found.len();

@@ -18,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::fstatvfs;
 
 use super::deep_directories::is_let_go;
-use super::manifest::{ManifestKind, join};
+use super::manifest::{FileKind, join};
 use super::plan::{DirectoryPlan, RestoreStep};
 use super::restorer::Restorer;
 use super::rules::Scope;
@@ -99,7 +99,7 @@ impl Restorer<'_> {
                 return Ok(true);
             }
             RestoreStep::Write { replaces, .. } => match *replaces {
-                Some(ManifestKind::Directory) => {
+                Some(FileKind::Directory) => {
                     self.make_way(directory, name, replaces.take(), path, scope)?;
                 }
                 // If this fails, the next operation also fails, with a better reason.

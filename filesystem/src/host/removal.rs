@@ -12,11 +12,10 @@ use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
-use super::manifest::{ManifestKind, Stat, display_path, join};
+use super::manifest::{FileKind, Stat, display_path, join};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
-use super::step::{MOUNT, open_at};
-use super::step::{OPEN_DIRECTORY, bits, list, set_permissions};
+use super::step::{MOUNT, OPEN_DIRECTORY, bits, describe_errno, list, open_at, set_permissions};
 use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
@@ -40,10 +39,6 @@ struct Level {
     empty: bool,
 }
 
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
-}
-
 impl<'a> Removal<'a> {
     pub(super) fn new(rules: &'a Rules, scope: Option<&'a Arc<Scope>>) -> Removal<'a> {
         Removal { rules, scope, removed: 0, mounts: Vec::new(), failures: Vec::new() }
@@ -55,10 +50,10 @@ impl<'a> Removal<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
     ) -> Result<bool, String> {
-        if kind != ManifestKind::Directory {
+        if kind != FileKind::Directory {
             return self.unlink(directory, name, path).map_err(describe_errno);
         }
         let top = stat_of(directory).map_err(describe_errno)?;
@@ -84,7 +79,7 @@ impl<'a> Removal<'a> {
                 }
                 continue;
             };
-            let is_directory = stat.kind() == ManifestKind::Directory;
+            let is_directory = stat.kind() == FileKind::Directory;
             if self.rules.leave_out(&path, &child, is_directory, self.scope.map(|scope| &**scope)) {
                 level.empty = false;
                 continue;
@@ -190,10 +185,8 @@ impl<'a> Removal<'a> {
             }
             Err(Errno::ENOENT) => Ok(true),
             Err(errno) => {
-                self.failures.push(UnrestoredPath {
-                    path: display_path(&join(path, name)),
-                    reason: describe_errno(errno),
-                });
+                let path = display_path(&join(path, name));
+                self.failures.push(UnrestoredPath::new(path, describe_errno(errno)));
                 Ok(false)
             }
         }

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
-use super::manifest::ManifestKind;
+use super::manifest::FileKind;
 use super::step::{read_link, stat_at};
 use crate::error::{Error, Result};
 
@@ -51,7 +51,7 @@ pub(super) fn resolve(
     purpose: Purpose,
     follow_last: bool,
 ) -> Result<ResolvedPath> {
-    let failed = |errno: Errno| Error::io("open", path, errno.into());
+    let failed = |errno: Errno| Error::io("open", path, errno);
     let leaves = || Error::path(path, "a link leads out of the workspace");
     let mut opened = vec![root];
     let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
@@ -82,14 +82,14 @@ pub(super) fn resolve(
             Err(Errno::ENOENT) if purpose == Purpose::Make => {
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
                 match mkdirat(&*directory, &*name, all) {
-                    Ok(()) | Err(Errno::EEXIST) => ManifestKind::Directory,
-                    Err(errno) => return Err(Error::io("create a directory for", path, errno.into())),
+                    Ok(()) | Err(Errno::EEXIST) => FileKind::Directory,
+                    Err(errno) => return Err(Error::io("create a directory for", path, errno)),
                 }
             }
             Err(errno) => return Err(failed(errno)),
         };
         match kind {
-            ManifestKind::Link => {
+            FileKind::Link => {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Error::path(path, "too many levels of symbolic links"));

@@ -15,14 +15,15 @@ use super::directory_check;
 use super::known_objects::doubt;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
-use super::plan::{CapturedDirectory, DirectoryPlanOutcome, Planner, Sides, TouchedPaths};
-use super::repositories::{Look, Repositories, RepositoryRestore, RepositoryStatCache};
+use super::plan::{DirectoryPlanOutcome, Planner, Sides, TouchedPaths};
+use super::repositories::{Look, RepositoryRestore, RepositoryStatCache};
 use super::restorer::{RestoreContext, Restorer};
 use super::root::Root;
-use super::rules::{Gitignore, Rules};
+use super::rules::Rules;
 use super::set_aside::{self, Aside};
+use super::snapshot::RestoreSide;
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART, WorkspaceState};
-use super::step::{OPEN_DIRECTORY, open_at, set_permissions, stat_at};
+use super::step::{open_around, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
@@ -84,7 +85,7 @@ impl HostFilesystem {
     ///   others are restored.
     /// - [`Error::Io`] and [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<WorkspaceRestoreReport> {
-        self.restore_or_doubt(snapshot, None, false)
+        self.or_doubt(self.restore_for(snapshot, None, false))
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to its state before a call,
@@ -99,7 +100,7 @@ impl HostFilesystem {
     ///
     /// The errors of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<WorkspaceRestoreReport> {
-        self.restore_or_doubt(snapshot, Some(call), false)
+        self.or_doubt(self.restore_for(snapshot, Some(call), false))
     }
 
     /// Moves aside the entries that a [rollback](HostFilesystem::roll_back) of the call to
@@ -118,16 +119,7 @@ impl HostFilesystem {
     /// - [`Error::Io`] if an entry cannot be moved. Everything stays in its place.
     /// - Otherwise the errors of [`restore`](HostFilesystem::restore).
     pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
-        self.restore_or_doubt(snapshot, Some(call), true).map(drop)
-    }
-
-    fn restore_or_doubt(
-        &self,
-        snapshot: &FilesystemSnapshot,
-        call: Option<&str>,
-        aside: bool,
-    ) -> Result<WorkspaceRestoreReport> {
-        self.or_doubt(self.restore_for(snapshot, call, aside))
+        self.or_doubt(self.restore_for(snapshot, Some(call), true)).map(drop)
     }
 
     /// Makes later captures check the whole store, if one of its objects proved damaged.
@@ -159,26 +151,10 @@ impl HostFilesystem {
         self.check_capture_of(state, &bound, snapshot)?;
         let root = Arc::clone(bound.directory());
         self.begin(state, Some(&bound));
-        let id = self.commit_of(snapshot)?;
-        let commit = Commit::read(&self.objects, id)?;
-        let gitignore = match (snapshot.gitignore, &snapshot.left_out_by) {
-            (true, Some(other)) => {
-                let other = Commit::read(&self.objects, self.object_of(other)?)?;
-                Gitignore::Recorded(state.trees.gitignores(&self.objects, other.tree)?)
-            }
-            (true, None) => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
-            (false, _) => Gitignore::Unread,
-        };
-        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
-        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
-        let metadata = match &snapshot.metadata {
-            Some(id) => Some(Metadata::read(&self.objects, self.object_of(id)?)?),
-            None => None,
-        };
-        let repositories = match &snapshot.repositories {
-            Some(id) => Repositories::read(&self.objects, self.object_of(id)?)?,
-            None => Repositories::default(),
-        };
+        let ignored_by = snapshot.left_out_by.as_deref();
+        let RestoreSide { root: then, commit, metadata, rules } =
+            RestoreSide::read(self, &mut state.trees, snapshot, ignored_by)?;
+        let repositories = self.repositories_of(snapshot)?;
         let walked = self.walk_all(state, &root, &rules, &commit, metadata.as_ref())?;
         let is_as_captured = state.last.as_ref().is_some_and(|last| walked.root.is_as(&last.root));
         if snapshot.unless_changed && !is_as_captured {
@@ -223,10 +199,6 @@ impl HostFilesystem {
             leaves_out: walked.leaves_out,
         };
         let mut planner = Planner::new(&self.objects, &mut state.trees, &sides);
-        let then = CapturedDirectory {
-            tree: commit.tree,
-            times: metadata.as_ref().and_then(|metadata| metadata.times),
-        };
         let planned =
             planner.directory(then, b"", Some((&walked.root, Reach::from_directory(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
@@ -367,10 +339,7 @@ impl HostFilesystem {
                     // retried for ever.
                     let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
                     let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
-                    Some(UnrestoredPath {
-                        path: manifest::display_path(path),
-                        reason: errno.desc().to_owned(),
-                    })
+                    Some(UnrestoredPath::new(manifest::display_path(path), errno.desc()))
                 })
                 .collect();
             if !failures.is_empty() {
@@ -380,20 +349,10 @@ impl HostFilesystem {
     }
 
     fn make_readable(&self, root: &Arc<OwnedFd>, path: &[u8]) -> Result<(), Errno> {
-        let Some((name, directories)) =
-            path.split(|byte| *byte == b'/').collect::<Vec<_>>().split_last().map(|(name, directories)| {
-                (name.to_vec(), directories.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
-            })
-        else {
-            return Ok(());
-        };
-        if name.is_empty() {
+        if path.is_empty() {
             return fchmod(&**root, Mode::S_IRWXU);
         }
-        let mut directory = Arc::clone(root);
-        for part in directories {
-            directory = Arc::new(open_at(&*directory, &part, OPEN_DIRECTORY, Mode::empty())?);
-        }
+        let (directory, name) = open_around(root, path)?;
         let present = stat_at(&directory, &name)?.permissions();
         set_permissions(&directory, &name, present | 0o700)
     }
@@ -409,6 +368,6 @@ impl HostFilesystem {
     /// regard data as written that never reached the disk.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
-        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
+        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno))
     }
 }

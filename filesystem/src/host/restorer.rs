@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, renameat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use parking_lot::Mutex;
@@ -17,13 +17,13 @@ use super::attributes::{self, Target, WantedAttributes};
 use super::checked_objects::CheckedObjects;
 use super::deep_directories::{Reach, is_let_go};
 use super::manifest::{
-    Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat, display_path, join,
+    FileKind, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat, display_path, join,
 };
 use super::objects::{ObjectId, ObjectKind, len};
 use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
 use super::removal::Removal;
-use super::rules::{Rules, Scope, TEMPORARY};
-use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};
+use super::rules::{Rules, Scope, temporary_name};
+use super::step::{A_MOUNT, NEW_FILE, bits, describe_errno, nix_errno, open_at, open_file, stat_at};
 use crate::error::{Error, Result, UnrestoredPath};
 
 /// Smallest number of steps in one directory that are shared between two threads.
@@ -227,7 +227,7 @@ impl<'a> Restorer<'a> {
         directory: &OwnedFd,
         name: &[u8],
         plan: &DirectoryPlan,
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -261,7 +261,7 @@ impl<'a> Restorer<'a> {
             let is_more = present
                 .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
             let told = wanted.give(&Target::Opened(directory.as_fd()), &stat, &attributes);
-            let told = told.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+            let told = told.map_err(nix_errno)?;
             Ok((stat_of(directory)?, told, is_more))
         });
         match given {
@@ -345,7 +345,7 @@ impl<'a> Restorer<'a> {
                 self.make_way(
                     directory,
                     name,
-                    replaces.filter(|kind| *kind == ManifestKind::Directory),
+                    replaces.filter(|kind| *kind == FileKind::Directory),
                     path,
                     scope,
                 )?;
@@ -383,7 +383,7 @@ impl<'a> Restorer<'a> {
             RestoreStep::Attributes(leaf, wanted) => {
                 self.give(directory, name, &leaf, &wanted, path)?;
                 let timeless = WantedAttributes { modified_ns: None, ..wanted };
-                let is_link = leaf.stat.kind() == ManifestKind::Link;
+                let is_link = leaf.stat.kind() == FileKind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
                 let stat = stat_at(directory, name).map_err(|errno| self.describe_failure(errno))?;
@@ -404,7 +404,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -418,7 +418,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        replaces: Option<ManifestKind>,
+        replaces: Option<FileKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -436,7 +436,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: ManifestKind,
+        kind: FileKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<bool, String> {
@@ -452,7 +452,7 @@ impl<'a> Restorer<'a> {
     /// that was killed.
     fn temporary(&mut self) -> String {
         self.temporaries += 1;
-        format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), self.temporaries)
+        temporary_name(self.temporaries)
     }
 
     /// Writes a file or a link under a temporary name, and returns descriptions of the attributes
@@ -473,8 +473,7 @@ impl<'a> Restorer<'a> {
             let target = Target::Link(directory.as_fd(), temporary.as_bytes());
             return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
         }
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let created = open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let created = open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(created.map_err(|errno| self.describe_failure(errno))?);
         match content {
             PlannedContent::Sparse(_, sparse, data) => {
@@ -502,8 +501,7 @@ impl<'a> Restorer<'a> {
         wanted: &WantedAttributes,
     ) -> Result<Vec<String>, String> {
         let mut links = self.shared.links.lock();
-        let first =
-            format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
+        let first = temporary_name(u64::from(link) + LINKS_TEMPORARIES);
         let mut told = Vec::new();
         if links.insert(link) {
             let written = self.write(self.shared.root, &first, content, wanted);
@@ -529,8 +527,7 @@ impl<'a> Restorer<'a> {
     /// Removes the temporary names through which files with several names were linked.
     fn drop_links(&mut self) {
         for link in std::mem::take(&mut *self.shared.links.lock()) {
-            let first =
-                format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
+            let first = temporary_name(u64::from(link) + LINKS_TEMPORARIES);
             if let Err(errno) = unlinkat(self.shared.root, first.as_str(), UnlinkatFlags::NoRemoveDir) {
                 self.fail(first.as_bytes(), errno.desc());
             }
@@ -547,20 +544,15 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         let file;
         let target = match leaf.stat.kind() {
-            ManifestKind::Link => Target::Link(directory.as_fd(), name),
+            FileKind::Link => Target::Link(directory.as_fd(), name),
             _ => {
                 file = open_file(directory, name).map_err(describe_errno)?;
                 Target::Opened(file.as_fd())
             }
         };
         let told = wanted.give(&target, &leaf.stat, &leaf.attributes);
-        let told =
-            told.map_err(|errno| nix::errno::Errno::from_raw(errno.raw_os_error()).desc().to_owned())?;
+        let told = told.map_err(|errno| describe_errno(nix_errno(errno)))?;
         self.tell(path, told);
         Ok(())
     }
-}
-
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
 }

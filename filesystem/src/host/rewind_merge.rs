@@ -30,13 +30,12 @@ use std::sync::Arc;
 
 use super::changes::{FileChange, FileFacts, SnapshotReader};
 use super::manifest::{GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unshown};
-use super::metadata::Metadata;
 use super::objects::{ObjectKind, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
-use super::rules::{Gitignore, Rules};
+use super::snapshot::RestoreSide;
 use super::times::{self, EntryTime, Times};
-use super::trees::{Commit, Trees, encode_commit};
+use super::trees::{Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
@@ -103,35 +102,6 @@ enum Edit {
     LeaveAlone,
 }
 
-struct MergeSide {
-    root: CapturedDirectory,
-    commit: Commit,
-    metadata: Option<Metadata>,
-    rules: Rules,
-}
-
-impl MergeSide {
-    fn read(files: &HostFilesystem, trees: &mut Trees, snapshot: &FilesystemSnapshot) -> Result<MergeSide> {
-        let objects = &files.objects;
-        let commit = Commit::read(objects, files.commit_of(snapshot)?)?;
-        let metadata = match &snapshot.metadata {
-            Some(id) => Some(Metadata::read(objects, files.object_of(id)?)?),
-            None => None,
-        };
-        let gitignore = match snapshot.gitignore {
-            true => Gitignore::Recorded(trees.gitignores(objects, commit.tree)?),
-            false => Gitignore::Unread,
-        };
-        let mounts = snapshot.mounts.iter().filter_map(|path| unshown(path)).collect();
-        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
-        let root = CapturedDirectory {
-            tree: commit.tree,
-            times: metadata.as_ref().and_then(|metadata| metadata.times),
-        };
-        Ok(MergeSide { root, commit, metadata, rules })
-    }
-}
-
 impl HostFilesystem {
     /// Merges changes by hand into the target snapshot of a rewind, and returns the snapshot to be
     /// restored. Changes nothing in the workspace; writes new trees into the store.
@@ -163,8 +133,8 @@ impl HostFilesystem {
         let mut reader = SnapshotReader::open(self.store());
         let mut state = self.state.lock();
         let trees = &mut state.trees;
-        let then = MergeSide::read(self, trees, inputs.target)?;
-        let now = MergeSide::read(self, trees, inputs.present)?;
+        let then = RestoreSide::read(self, trees, inputs.target, None)?;
+        let now = RestoreSide::read(self, trees, inputs.present, None)?;
         let otherwise = by_path(reader.changes(Some(inputs.present), inputs.target)?);
         if !inputs.overwrite && !inputs.last.is_of_directory_of(inputs.present) {
             let unknown = otherwise.into_values();
@@ -236,14 +206,10 @@ impl HostFilesystem {
         inputs: &RewindMergeInputs<'_>,
         kept: &mut BTreeMap<Vec<u8>, KeptFile>,
     ) -> Result<Option<String>> {
-        let read = |snapshot: &FilesystemSnapshot| match &snapshot.repositories {
-            Some(id) => Repositories::read(&self.objects, self.object_of(id)?),
-            None => Ok(Repositories::default()),
-        };
         let overwrite = inputs.overwrite || inputs.after_restore;
-        let (target, now) = (read(inputs.target)?, read(inputs.present)?);
+        let (target, now) = (self.repositories_of(inputs.target)?, self.repositories_of(inputs.present)?);
         let (merged, by_hand) =
-            Repositories::merge(&target, &read(inputs.last)?, &now, overwrite, &self.objects);
+            Repositories::merge(&target, &self.repositories_of(inputs.last)?, &now, overwrite, &self.objects);
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
             let file = KeptFile { path: escape_path(&path), by_hand, otherwise, in_place_of: None };
@@ -258,8 +224,8 @@ impl HostFilesystem {
     fn left_out(
         &self,
         trees: &mut Trees,
-        then: &MergeSide,
-        now: &MergeSide,
+        then: &RestoreSide,
+        now: &RestoreSide,
         inputs: &RewindMergeInputs<'_>,
         otherwise: &BTreeMap<Vec<u8>, FileChange>,
         edits: &mut BTreeMap<Vec<u8>, Edit>,
@@ -292,23 +258,17 @@ impl HostFilesystem {
     }
 
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
-        let missing = || Error::Object {
-            path: self.objects.path(now.tree),
-            reason: format!("it does not contain `{}`", escape_path(path)),
-        };
-        let (line, time) = find(trees, &self.objects, now, path)?.ok_or_else(missing)?;
-        let time = match time {
-            Some(EntryTime::Leaf(ns)) => Some(ns),
-            _ => None,
-        };
-        Ok(Edit::Keep(line, time))
+        let missing =
+            || self.objects.damaged(now.tree, format!("it does not contain `{}`", escape_path(path)));
+        let (line, time) = trees.find(&self.objects, now, path)?.ok_or_else(missing)?;
+        Ok(Edit::Keep(line, time.and_then(EntryTime::leaf_ns)))
     }
 
     fn write_merged(
         &self,
         mut merger: Merger<'_>,
-        then: &MergeSide,
-        now: &MergeSide,
+        then: &RestoreSide,
+        now: &RestoreSide,
         inputs: &RewindMergeInputs<'_>,
         edits: &BTreeMap<Vec<u8>, Edit>,
     ) -> Result<FilesystemSnapshot> {
@@ -408,33 +368,6 @@ fn diff_of(
     }
 }
 
-/// Finds the entry at a path below a directory, and its time if the snapshot has times.
-fn find(
-    trees: &mut Trees,
-    objects: &Objects,
-    root: CapturedDirectory,
-    path: &[u8],
-) -> Result<Option<(TreeEntry, Option<EntryTime>)>> {
-    let mut around = root;
-    let mut found = None;
-    for name in path.split(|byte| *byte == b'/') {
-        let lines = trees.get(objects, around.tree, path)?;
-        let Some(at) = lines.iter().position(|line| *line.name == *name) else { return Ok(None) };
-        let Some(line) = lines.get(at).cloned() else { return Ok(None) };
-        let time = match around.times {
-            Some(times) => Times::read(objects, times, &lines)?.lines.get(at).copied(),
-            None => None,
-        };
-        let times = match time {
-            Some(EntryTime::Directory(times)) => Some(times),
-            _ => None,
-        };
-        around = CapturedDirectory { tree: line.id, times };
-        found = Some((line, time));
-    }
-    Ok(found)
-}
-
 struct Merger<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
@@ -481,7 +414,7 @@ impl Merger<'_> {
         }
         if lines.is_empty() && !path.is_empty() {
             let is_directory = |(line, _): (TreeEntry, Option<EntryTime>)| line.mode == GitMode::Directory;
-            let now = find(self.trees, self.objects, self.now, path)?;
+            let now = self.trees.find(self.objects, self.now, path)?;
             if then.is_none() || (had_any && !now.is_some_and(is_directory)) {
                 return Ok(None);
             }
@@ -492,13 +425,8 @@ impl Merger<'_> {
         let mut lines: Vec<(TreeEntry, Option<EntryTime>)> = lines.into_values().collect();
         sort_lines(&mut lines);
         let times: Option<Vec<EntryTime>> = lines.iter().map(|(_, time)| *time).collect();
-        let times = match own_ns.zip(times) {
-            Some((own_ns, times)) => {
-                let bytes = times::encode_lines(own_ns, times);
-                Some(self.objects.write(ObjectKind::Blob, &bytes)?)
-            }
-            None => None,
-        };
+        let times = own_ns.zip(times).map(|(own_ns, times)| times::encode_lines(own_ns, times));
+        let times = times.map(|bytes| self.objects.write(ObjectKind::Blob, &bytes)).transpose()?;
         let bytes = encode_lines(lines.iter().map(|(line, _)| line));
         Ok(Some(CapturedDirectory { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
     }
@@ -511,18 +439,13 @@ impl Merger<'_> {
         then: Option<CapturedDirectory>,
     ) -> Result<(TimedTreeEntries, Option<i64>)> {
         let Some(CapturedDirectory { tree, times }) = then else {
-            let now = match find(self.trees, self.objects, self.now, path)? {
-                Some((line, Some(EntryTime::Directory(times)))) => Some((line.id, times)),
-                _ => None,
+            let now = self.trees.find(self.objects, self.now, path)?;
+            let Some((line, Some(EntryTime::Directory(times)))) = now else {
+                return Ok((TimedTreeEntries::new(), None));
             };
-            let own_ns = match now {
-                Some((tree, times)) => {
-                    let lines = self.trees.get(self.objects, tree, path)?;
-                    Some(Times::read(self.objects, times, &lines)?.own_ns)
-                }
-                None => None,
-            };
-            return Ok((TimedTreeEntries::new(), own_ns));
+            let lines = self.trees.get(self.objects, line.id, path)?;
+            let own_ns = Times::read(self.objects, times, &lines)?.own_ns;
+            return Ok((TimedTreeEntries::new(), Some(own_ns)));
         };
         let lines = self.trees.get(self.objects, tree, path)?;
         let times = times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
@@ -563,11 +486,7 @@ impl Merger<'_> {
         let kept = || below.iter().filter(|(_, edit)| matches!(edit, Edit::Keep(..)));
         let then = match lines.get(name) {
             Some((line, time)) if line.mode == GitMode::Directory => {
-                let times = match time {
-                    Some(EntryTime::Directory(times)) => Some(*times),
-                    _ => None,
-                };
-                Some(CapturedDirectory { tree: line.id, times })
+                Some(CapturedDirectory { tree: line.id, times: time.and_then(EntryTime::directory) })
             }
             // If nothing below is kept, the target's file stays.
             Some(_) if kept().next().is_none() => return Ok(()),

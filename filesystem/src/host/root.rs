@@ -77,7 +77,7 @@ impl Root {
         }
         let handle = format!("/proc/self/fd/{}", shut.as_raw_fd());
         fchmodat(AT_FDCWD, &*handle, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
-            .map_err(|errno| Error::io("change the permissions of", path, errno.into()))?;
+            .map_err(|errno| Error::io("change the permissions of", path, errno))?;
         let directory = openat(&shut, c".", OPEN_DIRECTORY, Mode::empty());
         Root::from_directory(directory.map_err(|errno| open_error(path, errno))?, path)
     }
@@ -139,7 +139,7 @@ impl Root {
     }
 
     pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
-        let listed = list(&self.directory).map_err(|errno| Error::io("list", path, errno.into()))?;
+        let listed = list(&self.directory).map_err(|errno| Error::io("list", path, errno))?;
         Ok(listed.is_empty())
     }
 }
@@ -153,7 +153,7 @@ fn open_error(path: &Path, errno: Errno) -> Error {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
             Error::path(path.display().to_string(), "the workspace is gone")
         }
-        errno => Error::io("open", path, errno.into()),
+        errno => Error::io("open", path, errno),
     }
 }
 
@@ -181,7 +181,7 @@ pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity
         }
         // A system without this call provides no creation times.
         Err(_) => {
-            let found = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
+            let found = fstat(directory).map_err(|errno| Error::io("look at", path, errno))?;
             (found.st_ino, None)
         }
     };

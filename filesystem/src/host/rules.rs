@@ -9,9 +9,8 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{ManifestKind, Stat, display_path, join};
-use super::step::MOUNT;
-use super::step::open_file;
+use super::manifest::{FileKind, Stat, display_path, join};
+use super::step::{MOUNT, open_file};
 use crate::error::{Error, Result};
 
 pub(super) const GITIGNORE: &[u8] = b".gitignore";
@@ -21,7 +20,12 @@ pub(super) const GITIGNORE_BYTES_MAX: u64 = 1 << 20;
 
 /// Prefix of the name of an entry that a restore writes, until it is complete. No snapshot contains
 /// such a file, and the next restore removes leftovers of a kill.
-pub(super) const TEMPORARY: &str = ".foldlog-restoring-";
+const TEMPORARY: &str = ".foldlog-restoring-";
+
+/// Returns the name of an incomplete entry that this process writes.
+pub(super) fn temporary_name(number: u64) -> String {
+    format!("{TEMPORARY}{:08x}{number:08x}", std::process::id())
+}
 
 pub(super) fn is_temporary(name: &[u8]) -> bool {
     name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
@@ -88,9 +92,7 @@ impl Rules {
             Gitignore::Present => read_present(directory, path)?,
             Gitignore::Recorded(lists) => lists.get(path).cloned(),
         };
-        let Some(list) = list.filter(|list| !list.is_empty()) else { return Ok(around) };
-        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
-        Ok(Some(Arc::new(Scope { around, prefix, list })))
+        Ok(scope(list, path, around))
     }
 
     /// Returns whether an entry of a snapshot, or a parent directory of it, is left out. Ignores
@@ -115,9 +117,7 @@ impl Rules {
     /// Returns the lists that apply within a directory of a snapshot.
     fn recorded_scope(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
         let Gitignore::Recorded(lists) = &self.gitignore else { return around };
-        let Some(list) = lists.get(path).filter(|list| !list.is_empty()) else { return around };
-        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
-        Some(Arc::new(Scope { around, prefix, list: list.clone() }))
+        scope(lists.get(path).cloned(), path, around)
     }
 
     pub(super) fn leave_out(
@@ -155,6 +155,12 @@ impl Rules {
     }
 }
 
+fn scope(list: Option<LeaveOut>, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
+    let Some(list) = list.filter(|list| !list.is_empty()) else { return around };
+    let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+    Some(Arc::new(Scope { around, prefix, list }))
+}
+
 /// Returns whether an entry is a directory in a workspace's root that foldlog creates itself.
 pub(super) fn is_own(directory: &[u8], name: &[u8], is_directory: bool) -> bool {
     is_directory && directory.is_empty() && [EXPORTS, ASIDE].contains(&name)
@@ -166,10 +172,10 @@ fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
         Ok(file) => file,
         // As with git, a link is not a list.
         Err(Errno::ENOENT | Errno::ELOOP | MOUNT) => return Ok(None),
-        Err(errno) => return Err(Error::io("read", path(), errno.into())),
+        Err(errno) => return Err(Error::io("read", path(), errno)),
     };
-    let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno.into()))?;
-    if Stat::from(&stat).kind() != ManifestKind::File {
+    let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno))?;
+    if Stat::from(&stat).kind() != FileKind::File {
         return Ok(None);
     }
     let mut bytes = Vec::new();

@@ -20,9 +20,9 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
-use super::manifest::{ManifestKind, display_path, join};
+use super::manifest::{FileKind, display_path, join};
 use super::rules::ASIDE;
-use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
+use super::step::{OPEN_DIRECTORY, list, nix_errno, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
 pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
@@ -112,10 +112,9 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                 }
                 // If a different kind of entry is in the directory's place, that entry has to be
                 // removed.
-                let is_taken =
-                    stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Directory);
+                let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != FileKind::Directory);
                 let named = if is_taken { ASIDE } else { path };
-                return Err(Error::io(SET_ASIDE, place.join(display_path(named)), errno.into()));
+                return Err(Error::io(SET_ASIDE, place.join(display_path(named)), errno));
             }
         }
     }
@@ -127,7 +126,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
         open_around(root, path).and_then(|(from, name)| Ok((stat_at(&from, &name)?.kind(), from, name)));
     let from = match found {
         // A pipe, a socket or a device has no content.
-        Ok((ManifestKind::Special, ..)) => return Ok(None),
+        Ok((FileKind::Special, ..)) => return Ok(None),
         Ok((_, directory, name)) => EntryPlace { directory, name },
         Err(Errno::ENOENT) => return Ok(None),
         Err(errno) => return Err(errno),
@@ -177,5 +176,5 @@ fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
 fn rename(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
     let flags = RenameFlags::NOREPLACE;
     let renamed = renameat_with(&from.directory, &*from.name, &to.directory, &*to.name, flags);
-    renamed.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+    renamed.map_err(nix_errno)
 }

@@ -8,14 +8,15 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::content::CaptureLimits;
-use super::manifest::{self, BlobForm, ManifestDirectory, ManifestNode, Permissions};
+use super::manifest::{self, FileForm, ManifestDirectory, ManifestNode, Permissions};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
-use super::repositories::Look;
+use super::plan::CapturedDirectory;
+use super::repositories::{Look, Repositories};
 use super::rules::{Gitignore, Rules};
 use super::sparse::Sparse;
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART};
-use super::trees::encode_commit;
+use super::trees::{Commit, Trees, encode_commit};
 use super::unsynced_snapshots::UnsyncedCapture;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{HostFilesystem, WorkspaceNotice, directory_check};
@@ -273,7 +274,7 @@ impl HostFilesystem {
             for entry in &directory.entries {
                 match &entry.node {
                     ManifestNode::Leaf(leaf) => {
-                        if leaf.form == BlobForm::Sparse && !self.objects.is_durable(leaf.blob) {
+                        if leaf.form == FileForm::Sparse && !self.objects.is_durable(leaf.blob) {
                             ids.push(Sparse::read(&self.objects, leaf.blob)?.1);
                         }
                         ids.push(leaf.blob);
@@ -295,8 +296,51 @@ impl HostFilesystem {
         self.object_of(&snapshot.commit)
     }
 
+    /// Reads the state of the repositories in a snapshot; an empty one if it has none.
+    pub(super) fn repositories_of(&self, snapshot: &FilesystemSnapshot) -> Result<Repositories> {
+        let name = snapshot.repositories.as_deref();
+        let read = |name: &str| Repositories::read(&self.objects, self.object_of(name)?);
+        name.map_or_else(|| Ok(Repositories::default()), read)
+    }
+
     pub(super) fn object_of(&self, name: &str) -> Result<ObjectId> {
         named_object(&self.objects, name)
+    }
+}
+
+/// The data of a snapshot that a restore or a merge compares with the workspace.
+pub(super) struct RestoreSide {
+    pub(super) root: CapturedDirectory,
+    pub(super) commit: Commit,
+    /// `None` if the snapshot was taken by a version without metadata.
+    pub(super) metadata: Option<Metadata>,
+    pub(super) rules: Rules,
+}
+
+impl RestoreSide {
+    /// Reads the data of a snapshot. The recorded `.gitignore` files are those of the commit
+    /// `ignored_by`, or of the snapshot's own.
+    pub(super) fn read(
+        files: &HostFilesystem,
+        trees: &mut Trees,
+        snapshot: &FilesystemSnapshot,
+        ignored_by: Option<&str>,
+    ) -> Result<RestoreSide> {
+        let objects = &files.objects;
+        let read = |name: &str| Commit::read(objects, files.object_of(name)?);
+        let commit = read(&snapshot.commit)?;
+        let gitignore = match (snapshot.gitignore, ignored_by) {
+            (true, Some(other)) => Gitignore::Recorded(trees.gitignores(objects, read(other)?.tree)?),
+            (true, None) => Gitignore::Recorded(trees.gitignores(objects, commit.tree)?),
+            (false, _) => Gitignore::Unread,
+        };
+        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
+        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
+        let metadata = snapshot.metadata.as_ref();
+        let metadata = metadata.map(|name| Metadata::read(objects, files.object_of(name)?)).transpose()?;
+        let times = metadata.as_ref().and_then(|metadata| metadata.times);
+        let root = CapturedDirectory { tree: commit.tree, times };
+        Ok(RestoreSide { root, commit, metadata, rules })
     }
 }
 

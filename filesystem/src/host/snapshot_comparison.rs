@@ -8,9 +8,9 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::changes::{FileChange, FileFacts, FileForm};
+use super::changes::{FileChange, FileFacts};
 use super::manifest::{
-    BlobForm, GitMode, Permissions, TreeEntry, display_path, escape_path, is_too_deep, join,
+    FileForm, GitMode, Permissions, TreeEntry, display_path, escape_path, is_too_deep, join,
 };
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
@@ -51,10 +51,8 @@ pub(super) struct HeldTrees {
 impl HeldTrees {
     /// Returns the entries of a tree, in the order of their paths, and their size in memory.
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
-        let damaged = |reason: String| Error::Object {
-            path: objects.path(id),
-            reason: format!("the directory `{}`: {reason}", display_path(path)),
-        };
+        let damaged =
+            |reason: String| objects.damaged(id, format!("the directory `{}`: {reason}", display_path(path)));
         let said =
             objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
         if said > TREE_BYTES_MAX {
@@ -102,7 +100,7 @@ pub(super) struct ComparedCapture {
     tree: ObjectId,
     permissions: Permissions,
     /// The files whose blob is not their content, by path, sorted.
-    forms: Vec<(Vec<u8>, BlobForm)>,
+    forms: Vec<(Vec<u8>, FileForm)>,
 }
 
 impl ComparedCapture {
@@ -111,7 +109,7 @@ impl ComparedCapture {
         let said = objects.said_len(commit, ObjectKind::Commit)?;
         if said > COMMIT_BYTES_MAX {
             let reason = format!("a commit of {said} bytes exceeds the limit of {COMMIT_BYTES_MAX} bytes");
-            return Err(Error::Object { path: objects.path(commit), reason });
+            return Err(objects.damaged(commit, reason));
         }
         let Commit { tree, permissions } = Commit::read(objects, commit)?;
         let forms = match &snapshot.metadata {
@@ -128,7 +126,7 @@ impl ComparedCapture {
         File {
             kind: if is_link { FileKind::Link } else { FileKind::File },
             permissions: (!is_link).then(|| self.permissions.get(path, entry.mode)),
-            form: at.ok().and_then(|at| self.forms.get(at)).map_or(BlobForm::Whole, |(_, form)| *form),
+            form: at.ok().and_then(|at| self.forms.get(at)).map_or(FileForm::Whole, |(_, form)| *form),
             blob: entry.id,
         }
     }
@@ -145,7 +143,7 @@ impl ComparedCapture {
 struct File {
     kind: FileKind,
     permissions: Option<u32>,
-    form: BlobForm,
+    form: FileForm,
     blob: ObjectId,
 }
 
@@ -153,11 +151,11 @@ impl File {
     fn facts(self, objects: &Objects, path: &[u8]) -> Result<FileFacts> {
         let File { kind, permissions, form, blob } = self;
         let len = match form {
-            BlobForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
-            BlobForm::Whole | BlobForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
+            FileForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+            FileForm::Whole | FileForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
         };
         let len = len.map_err(|error| add_path(error, "file", path))?;
-        Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form: FileForm::from(form) })
+        Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form })
     }
 }
 
@@ -256,10 +254,10 @@ impl<'a> CaptureComparison<'a> {
 
     fn too_deep(&self, path: &[u8], pair: TreePair) -> Error {
         let shown: String = display_path(path).chars().take(1000).collect();
-        Error::Object {
-            path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
-            reason: format!("too many nested directories, or too large ones, at `{shown}`"),
-        }
+        self.objects.damaged(
+            pair.after.or(pair.before).unwrap_or_default(),
+            format!("too many nested directories, or too large ones, at `{shown}`"),
+        )
     }
 
     fn lines(

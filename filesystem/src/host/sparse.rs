@@ -21,7 +21,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::objects::{ObjectId, ObjectKind, Objects, len};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const HEAD: &str = "foldlog-sparse 1";
 
@@ -112,10 +112,10 @@ impl Sparse {
     /// Reads a blob that lists ranges of data, and returns them with the blob of the data.
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<(Sparse, ObjectId)> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
-        std::str::from_utf8(&bytes).ok().and_then(Sparse::decode).ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not a list of the data ranges of a sparse file".to_owned(),
-        })
+        std::str::from_utf8(&bytes)
+            .ok()
+            .and_then(Sparse::decode)
+            .ok_or_else(|| objects.damaged(id, "it is not a list of the data ranges of a sparse file"))
     }
 
     fn decode(text: &str) -> Option<(Sparse, ObjectId)> {

@@ -35,6 +35,13 @@ pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never
 pub(super) const OPEN_DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+/// Creates a file, and fails if there is an entry.
+pub(super) const NEW_FILE: OFlag = OFlag::O_WRONLY
+    .union(OFlag::O_CREAT)
+    .union(OFlag::O_EXCL)
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
+
 /// Opens a file to read it; a pipe does not block.
 pub(super) const OPEN_FILE: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_NOFOLLOW)
@@ -62,7 +69,7 @@ pub(super) fn open_at<F: AsFd>(
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
                 return open_and_compare(directory, name, flags, mode);
             }
-            Err(errno) => return Err(Errno::from_raw(errno.raw_os_error())),
+            Err(errno) => return Err(nix_errno(errno)),
         }
     }
     Err(Errno::EAGAIN)
@@ -96,7 +103,7 @@ fn open_and_compare<F: AsFd>(directory: F, name: &[u8], flags: OFlag, mode: Mode
 /// Returns the mount of an open entry: its id or, if the system provides none, its device.
 pub(super) fn mount(opened: impl AsFd) -> Result<(u64, u32, u32), Errno> {
     let found = statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let found = found.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+    let found = found.map_err(nix_errno)?;
     let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
     Ok((if told { found.stx_mnt_id } else { 0 }, found.stx_dev_major, found.stx_dev_minor))
 }
@@ -112,6 +119,15 @@ pub(super) fn open_file(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Err
 
 pub(super) fn read_link(directory: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {
     readlinkat(directory, name).map(OsString::into_vec)
+}
+
+/// Converts an error of a system call through `rustix`.
+pub(super) fn nix_errno(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
+}
+
+pub(super) fn describe_errno(errno: Errno) -> String {
+    errno.desc().to_owned()
 }
 
 pub(super) fn bits(permissions: u32) -> Mode {

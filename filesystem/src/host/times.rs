@@ -14,7 +14,7 @@
 
 use super::manifest::{GitMode, ManifestEntry, ManifestNode, Stat, TreeEntry};
 use super::objects::{ObjectId, ObjectKind, Objects};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const HEAD: &[u8] = b"foldlog times 1\n";
 
@@ -30,21 +30,28 @@ pub(super) enum EntryTime {
     Directory(ObjectId),
 }
 
+impl EntryTime {
+    pub(super) fn leaf_ns(self) -> Option<i64> {
+        if let EntryTime::Leaf(ns) = self { Some(ns) } else { None }
+    }
+
+    pub(super) fn directory(self) -> Option<ObjectId> {
+        if let EntryTime::Directory(times) = self { Some(times) } else { None }
+    }
+}
+
 /// Encodes the object of a directory from its entries in the order of its tree. Returns `None` if a
 /// directory in it has none.
 pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Option<Vec<u8>> {
-    let mut bytes = HEAD.to_vec();
-    bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
-    for (_, entry) in ordered {
-        match &entry.node {
-            ManifestNode::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
-            ManifestNode::Directory(directory) if directory.times != ObjectId::UNKNOWN => {
-                bytes.extend_from_slice(&directory.times.0);
-            }
-            ManifestNode::Directory(_) | ManifestNode::Special | ManifestNode::Mount => return None,
+    let line = |(_, entry): &(GitMode, &ManifestEntry)| match &entry.node {
+        ManifestNode::Leaf(leaf) => Some(EntryTime::Leaf(leaf.stat.modified_ns)),
+        ManifestNode::Directory(directory) if directory.times != ObjectId::UNKNOWN => {
+            Some(EntryTime::Directory(directory.times))
         }
-    }
-    Some(bytes)
+        ManifestNode::Directory(_) | ManifestNode::Special | ManifestNode::Mount => None,
+    };
+    let lines: Option<Vec<EntryTime>> = ordered.iter().map(line).collect();
+    Some(encode_lines(own.modified_ns, lines?))
 }
 
 pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
@@ -64,10 +71,8 @@ impl Times {
         // A line is no longer than an object's name.
         let bytes_max = HEAD.len() + 8 + tree.len() * size_of::<ObjectId>();
         let bytes = objects.read(id, ObjectKind::Blob, bytes_max.try_into().unwrap_or(u64::MAX))?;
-        Times::decode(&bytes, tree).ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it does not contain the times of its tree".to_owned(),
-        })
+        Times::decode(&bytes, tree)
+            .ok_or_else(|| objects.damaged(id, "it does not contain the times of its tree"))
     }
 
     fn decode(bytes: &[u8], tree: &[TreeEntry]) -> Option<Times> {

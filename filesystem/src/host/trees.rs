@@ -46,7 +46,7 @@ impl Trees {
         if let Some(lines) = self.held.get(&id) {
             return Ok(Arc::clone(lines));
         }
-        let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
+        let damaged = |reason: String| objects.damaged(id, reason);
         if is_too_deep(path) {
             return Err(damaged(format!("too many nested directories at `{}`", display_path(path))));
         }
@@ -62,18 +62,23 @@ impl Trees {
         Ok(self.hold(id, lines))
     }
 
+    /// Finds the entry at a path below a directory, and its time if the directory has times.
     pub(super) fn find(
         &mut self,
         objects: &Objects,
-        root: ObjectId,
+        root: CapturedDirectory,
         path: &[u8],
-    ) -> Result<Option<TreeEntry>> {
-        let (mut tree, mut found) = (root, None);
+    ) -> Result<Option<(TreeEntry, Option<EntryTime>)>> {
+        let (mut around, mut found) = (root, None);
         for name in path.split(|byte| *byte == b'/') {
-            let lines = self.get(objects, tree, path)?;
-            let Some(line) = lines.iter().find(|line| *line.name == *name) else { return Ok(None) };
-            tree = line.id;
-            found = Some(line.clone());
+            let lines = self.get(objects, around.tree, path)?;
+            let Some((at, line)) = lines.iter().enumerate().find(|(_, line)| *line.name == *name) else {
+                return Ok(None);
+            };
+            let times = around.times.map(|times| Times::read(objects, times, &lines)).transpose()?;
+            let time = times.and_then(|times| times.lines.get(at).copied());
+            around = CapturedDirectory { tree: line.id, times: time.and_then(EntryTime::directory) };
+            found = Some((line.clone(), time));
         }
         Ok(found)
     }
@@ -85,24 +90,25 @@ impl Trees {
         metadata: &Metadata,
     ) -> Result<Vec<ObjectId>> {
         let mut data = Vec::new();
+        let root = CapturedDirectory { tree: root, times: None };
         for path in metadata.sparse() {
-            if let Some(line) = self.find(objects, root, path)? {
+            if let Some((line, _)) = self.find(objects, root, path)? {
                 data.push(Sparse::read(objects, line.id)?.1);
             }
         }
         Ok(data)
     }
 
-    /// Returns the objects of all times below a directory that are not in `seen` yet.
+    /// Reads the times of a directory and of those below it for which `is_new` returns `true`.
     pub(super) fn times(
         &mut self,
         objects: &Objects,
         root: CapturedDirectory,
-        seen: &mut HashSet<ObjectId>,
+        is_new: &mut dyn FnMut(ObjectId) -> bool,
     ) -> Result<()> {
         let mut left = vec![(Vec::new(), root)];
         while let Some((path, CapturedDirectory { tree, times })) = left.pop() {
-            let Some(times) = times.filter(|times| seen.insert(*times)) else { continue };
+            let Some(times) = times.filter(|times| is_new(*times)) else { continue };
             let lines = self.get(objects, tree, &path)?;
             let times = Times::read(objects, times, &lines)?;
             for (line, time) in lines.iter().zip(times.lines) {
@@ -191,10 +197,8 @@ pub(super) fn encode_commit(tree: ObjectId, permissions: &Permissions, tag: Opti
 impl Commit {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Commit> {
         let bytes = objects.read(id, ObjectKind::Commit, STRUCTURE_BYTES_MAX)?;
-        Commit::decode(&bytes).ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not a commit of a workspace snapshot".to_owned(),
-        })
+        Commit::decode(&bytes)
+            .ok_or_else(|| objects.damaged(id, "it is not a commit of a workspace snapshot"))
     }
 
     fn decode(bytes: &[u8]) -> Option<Commit> {

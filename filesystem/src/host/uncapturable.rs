@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::HostFilesystem;
-use super::manifest::{ManifestDirectory, ManifestKind, ManifestNode, join};
+use super::manifest::{FileKind, ManifestDirectory, ManifestNode, join};
 use super::rules::{Gitignore, Rules};
 use super::step::{open_around, open_file};
 use super::walk::WorkspaceWalk;
@@ -57,7 +57,7 @@ impl HostFilesystem {
                     ManifestNode::Directory(directory) => left.push((path, Arc::clone(directory))),
                     ManifestNode::Leaf(leaf) => {
                         let is_doubtful = leaf.stat.permissions() & READ_BY_ALL != READ_BY_ALL;
-                        if leaf.stat.kind() == ManifestKind::File && is_doubtful && is_refused(&path) {
+                        if leaf.stat.kind() == FileKind::File && is_doubtful && is_refused(&path) {
                             found.push((path, Uncapturable::Unreadable));
                         }
                     }

@@ -13,11 +13,11 @@
 
 use std::collections::BTreeMap;
 
+use foldlog::conversation::{Conversation, EntryContent};
 use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::inspect::{DecodedRecord, RecordedCaptures, RecordedContent, RecordedEvent};
-use foldlog::{RecordKind, Result, SequenceNumber, SessionTypes, State};
+use foldlog::{Outcome, RecordKind, Result, SequenceNumber, Session, SessionTypes, State};
 
-use super::records::RecordSource;
 use super::{Checkpoint, CheckpointManifest};
 use crate::state::walk::StoreReaders;
 use crate::{
@@ -36,12 +36,12 @@ pub(super) struct CheckpointCounts {
 /// Counts a session's contents at `position`, starting from the latest of these checkpoints that is
 /// before it and counts there.
 pub(super) fn count_at(
-    records: &impl RecordSource,
+    session: &Session,
     created: &[Checkpoint],
     position: SequenceNumber,
     stores: &WorkspaceStores,
 ) -> Result<CheckpointCounts> {
-    let path = records.path();
+    let path = session.log().live_path();
     let before = created.iter().rev().filter(|one| one.position < position);
     let base = before.into_iter().find(|one| path.is_live(one.position, position));
     let (manifest, workspaces) =
@@ -51,21 +51,60 @@ pub(super) fn count_at(
     for range in path.live_at(position) {
         let from = base.map_or(*range.start(), |base| (*range.start()).max(base.position + 1));
         if from <= *range.end() {
-            records.visit(from, *range.end(), &mut |record| counting.take(&record))?;
+            session.log().contents_left(from, *range.end(), |record| counting.take(&record))?;
         }
     }
     let is_by_events = counting.is_by_events;
     let CheckpointCounter { mut manifest, workspaces, .. } = counting;
     if !is_by_events {
-        count_tasks(&records.state_at(position)?, &mut manifest)?;
+        count_tasks(&session.dynamic().state_at(position)?, &mut manifest)?;
     }
-    let since = base.map(|base| records.messages_behind(base.position, position)).transpose()?.flatten();
+    let since = base.map(|base| messages_behind(session, base.position, position)).transpose()?.flatten();
     manifest.conversation_messages_count = match since {
         Some(since) => manifest.conversation_messages_count + since,
-        None => records.messages_at(position)?,
+        None => messages_at(session, position)?,
     };
     manifest.storage_size_bytes = 0;
     Ok(CheckpointCounts { manifest, workspaces })
+}
+
+/// Counts the messages of all conversations at a position.
+fn messages_at(session: &Session, position: SequenceNumber) -> Result<u64> {
+    session.conversation().evaluations().iter().try_fold(0, |sum, id| {
+        let conversation = session.conversation().read_at(id, position)?;
+        Ok(sum + conversation.map_or(0, |one| one.recorded_messages().len() as u64))
+    })
+}
+
+/// Counts the messages of all conversations that were recorded after `after` and count at
+/// `position`. Returns `None` if earlier messages may no longer count.
+fn messages_behind(
+    session: &Session,
+    after: SequenceNumber,
+    position: SequenceNumber,
+) -> Result<Option<u64>> {
+    let mut sum = 0;
+    for id in session.conversation().evaluations() {
+        match session.conversation().read_behind(&id, after, position)? {
+            Some(conversation) => sum += messages_of(&conversation),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(sum))
+}
+
+/// Counts the messages at the end of a conversation: user messages, answers, and results of calls.
+/// The answers with these calls may be before it.
+fn messages_of(end: &Conversation) -> u64 {
+    let is_message = |content: &EntryContent| match content {
+        EntryContent::Input { .. } | EntryContent::Answer { .. } => true,
+        EntryContent::CallEnded { outcome, .. } => {
+            !matches!(outcome, Outcome::Interrupted | Outcome::Suspended)
+        }
+        EntryContent::CallSettled { committed, .. } => committed.is_some(),
+        _ => false,
+    };
+    end.entries().iter().filter(|entry| is_message(&entry.content)).count() as u64
 }
 
 /// Counts tasks and dependencies from their slices.

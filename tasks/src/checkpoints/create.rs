@@ -9,6 +9,7 @@ use foldlog::tools::{SnapshotMetadata, SnapshotPhase};
 use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, Snapshot, SnapshotOptions};
 use uuid::Uuid;
 
+use super::hash::VisitRecords;
 use super::policy::{SinceLast, removals};
 use super::{
     Checkpoint, CheckpointCreated, CheckpointEntry, CheckpointHistory, CheckpointId, CheckpointPolicy,
@@ -196,7 +197,9 @@ impl CheckpointManager {
         let (position, session_id) = (snapshot.position, self.session.id());
         let counted = counts::count_at(&self.session, &history.created, position, &self.stores)?;
         let mut manifest = counted.manifest;
-        let hashed = hash::hash_at(&self.session, session_id, previous, position)?;
+        let log = self.session.log();
+        let visit: VisitRecords<'_> = &|from, through, visit| log.contents_left(from, through, visit);
+        let hashed = hash::hash_at(visit, session_id, previous, position)?;
         manifest.storage_size_bytes = hashed.log_bytes;
         let compressed = self.compression.map(|compression| self.compressed(&snapshot, compression));
         let checkpoint = Checkpoint {
@@ -339,7 +342,8 @@ impl CheckpointManager {
     /// [`Error::CheckpointMismatch`] for the first one whose hash does not match the records, and
     /// the errors of reading the log.
     pub fn verify(&self, id: CheckpointId) -> Result<()> {
-        self.history_now()?.verify_in(&self.session, id)
+        let log = self.session.log();
+        self.history_now()?.verify_in(&|from, through, visit| log.contents_left(from, through, visit), id)
     }
 
     /// Removes the checkpoints that exceed a limit of the [policy](RetentionPolicy) and are not
@@ -443,18 +447,5 @@ impl CheckpointManager {
             Arc::make_mut(&mut known.history).add(CheckpointEntry::clone(&entry));
         }
         Ok(())
-    }
-}
-
-impl CheckpointManager {
-    /// Finds a checkpoint, or the latest on the live path, and verifies the hashes through it.
-    pub(super) fn find_verified(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
-        let history = self.history_now()?;
-        let found = match id {
-            Some(id) => history.get(id)?,
-            None => self.latest_of(&history).ok_or(Error::NoCheckpoint)?,
-        };
-        history.verify_in(&self.session, found.id)?;
-        Ok(found.clone())
     }
 }

@@ -39,11 +39,7 @@ pub enum RemovalReason {
 
 impl fmt::Display for RemovalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RemovalReason::Count => "count",
-            RemovalReason::Age => "age",
-            RemovalReason::Bytes => "bytes",
-        })
+        self.serialize(f)
     }
 }
 

@@ -1,15 +1,23 @@
 //! Hashes of checkpoints, computed from the records.
 
 use foldlog::SequenceNumber;
+use foldlog::inspect::DecodedRecord;
 use uuid::Uuid;
 
 use super::Checkpoint;
-use super::records::RecordSource;
 use crate::error::{Error, Result};
 
 /// Prefix of the input, before the session's id, from which the hash before the first checkpoint is
 /// computed.
 const BEGINNING: &[u8] = b"foldlog.checkpoint.1";
+
+/// Passes the records of a session or a log between two positions on, in order, including those
+/// whose bodies a compaction has dropped.
+pub(super) type VisitRecords<'a> = &'a dyn Fn(
+    SequenceNumber,
+    SequenceNumber,
+    &mut dyn FnMut(DecodedRecord<'_>) -> foldlog::Result<()>,
+) -> foldlog::Result<()>;
 
 /// Values computed from the records through a position.
 pub(super) struct LogPrefixHash {
@@ -21,7 +29,7 @@ pub(super) struct LogPrefixHash {
 
 /// Computes the hash of a checkpoint at `position` from the previous one, and the records since.
 pub(super) fn hash_at(
-    records: &impl RecordSource,
+    visit: VisitRecords<'_>,
     session: Uuid,
     previous: Option<&Checkpoint>,
     position: SequenceNumber,
@@ -39,7 +47,7 @@ pub(super) fn hash_at(
             SequenceNumber::MIN
         }
     };
-    records.visit(from, position, &mut |record| {
+    visit(from, position, &mut |record| {
         hasher.update(&record.digest());
         log_bytes = log_bytes.saturating_add(record.len());
         Ok(())
@@ -57,11 +65,11 @@ fn previous_bytes(text: &str) -> [u8; 32] {
 /// Verifies the hashes of checkpoints in the order of their creation, including removed ones, and
 /// returns an error for each mismatch. A checkpoint after a mismatch may still match, since its
 /// hash is computed from the recorded hash of the previous one.
-pub(super) fn mismatches(records: &impl RecordSource, created: &[Checkpoint]) -> Result<Vec<Error>> {
+pub(super) fn mismatches(visit: VisitRecords<'_>, created: &[Checkpoint]) -> Result<Vec<Error>> {
     let mut found_all = Vec::new();
     let mut previous: Option<&Checkpoint> = None;
     for checkpoint in created {
-        let found = hash_at(records, checkpoint.session_id, previous, checkpoint.position)?.hash;
+        let found = hash_at(visit, checkpoint.session_id, previous, checkpoint.position)?.hash;
         if found != checkpoint.validation_hash {
             let (id, position) = (checkpoint.id, checkpoint.position);
             let expected = foldlog::escape::text(&checkpoint.validation_hash).into_owned();

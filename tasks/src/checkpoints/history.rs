@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{LivePath, SequenceNumber, Session, SessionTypes};
 
-use super::records::RecordSource;
+use super::hash::VisitRecords;
 use super::{Checkpoint, CheckpointEntry, CheckpointId, Checkpoints, RemovalReason, hash};
 use crate::error::{Error, Result};
 
@@ -116,7 +116,7 @@ impl CheckpointHistory {
     /// [`Error::CheckpointMismatch`] for the first one whose hash does not match the records, and
     /// the errors of reading a log.
     pub fn verify(&self, log: &LogReader, id: CheckpointId) -> Result<()> {
-        self.verify_in(log, id)
+        self.verify_in(&|from, through, visit| log.contents_left(from, through, visit), id)
     }
 
     /// Verifies the hashes of all checkpoints of a log, including removed ones.
@@ -125,12 +125,16 @@ impl CheckpointHistory {
     ///
     /// The errors of [`verify`](CheckpointHistory::verify).
     pub fn verify_all(&self, log: &LogReader) -> Result<()> {
-        first(hash::mismatches(log, &self.created)?)
+        self.verify_in(
+            &|from, through, visit| log.contents_left(from, through, visit),
+            CheckpointId(u64::MAX),
+        )
     }
 
-    pub(super) fn verify_in(&self, records: &impl RecordSource, id: CheckpointId) -> Result<()> {
+    pub(super) fn verify_in(&self, visit: VisitRecords<'_>, id: CheckpointId) -> Result<()> {
         let through = self.created.partition_point(|one| one.id <= id);
-        first(hash::mismatches(records, self.created.get(..through).unwrap_or_default())?)
+        let mismatches = hash::mismatches(visit, self.created.get(..through).unwrap_or_default())?;
+        mismatches.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Verifies the hashes of all checkpoints that were created at or before `position`, and
@@ -141,10 +145,7 @@ impl CheckpointHistory {
     /// The errors of reading a log.
     pub fn mismatches(&self, log: &LogReader, position: SequenceNumber) -> Result<Vec<Error>> {
         let through = self.created.partition_point(|one| one.position <= position);
-        hash::mismatches(log, self.created.get(..through).unwrap_or_default())
+        let visit: VisitRecords<'_> = &|from, through, visit| log.contents_left(from, through, visit);
+        hash::mismatches(visit, self.created.get(..through).unwrap_or_default())
     }
-}
-
-fn first(mismatches: Vec<Error>) -> Result<()> {
-    mismatches.into_iter().next().map_or(Ok(()), Err)
 }

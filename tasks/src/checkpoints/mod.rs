@@ -60,7 +60,6 @@ mod events;
 mod hash;
 mod history;
 mod policy;
-mod records;
 mod restore;
 
 pub use crate::checkpoint::{

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
 use crate::error::{Error, Result};
-use crate::state::walk::{At, Visitor, conversations_in, walk_abandoned};
-use crate::{NotCompared, RecoveryAction, TaskTreeState, UpdateOperation};
+use crate::state::walk::{conversations_in, walk_abandoned};
+use crate::updates::UpdateCollector;
+use crate::{NotCompared, RecoveryAction, StateUpdate, TaskTreeState, UpdateOperation};
 
 /// Configures a restore of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,13 +68,6 @@ impl RecoveryAction {
     pub const RESTORE_FAILED: &str = "restore_failed";
 }
 
-struct WentBack {
-    rolled_back: RollbackReport,
-    applied: Vec<(SequenceNumber, SequenceNumber)>,
-    refused: Vec<RefusedUpdate>,
-    not_compared: Vec<NotCompared>,
-}
-
 impl CheckpointManager {
     /// Restores the session to a checkpoint.
     ///
@@ -103,12 +97,8 @@ impl CheckpointManager {
         id: CheckpointId,
         options: &RestoreOptions,
     ) -> Result<RestoreReport> {
-        self.restore(self.find_verified(Some(id))?, options)
-    }
-
-    /// Restores the session to a checkpoint whose hash was verified.
-    fn restore(&self, checkpoint: Checkpoint, options: &RestoreOptions) -> Result<RestoreReport> {
-        let id = checkpoint.id;
+        let checkpoint = self.get(id)?;
+        self.verify(id)?;
         let resources = match options.with_resources {
             true => Some(self.resources_of(&checkpoint)?),
             false => None,
@@ -130,14 +120,15 @@ impl CheckpointManager {
             lost,
         };
         self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
-        match self.go_back(&checkpoint, resources.as_ref(), options.apply_later_updates) {
-            Ok(WentBack { rolled_back, applied, refused, not_compared }) => {
-                let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
-                let unknown = not_compared.iter().map(|one| {
+        match self.go_back(checkpoint, undo, resources.as_ref(), options.apply_later_updates) {
+            Ok(report) => {
+                let lost =
+                    report.refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
+                let unknown = report.not_compared.iter().map(|one| {
                     format!("changes of {} up to record {}: {}", one.workspace, one.sequence, one.reason)
                 });
                 self.session.dispatch(action(RecoveryAction::RESTORED, lost.chain(unknown).collect()))?;
-                Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
+                Ok(report)
             }
             Err(error) => {
                 // If the session accepts no writes, the restore has no end record, which a recovery
@@ -152,22 +143,22 @@ impl CheckpointManager {
     /// Rolls session and resources back, and applies later updates again.
     fn go_back(
         &self,
-        checkpoint: &Checkpoint,
+        checkpoint: Checkpoint,
+        undo: CheckpointId,
         resources: Option<&(foldlog::ExecutionState, CompositeSnapshot)>,
         apply_later_updates: bool,
-    ) -> foldlog::Result<WentBack> {
+    ) -> foldlog::Result<RestoreReport> {
         let rolled_back = match resources {
             Some((run, snapshot)) => run.restore(snapshot)?,
             None => self.session.rollback_to(checkpoint.position)?,
         };
         // Read only now, to include the records that other threads wrote before the rollback.
-        let later = match apply_later_updates {
-            true => self.later(checkpoint, &rolled_back)?,
-            false => Later::default(),
+        let UpdateCollector { updates, not_compared } = match apply_later_updates {
+            true => self.later(&checkpoint, &rolled_back)?,
+            false => UpdateCollector::default(),
         };
-        let Later { updates, not_compared } = later;
         let (mut applied, mut refused) = (Vec::new(), Vec::new());
-        for (sequence, operation) in updates {
+        for StateUpdate { operation, position: sequence, .. } in updates {
             match dispatch(&self.session, &operation) {
                 Ok(again) => applied.push((sequence, again)),
                 Err(foldlog::Error::Refused { reason, .. }) => {
@@ -176,16 +167,20 @@ impl CheckpointManager {
                 Err(error) => return Err(error),
             }
         }
-        Ok(WentBack { rolled_back, applied, refused, not_compared })
+        Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
     }
 
     /// Returns the updates after the target of a rollback that counted until then, in order.
-    fn later(&self, checkpoint: &Checkpoint, rolled_back: &RollbackReport) -> foldlog::Result<Later> {
+    fn later(
+        &self,
+        checkpoint: &Checkpoint,
+        rolled_back: &RollbackReport,
+    ) -> foldlog::Result<UpdateCollector> {
         let behind =
             |range: &RangeInclusive<SequenceNumber>| (*range.start()).max(rolled_back.to + 1)..=*range.end();
         let ranges = rolled_back.abandoned.iter().map(behind).filter(|range| !range.is_empty());
         let ranges: Vec<_> = ranges.collect();
-        let mut later = Later::default();
+        let mut later = UpdateCollector::default();
         let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
         // On another branch, the state before these records differs from that of the checkpoint.
         let is_behind = self.session.log().live_path().is_live(checkpoint.position, last);
@@ -211,23 +206,6 @@ impl CheckpointManager {
         // its id was then.
         snapshot.session.session = self.session.id();
         Ok((run, snapshot))
-    }
-}
-
-/// Collects the updates after a checkpoint that a rollback abandoned.
-#[derive(Default)]
-struct Later {
-    updates: Vec<(SequenceNumber, UpdateOperation)>,
-    not_compared: Vec<NotCompared>,
-}
-
-impl Visitor for Later {
-    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
-        self.updates.push((at.sequence, operation));
-    }
-
-    fn not_compared(&mut self, what: NotCompared) {
-        self.not_compared.push(what);
     }
 }
 

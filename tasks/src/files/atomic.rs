@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::contents::{ChangeItem, SessionFile};
 use super::layout;
-use super::render::{self, MessageIndex};
+use super::render::{self, FileSink, MessageIndex};
 use super::tree::{SessionTree, TreeLimits};
 use super::tree_writer::{ExportReport, TreeWriter};
 use crate::{Error, FileSystemState, Result, StateComponent, StateCompression};
@@ -67,22 +67,26 @@ impl AtomicPersistence {
     ) -> Result<ExportReport> {
         let value = serde_json::to_value(data);
         let value = value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })?;
-        let mut writer = TreeWriter::open(&self.to, self.session, self.compression)?;
+        let mut writer = TreeWriter::open(&self.to, self.session, self.compression, None)?;
         let before = writer.before()?.cloned();
         let tree = writer.tree(self.limits)?;
-        let mut files = PendingFiles::default();
-        let replaced = self.render(component, value, tree.as_ref(), &mut files)?;
+        let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+        let sink = &mut |path: &str, content: &[u8]| {
+            files.push((path.to_owned(), content.to_vec()));
+            Ok(())
+        };
+        let replaced = self.render(component, value, tree.as_ref(), sink)?;
         if let Some(before) = &before {
-            let after = writer.after();
+            let after = &mut writer.after;
             // The parts are no longer of the same position, so the tree has none.
             (after.updates, after.checkpoints) = (before.updates, before.checkpoints);
             after.history.clone_from(&before.history);
             before.files.keys().filter(|path| !replaced(path)).for_each(|path| writer.keep(path));
         }
-        for (path, content) in files.0 {
+        for (path, content) in files {
             writer.put(&path, &content)?;
         }
-        writer.commit()
+        writer.commit().map(|written| written.report)
     }
 
     /// Renders the files of a part; returns a predicate for the files of the tree that they
@@ -92,9 +96,8 @@ impl AtomicPersistence {
         component: StateComponent,
         value: serde_json::Value,
         tree: Option<&SessionTree>,
-        files: &mut PendingFiles,
+        sink: FileSink<'_>,
     ) -> Result<fn(&str) -> bool> {
-        let sink = &mut |path: &str, content: &[u8]| files.take(path, content);
         match component {
             StateComponent::Session | StateComponent::Configuration | StateComponent::ResourceUsage => {
                 let mut file = tree.map_or_else(|| Ok(SessionFile::default()), SessionTree::session_file)?;
@@ -116,10 +119,12 @@ impl AtomicPersistence {
                 // Updates omit messages that the conversation contains, and these messages may have
                 // changed.
                 if let Some(tree) = tree.filter(|tree| tree.has("filesystem")) {
-                    let untold = tree.stored_changes()?.into_iter().filter(|one| one.update.is_none());
+                    let untold = tree.parts().changes()?.into_iter().filter(|one| one.update.is_none());
                     let updates = match tree.has("claude") {
-                        true => tree.updates(&MessageIndex::from_context(&tree.claude_context()?))?,
-                        false => tree.updates(&MessageIndex::default())?,
+                        true => tree
+                            .parts()
+                            .updates(&MessageIndex::from_context(&tree.parts().claude_context()?))?,
+                        false => tree.parts().updates(&MessageIndex::default())?,
                     };
                     let messages = MessageIndex::from_context(&context);
                     let changes = updates.iter().map(|update| messages.left_out_of(update));
@@ -133,7 +138,7 @@ impl AtomicPersistence {
             StateComponent::FileSystem => {
                 let state: FileSystemState = part(component, value)?;
                 let known = tree.filter(|tree| tree.has("filesystem"));
-                let known = known.map_or_else(|| Ok(Vec::new()), SessionTree::stored_changes)?;
+                let known = known.map_or_else(|| Ok(Vec::new()), |tree| tree.parts().changes())?;
                 render::file_system(&state, &changes_of(&state, known), sink)?;
                 Ok(|path| layout::is_within(path, "filesystem"))
             }
@@ -152,17 +157,6 @@ impl AtomicPersistence {
     /// [`SessionTree::load`].
     pub fn load_state<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         self.tree()?.ok_or(Error::ComponentNotFound(component))?.load(component)
-    }
-}
-
-#[derive(Default)]
-struct PendingFiles(Vec<(String, Vec<u8>)>);
-
-impl PendingFiles {
-    #[allow(clippy::unnecessary_wraps, reason = "as a sink")]
-    fn take(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        self.0.push((path.to_owned(), content.to_vec()));
-        Ok(())
     }
 }
 

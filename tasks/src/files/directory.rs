@@ -123,8 +123,12 @@ impl TreeDirectory {
 
     /// Returns the kind of a name's target; `None` if the name does not exist.
     fn kind(&self, name: &str) -> Result<Option<&'static str>> {
+        Ok(self.stat(name)?.map(|stat| name_of(FileType::from_raw_mode(stat.st_mode))))
+    }
+
+    fn stat(&self, name: &str) -> Result<Option<rustix::fs::Stat>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(name_of(FileType::from_raw_mode(stat.st_mode)))),
+            Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Error::io("examined", self.path.join(name))(errno)),
         }
@@ -262,11 +266,7 @@ impl TreeDirectory {
     /// Returns a trace that identifies the version of a file without reading it; `None` if it is
     /// missing.
     pub(super) fn trace(&self, name: &str) -> Result<Option<FileTrace>> {
-        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileTrace::from_stat(&stat))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::io("examined", self.path.join(name))(errno)),
-        }
+        Ok(self.stat(name)?.as_ref().map(FileTrace::from_stat))
     }
 
     /// Returns the trace of an open file.

@@ -63,24 +63,6 @@ const NAMED: [&str; 15] = [
 /// Files that are numbered.
 const NUMBERED: [&str; 6] = [MESSAGES, WINDOWS, CHANGES, REQUESTS, RESPONSES, ERRORS];
 
-/// Directories, except those of checkpoints.
-const DIRECTORIES: [&str; 14] = [
-    "meta",
-    "state",
-    "claude",
-    "claude/conversation",
-    "claude/context_windows",
-    "claude/rate_limit",
-    "filesystem",
-    "filesystem/modifications",
-    "filesystem/build_artifacts",
-    "logs",
-    "logs/execution",
-    "logs/claude_interactions",
-    "logs/errors",
-    "checkpoints",
-];
-
 /// Returns the path of a numbered file.
 pub(super) fn numbered_path(stem: &str, number: u64) -> String {
     format!("{stem}_{number:03}.json")
@@ -129,9 +111,10 @@ pub(super) fn is_file(path: &str) -> bool {
 
 /// Returns whether a tree may have a directory of this path.
 pub(super) fn is_directory(path: &str) -> bool {
+    let is_above = |file: &&str| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
     let is_checkpoint =
         || path.strip_prefix(CHECKPOINTS).and_then(|rest| number(rest.strip_prefix('_')?)).is_some();
-    DIRECTORIES.contains(&path) || is_checkpoint()
+    NAMED.iter().chain(&NUMBERED).chain(&[CHECKPOINTS]).any(is_above) || is_checkpoint()
 }
 
 /// Splits a path into its directory and its name.

@@ -160,13 +160,6 @@ impl TreeManifest {
 }
 
 impl ManifestFile {
-    pub(super) fn from_content(content: &[u8], stored: &[u8]) -> ManifestFile {
-        let digest = |bytes: &[u8]| ContentDigest { bytes: bytes.len() as u64, blake3: hex_of(bytes) };
-        let content = (content != stored).then(|| digest(content));
-        let ContentDigest { bytes, blake3 } = digest(stored);
-        ManifestFile { bytes, blake3, content }
-    }
-
     /// Describes a file by the digests of its content and of its stored bytes.
     pub(super) fn of_digests(content: ContentDigest, stored: ContentDigest) -> ManifestFile {
         let content = (content != stored).then_some(content);

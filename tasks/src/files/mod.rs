@@ -179,12 +179,9 @@ impl CheckpointFiles {
     ///
     /// [`Error::Json`] if a value has no JSON form.
     pub fn new(manifest: &impl Serialize, state_snapshot: &impl Serialize) -> Result<CheckpointFiles> {
-        let json = |what: &str, written: serde_json::Result<String>| {
-            written.map(String::into_bytes).map_err(|source| Error::Json { what: what.to_owned(), source })
-        };
         Ok(CheckpointFiles {
-            manifest: json("manifest of a checkpoint", foldlog::escape::to_json(manifest))?,
-            state_snapshot: json("snapshot of a checkpoint", foldlog::escape::to_json(state_snapshot))?,
+            manifest: json("manifest of a checkpoint", manifest)?,
+            state_snapshot: json("snapshot of a checkpoint", state_snapshot)?,
         })
     }
 
@@ -205,6 +202,11 @@ impl CheckpointFiles {
     pub fn state_snapshot<T: DeserializeOwned>(&self) -> Result<T> {
         read("snapshot of a checkpoint", &self.state_snapshot)
     }
+}
+
+fn json(what: &str, value: &impl Serialize) -> Result<Vec<u8>> {
+    let json = foldlog::escape::to_json(value).map(String::into_bytes);
+    json.map_err(|source| Error::Json { what: what.to_owned(), source })
 }
 
 fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
@@ -311,11 +313,9 @@ fn write_tree(
     if !since.is_some_and(|since| since.iter().eq(told)) {
         return Err(Error::OtherUpdates("they list other modifications of files"));
     }
-    let mut writer = TreeWriter::open(to, state.session_id, *compression)?;
-    if let Some(known) = known {
-        writer = writer.trust_known_files(&known.files);
-    }
-    let after = writer.after();
+    let files = known.map(|known| &known.files);
+    let mut writer = TreeWriter::open(to, state.session_id, *compression, files)?;
+    let after = &mut writer.after;
     after.position = position;
     after.updates = updates.len() as u64;
     after.checkpoints = contents.checkpoints_len();
@@ -362,7 +362,7 @@ fn write_tree(
     }
     render::other_logs(logs, &mut sink)?;
     put_checkpoints(contents, known, &mut writer)?;
-    writer.commit_knowing()
+    writer.commit()
 }
 
 fn put_checkpoints(
@@ -417,7 +417,7 @@ pub struct ImportedTree {
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
     let tree = SessionTree::open_whole(dir, limits)?;
     let state = tree.state()?;
-    let updates = tree.updates(&MessageIndex::from_context(&state.claude_context))?;
+    let updates = tree.parts().updates(&MessageIndex::from_context(&state.claude_context))?;
     Ok(ImportedTree { position: tree.manifest().position, updates, checkpoints: tree.checkpoints()?, state })
 }
 
@@ -446,12 +446,14 @@ impl SessionTree {
         state.last_checkpoint = identity.last_checkpoint;
         state.configuration = self.load(StateComponent::Configuration)?;
         state.resource_usage = self.load(StateComponent::ResourceUsage)?;
-        state.task_tree = self.read_component(StateComponent::TaskTree, SessionTree::task_tree)?;
-        state.claude_context =
-            self.read_component(StateComponent::ClaudeContext, SessionTree::claude_context)?;
-        state.file_system = self.read_component(StateComponent::FileSystem, SessionTree::file_system)?;
-        state.execution_logs =
-            self.read_component(StateComponent::ExecutionLogs, SessionTree::execution_logs)?;
+        self.check_part(StateComponent::TaskTree)?;
+        state.task_tree = self.task_tree()?;
+        self.check_part(StateComponent::ClaudeContext)?;
+        state.claude_context = self.parts().claude_context()?;
+        self.check_part(StateComponent::FileSystem)?;
+        state.file_system = self.parts().file_system()?.0;
+        self.check_part(StateComponent::ExecutionLogs)?;
+        state.execution_logs = self.parts().execution_logs()?;
         Ok(state)
     }
 
@@ -482,6 +484,7 @@ impl SessionTree {
     /// form.
     pub fn load<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         let missing = || Error::ComponentNotFound(component);
+        self.check_part(component)?;
         match component {
             StateComponent::Session => {
                 convert_part(component, &self.session_file()?.session.ok_or_else(missing)?)
@@ -492,34 +495,21 @@ impl SessionTree {
             StateComponent::ResourceUsage => {
                 convert_part(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
             }
-            StateComponent::TaskTree => {
-                convert_part(component, &self.read_component(component, SessionTree::task_tree)?)
-            }
-            StateComponent::ClaudeContext => {
-                convert_part(component, &self.read_component(component, SessionTree::claude_context)?)
-            }
-            StateComponent::FileSystem => {
-                convert_part(component, &self.read_component(component, SessionTree::file_system)?)
-            }
-            StateComponent::ExecutionLogs => {
-                convert_part(component, &self.read_component(component, SessionTree::execution_logs)?)
-            }
+            StateComponent::TaskTree => convert_part(component, &self.task_tree()?),
+            StateComponent::ClaudeContext => convert_part(component, &self.parts().claude_context()?),
+            StateComponent::FileSystem => convert_part(component, &self.parts().file_system()?.0),
+            StateComponent::ExecutionLogs => convert_part(component, &self.parts().execution_logs()?),
         }
     }
 
-    fn read_component<T>(
-        &self,
-        component: StateComponent,
-        read: impl Fn(&SessionTree) -> Result<T>,
-    ) -> Result<T> {
+    fn check_part(&self, component: StateComponent) -> Result<()> {
         match self.has(layout::directory_of(component)) {
-            true => read(self),
+            true => Ok(()),
             false => Err(Error::ComponentNotFound(component)),
         }
     }
 }
 
-/// Converts a part of the state to another type of the same JSON form.
 fn convert_part<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
     let value = serde_json::to_value(part).and_then(serde_json::from_value);
     value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })

@@ -1,23 +1,18 @@
 //! Reads the intact parts of a damaged tree, file by file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use foldlog::conversation::ConversationMessage;
 use foldlog::{Export, SequenceNumber, Slice};
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use super::contents::{
-    ArtifactsFile, ChangeItem, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile,
-    LogFile, MessagesFile, SessionFile, TaskTreeFile, WorkspacesFile,
-};
+use super::contents::{SessionFile, TaskTreeFile};
+use super::parse::PartReader;
 use super::session::{EngineExport, engine_export};
 use super::{SessionTree, TreeLimits, layout};
 use crate::{
-    Checkpoint, ClaudeContextState, ConversationHistory, DamagedFile, Error, ExecutionLogState, FileDamage,
-    FileSystemState, RecordedConversation, Result, SessionState, StateComponent, TaskTreeState, Tasks,
+    Checkpoint, DamagedFile, FileDamage, Result, SessionState, StateComponent, TaskTreeState, Tasks,
 };
 
 /// Names a file of a tree that does not match the manifest, and the loss.
@@ -37,7 +32,7 @@ impl fmt::Display for LostFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LostFile { file, part, lost } = self;
         match part {
-            Some(part) => write!(f, "{}: {lost}: {file}", part.name()),
+            Some(part) => write!(f, "{part}: {lost}: {file}"),
             None => write!(f, "{lost}: {file}"),
         }
     }
@@ -77,17 +72,11 @@ impl PartialTree {
     pub fn read(dir: &Path, limits: TreeLimits) -> Result<PartialTree> {
         let tree = SessionTree::open_sound(dir, limits)?;
         let damaged = tree.damage()?.into_iter().map(|file| (file.path, file.damage)).collect();
-        PartialTreeReader { tree: &tree, damaged }.all()
+        PartReader { tree: &tree, damaged: Some(damaged) }.all()
     }
 }
 
-/// Reads a tree, and collects the damage of its files.
-struct PartialTreeReader<'a> {
-    tree: &'a SessionTree,
-    damaged: BTreeMap<String, FileDamage>,
-}
-
-impl PartialTreeReader<'_> {
+impl PartReader<'_> {
     fn all(mut self) -> Result<PartialTree> {
         let manifest = self.tree.manifest();
         let (checkpoints, export) = self.checkpoints()?;
@@ -99,12 +88,13 @@ impl PartialTreeReader<'_> {
         }
         state.configuration = file.configuration.unwrap_or_default();
         state.resource_usage = file.resource_usage.unwrap_or_default();
-        state.task_tree = self.task_tree(export.as_ref())?;
+        state.task_tree = self.task_tree_or(export.as_ref())?;
         state.claude_context = self.claude_context()?;
-        let unread = self.file_system(&mut state.file_system)?;
+        let (file_system, updates) = self.file_system()?;
+        state.file_system = file_system;
         state.execution_logs = self.execution_logs()?;
         let (has_export, last) = (export.is_some(), manifest.checkpoints);
-        let lost = self.damaged.into_iter().map(|(path, damage)| LostFile {
+        let lost = self.damaged.unwrap_or_default().into_iter().map(|(path, damage)| LostFile {
             part: part_of(&path),
             lost: lost_with(&path, has_export, last),
             file: DamagedFile { path, damage },
@@ -113,63 +103,12 @@ impl PartialTreeReader<'_> {
             dir: self.tree.dir().to_owned(),
             state,
             position: manifest.position,
-            updates: (manifest.updates, unread),
+            updates: (manifest.updates, manifest.updates.saturating_sub(updates)),
             checkpoints,
             lost: lost.collect(),
             export,
             has_times,
         })
-    }
-
-    /// Reads a file; returns `None` if it does not match the manifest.
-    fn take<T: DeserializeOwned>(&mut self, path: &str) -> Result<Option<T>> {
-        let damage = match self.damaged.contains_key(path) {
-            true => return Ok(None),
-            false => self.tree.parse(path),
-        };
-        match damage {
-            Ok(value) => Ok(Some(value)),
-            Err(Error::Damaged { files, .. }) => {
-                self.damaged.extend(files.into_iter().map(|file| (file.path, file.damage)));
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads a file, or returns the default if it is damaged.
-    fn or_default<T: DeserializeOwned + Default>(&mut self, path: &str) -> Result<T> {
-        Ok(self.take(path)?.unwrap_or_default())
-    }
-
-    /// Lists the numbers of the files of a kind in the manifest, in ascending order.
-    fn numbers(&self, stem: &str) -> Vec<u64> {
-        let directory = stem.split('/').next().unwrap_or_default();
-        let numbers = self.tree.paths_in(directory).filter_map(|path| layout::number_of(path, stem));
-        let mut numbers: Vec<u64> = numbers.collect();
-        numbers.sort_unstable();
-        numbers
-    }
-
-    /// Reads all intact files of a kind.
-    fn each<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
-        let mut read = Vec::new();
-        for number in self.numbers(stem) {
-            read.extend(self.take(&layout::numbered_path(stem, number))?);
-        }
-        Ok(read)
-    }
-
-    /// Reads the files of a kind before the first damaged one.
-    fn in_front<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
-        let mut read = Vec::new();
-        for (expected, number) in (1..).zip(self.numbers(stem)) {
-            match self.take(&layout::numbered_path(stem, number))? {
-                Some(file) if number == expected => read.push(file),
-                _ => break,
-            }
-        }
-        Ok(read)
     }
 
     /// Lists the checkpoints before `last` of which the manifest has files, and the first of which
@@ -205,7 +144,8 @@ impl PartialTreeReader<'_> {
             }
         }
         let path = format!("{}/state_snapshot.json", layout::checkpoint(last));
-        if self.damaged.contains_key(&path) {
+        let damaged = self.damaged.get_or_insert_default();
+        if damaged.contains_key(&path) {
             return Ok((had, None));
         }
         let unusable = match self.tree.read(&path)?.map(|snapshot| engine_export(&snapshot)) {
@@ -218,130 +158,18 @@ impl PartialTreeReader<'_> {
             Some(Err(error)) => error.to_string(),
             None => return Ok((had, None)),
         };
-        self.damaged.insert(path, FileDamage::Unreadable(unusable));
+        damaged.insert(path, FileDamage::Unreadable(unusable));
         Ok((had, None))
     }
 
     /// Reads the tasks, from the engine's export if their file is damaged. The rest is derived from
     /// them.
-    fn task_tree(&mut self, export: Option<&Export>) -> Result<TaskTreeState> {
+    fn task_tree_or(&mut self, export: Option<&Export>) -> Result<TaskTreeState> {
         let tree: Option<TaskTreeFile<'static>> = self.take(layout::TASK_TREE)?;
         Ok(match tree {
             Some(tree) => TaskTreeState::of_map(tree.tasks.into_owned()),
             None => TaskTreeState::from_tasks(export.map(items::<Tasks>).unwrap_or_default()),
         })
-    }
-
-    fn claude_context(&mut self) -> Result<ClaudeContextState> {
-        let config: Option<ClaudeConfigFile<'static>> = self.take(layout::CLAUDE_CONFIG)?;
-        let (session_id, model_configuration) = config
-            .map(|config| (config.session_id.into_owned(), config.model_configuration.into_owned()))
-            .unwrap_or_default();
-        Ok(ClaudeContextState {
-            session_id,
-            conversation_history: ConversationHistory { conversations: self.conversations()? },
-            context_windows: self.each(layout::WINDOWS)?,
-            rate_limit_state: self.or_default(layout::LIMITS)?,
-            model_configuration,
-            usage_tracking: self.or_default(layout::USAGE)?,
-        })
-    }
-
-    /// Reads each conversation up to its first damaged chunk.
-    fn conversations(&mut self) -> Result<Vec<RecordedConversation>> {
-        let Some(current) = self.take::<CurrentFile<'static>>(layout::CURRENT)? else {
-            return self.conversations_in_chunks();
-        };
-        let mut conversations = Vec::new();
-        for conversation in current.conversations {
-            let (mut messages, mut is_whole) = (Vec::<ConversationMessage>::new(), true);
-            for number in conversation.chunks {
-                match self.take::<MessagesFile>(&layout::numbered_path(layout::MESSAGES, number))? {
-                    Some(chunk) if is_whole && chunk.evaluation_id == conversation.evaluation_id => {
-                        messages.extend(chunk.messages);
-                    }
-                    _ => is_whole = false,
-                }
-            }
-            if is_whole {
-                messages.extend(conversation.messages.into_owned());
-            }
-            conversations.push(RecordedConversation {
-                evaluation_id: conversation.evaluation_id.into_owned(),
-                prompt: conversation.prompt.into_owned(),
-                messages,
-                turns: conversation.turns,
-                is_complete: is_whole && conversation.is_complete,
-            });
-        }
-        Ok(conversations)
-    }
-
-    /// Reads conversations without the file that lists their chunks. The conversation of a damaged
-    /// chunk is unknown, so all chunks after it are skipped.
-    fn conversations_in_chunks(&mut self) -> Result<Vec<RecordedConversation>> {
-        let mut conversations: Vec<RecordedConversation> = Vec::new();
-        for chunk in self.in_front::<MessagesFile>(layout::MESSAGES)? {
-            match conversations.last_mut().filter(|last| last.evaluation_id == chunk.evaluation_id) {
-                Some(last) => last.messages.extend(chunk.messages),
-                None => conversations.push(RecordedConversation {
-                    evaluation_id: chunk.evaluation_id,
-                    prompt: None,
-                    messages: chunk.messages,
-                    turns: 0,
-                    is_complete: false,
-                }),
-            }
-        }
-        Ok(conversations)
-    }
-
-    /// Reads the part of files, and returns the number of updates that cannot be read.
-    fn file_system(&mut self, state: &mut FileSystemState) -> Result<u64> {
-        let workspaces: Option<WorkspacesFile<'static>> = self.take(layout::WORKSPACES)?;
-        if let Some(workspaces) = workspaces {
-            state.workspace_snapshot = workspaces.workspaces.into_owned();
-            state.not_compared = workspaces.not_compared.into_owned();
-            state.dependency_resolution = workspaces.dependency_resolution.into_owned();
-        }
-        let changes: Vec<ChangeItem<'static>> = self
-            .in_front::<ChangesFile>(layout::CHANGES)?
-            .into_iter()
-            .flat_map(|file| file.changes)
-            .collect();
-        state.file_modifications =
-            changes.iter().filter_map(ChangeItem::file_modification).cloned().collect();
-        let updates = changes.iter().filter(|change| change.update.is_some()).count() as u64;
-        for path in [layout::COMPILATIONS, layout::TEST_RUNS] {
-            let artifacts: Option<ArtifactsFile<'static>> = self.take(path)?;
-            let artifacts = artifacts.into_iter().flat_map(|file| file.results);
-            state.build_artifacts.extend(artifacts.map(|(name, one)| (name.into_owned(), one.into_owned())));
-        }
-        state.git_state = self.or_default(layout::GIT)?;
-        Ok(self.tree.manifest().updates.saturating_sub(updates))
-    }
-
-    /// Reads logs: every intact file, since entries are independent.
-    fn execution_logs(&mut self) -> Result<ExecutionLogState> {
-        let mut state = ExecutionLogState::default();
-        let tasks: Vec<_> = self.tree.paths_in("logs").filter_map(layout::task_of).collect();
-        for task in tasks {
-            let log: Option<LogFile<'static>> = self.take(&layout::task_log(&task))?;
-            state.tasks.extend(log.map(|log| (task, log.entries.into_owned())));
-        }
-        let log: Option<LogFile<'static>> = self.take(layout::SYSTEM_EVENTS)?;
-        state.system_events = log.map(|log| log.entries.into_owned()).unwrap_or_default();
-        let mut placed = Vec::new();
-        for stem in [layout::REQUESTS, layout::RESPONSES] {
-            placed
-                .extend(self.each::<InteractionsFile>(stem)?.into_iter().flat_map(|file| file.interactions));
-        }
-        placed.sort_by_key(|one| one.place);
-        state.interactions = placed.into_iter().map(|one| one.interaction.into_owned()).collect();
-        let errors = self.each::<ErrorsFile>(layout::ERRORS)?;
-        state.errors = errors.into_iter().flat_map(|file| file.errors).collect();
-        state.recovery_actions = self.or_default(layout::RECOVERY_ACTIONS)?;
-        Ok(state)
     }
 }
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     CheckpointFiles, ExportReport, ListedCheckpoint, SessionIdentity, SessionTree, TreeContents, TreeLimits,
-    export_tree,
+    export_tree, json,
 };
 use crate::{
     Checkpoint, CheckpointHistory, Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent,
@@ -65,9 +65,7 @@ impl EngineSnapshot<'_> {
     /// Returns the manifest of the checkpoint that contains it.
     pub(super) fn manifest(&self) -> Result<Vec<u8>> {
         let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position: self.position };
-        let json = foldlog::escape::to_json(&manifest);
-        let failed = |source| Error::Json { what: "manifest of a checkpoint".to_owned(), source };
-        Ok(json.map_err(failed)?.into_bytes())
+        json("manifest of a checkpoint", &manifest)
     }
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::directory::{FileTrace, TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
-use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest, hex_of};
+use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest};
 use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged, staged_path, stored_as};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
@@ -64,7 +64,8 @@ pub(super) struct TreeWriter<'a> {
     found: RefCell<KnownFiles>,
     directories: Directories,
     before: Option<TreeManifest>,
-    after: TreeManifest,
+    /// The manifest of the tree that is being written.
+    pub(super) after: TreeManifest,
     staged: Vec<String>,
     /// Traces of the staged files, if they are needed.
     written: Vec<(String, FileTrace)>,
@@ -78,7 +79,12 @@ pub(super) struct TreeWriter<'a> {
 impl<'a> TreeWriter<'a> {
     /// Opens the tree of a session beneath `to`, waits for exclusive access, and finishes the work
     /// of a killed writer.
-    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<TreeWriter<'a>> {
+    pub(super) fn open(
+        to: &Path,
+        session: Uuid,
+        compression: StateCompression,
+        known: Option<&'a KnownFiles>,
+    ) -> Result<TreeWriter<'a>> {
         let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
         let mut root = TreeDirectory::open(to)?.ok_or_else(missing)?;
         for name in TREES.into_iter().chain([session.to_string().as_str()]) {
@@ -111,13 +117,8 @@ impl<'a> TreeWriter<'a> {
         };
         let after = TreeManifest::new(session, compression);
         let (staged, few) = (Vec::new(), Vec::new());
-        let (known, found, written) = (None, RefCell::default(), Vec::new());
+        let (found, written) = (RefCell::default(), Vec::new());
         Ok(TreeWriter { known, found, directories, before, after, staged, written, few, damaged, report })
-    }
-
-    /// Trusts the known contents of files whose traces are unchanged.
-    pub(super) fn trust_known_files(self, known: &'a KnownFiles) -> TreeWriter<'a> {
-        TreeWriter { known: Some(known), ..self }
     }
 
     /// Returns the previous manifest of the tree; `None` if there was no tree.
@@ -139,11 +140,6 @@ impl<'a> TreeWriter<'a> {
         before
             .map(|before| Ok(SessionTree::as_written(self.directories.root.reopen()?, before, limits)))
             .transpose()
-    }
-
-    /// Returns the manifest of the tree that is being written.
-    pub(super) fn after(&mut self) -> &mut TreeManifest {
-        &mut self.after
     }
 
     /// Keeps a file unchanged.
@@ -200,14 +196,9 @@ impl<'a> TreeWriter<'a> {
 
     /// Sets the content of a file. A file that already has it is not written.
     pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        if let Some(file) = self.unchanged_file(path, content) {
-            self.after.files.insert(path.to_owned(), file);
-            return Ok(());
-        }
-        let stored = self.after.compression.compress(content)?;
-        let (directory, name) = layout::split(path);
-        let file = self.directories.make(directory)?.write(&format!("{name}{STAGED}"), &stored)?;
-        self.stage(path, file, ManifestFile::from_content(content, &stored))
+        let file = self.report.dir.join(path);
+        let failed = |source| Error::Io { op: "written", path: file.clone(), source };
+        self.put_streamed(path, &|out| out.write_all(content).map_err(failed))
     }
 
     /// Sets the content of a file to the JSON text that `write` writes, without buffering it.
@@ -216,8 +207,8 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn put_streamed(&mut self, path: &str, write: &WriteText<'_>) -> Result<()> {
         let mut text = DigestWriter::new(io::sink());
         write(&mut text)?;
-        let ContentDigest { bytes, blake3 } = text.finish().0;
-        if let Some(file) = self.unchanged_as(path, bytes, || blake3) {
+        let content = text.finish().0;
+        if let Some(file) = self.unchanged_as(path, &content) {
             self.after.files.insert(path.to_owned(), file);
             return Ok(());
         }
@@ -225,7 +216,7 @@ impl<'a> TreeWriter<'a> {
         let file = self.directories.make(directory)?.create(&format!("{name}{STAGED}"))?;
         let failed = |source| Error::Io { op: "written", path: self.report.dir.join(path), source };
         let stored = BufWriter::with_capacity(WRITTEN_BYTES, DigestWriter::new(file));
-        let encoder = self.after.compression.encoder(bytes, stored).map_err(failed)?;
+        let encoder = self.after.compression.encoder(content.bytes, stored).map_err(failed)?;
         let mut text = DigestWriter::new(encoder);
         write(&mut text)?;
         let (content, encoder) = text.finish();
@@ -252,18 +243,11 @@ impl<'a> TreeWriter<'a> {
         Ok(())
     }
 
-    /// Returns the manifest's entry of a file that has `content` by the manifest, and on disk.
-    fn unchanged_file(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
-        self.unchanged_as(path, content.len() as u64, || hex_of(content))
-    }
-
-    /// Does the same by the content's length and digest, which is computed only if the lengths are
-    /// equal.
-    fn unchanged_as(&self, path: &str, bytes: u64, digest: impl FnOnce() -> String) -> Option<ManifestFile> {
+    /// Returns the manifest's entry of a file that has this content by the manifest, and on disk.
+    fn unchanged_as(&self, path: &str, content: &ContentDigest) -> Option<ManifestFile> {
         let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
         let file = before.files.get(path)?;
-        let (known_bytes, known_digest) = file.content();
-        let is_same = known_bytes == bytes && known_digest == digest();
+        let is_same = file.content() == (content.bytes, &content.blake3);
         (is_same && self.is_stored(path, file)).then(|| file.clone())
     }
 
@@ -282,13 +266,9 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Replaces the tree by that of the new manifest: first makes it durable next to the old one,
-    /// then renames.
-    pub(super) fn commit(self) -> Result<ExportReport> {
-        self.commit_knowing().map(|written| written.report)
-    }
-
-    /// Commits, and returns cacheable knowledge about the files.
-    pub(super) fn commit_knowing(mut self) -> Result<WrittenTree> {
+    /// then renames. Returns
+    /// cacheable knowledge about the files.
+    pub(super) fn commit(mut self) -> Result<WrittenTree> {
         self.report.files = self.after.files.len() as u64;
         let listed = self.directories.list()?;
         let (leaving, foreign): (Vec<String>, Vec<String>) = listed

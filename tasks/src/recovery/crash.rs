@@ -1,6 +1,5 @@
 //! The state after a crash.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -15,7 +14,7 @@ use crate::files::unfinished_import;
 use crate::{RecoveryAction, RecoveryActions, SessionTree, TreeLimits};
 
 /// Describes the state of a session after a crash.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashState {
     /// Writes and operations that were started and did not end.
     pub incomplete_writes: Vec<IncompleteWrite>,
@@ -28,15 +27,19 @@ pub struct CrashState {
 }
 
 /// Describes a write or an operation that was started and did not end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum IncompleteWrite {
     /// The log was not closed: its last writer ended before it could.
+    #[error(
+        "the log was not closed; number of records at its end that are not confirmed as durable, and kept: {unattested}"
+    )]
     NotClosed {
         /// Records at the end that are not attested as durable. They are kept.
         unattested: u64,
     },
     /// Incomplete bytes at the end of the log that were never acknowledged as durable.
+    #[error("{bytes} bytes of {} from {offset} on are not a complete record", escape::path(file))]
     TornTail {
         /// Segment file.
         file: PathBuf,
@@ -46,11 +49,16 @@ pub enum IncompleteWrite {
         bytes: u64,
     },
     /// A file without any record of the log.
+    #[error("{} contains no records", escape::path(file))]
     Leftover {
         /// The file or directory.
         file: PathBuf,
     },
     /// A tool's run that has not ended.
+    #[error(
+        "operation {operation} (`{}`) has not ended: its host, or `foldlog recover`, ends it",
+        escape::text(tool)
+    )]
     Operation {
         /// Its operation.
         operation: OperationId,
@@ -58,6 +66,10 @@ pub enum IncompleteWrite {
         tool: String,
     },
     /// A restore that has not ended.
+    #[error(
+        "the restore to {} that record {begun} started has not ended: restore again",
+        escape::text(subject)
+    )]
     Restore {
         /// Checkpoint of the restore, as the record names it.
         subject: String,
@@ -66,51 +78,20 @@ pub enum IncompleteWrite {
     },
     /// An import of a tree of files that has not ended: the session has no history. It was never
     /// returned to a caller; delete it, and import again.
+    #[error(
+        "the import of session {} has not ended: delete the session, and import again",
+        escape::text(from)
+    )]
     Import {
         /// Id of the tree's session.
         from: String,
     },
     /// A finding of one of the host's sources.
+    #[error("{}", escape::text(what))]
     Other {
         /// Description.
         what: String,
     },
-}
-
-impl fmt::Display for IncompleteWrite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            IncompleteWrite::NotClosed { unattested } => write!(
-                f,
-                "the log was not closed; number of records at its end that are not confirmed as durable, and \
-                 kept: {unattested}"
-            ),
-            IncompleteWrite::TornTail { file, offset, bytes } => {
-                write!(
-                    f,
-                    "{bytes} bytes of {} from {offset} on are not a complete record",
-                    escape::path(file)
-                )
-            }
-            IncompleteWrite::Leftover { file } => write!(f, "{} contains no records", escape::path(file)),
-            IncompleteWrite::Operation { operation, tool } => write!(
-                f,
-                "operation {operation} (`{}`) has not ended: its host, or `foldlog recover`, ends it",
-                escape::text(tool)
-            ),
-            IncompleteWrite::Restore { subject, begun } => write!(
-                f,
-                "the restore to {} that record {begun} started has not ended: restore again",
-                escape::text(subject)
-            ),
-            IncompleteWrite::Import { from } => write!(
-                f,
-                "the import of session {} has not ended: delete the session, and import again",
-                escape::text(from)
-            ),
-            IncompleteWrite::Other { what } => f.write_str(&escape::text(what)),
-        }
-    }
 }
 
 /// Describes damage.
@@ -123,10 +104,11 @@ pub struct CorruptedFile {
 }
 
 /// Describes a resource that still exists but is no longer needed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum OrphanedResource {
     /// A running process that the session recorded.
+    #[error("process {}, which `{}` recorded, still runs", process.pid, escape::text(name))]
     Process {
         /// Name of the observation that recorded it.
         name: String,
@@ -134,38 +116,20 @@ pub enum OrphanedResource {
         process: ProcessIdentity,
     },
     /// The lock of a writer that has ended; a process that it forked still holds the lock.
+    #[error("the writer's lock is left over: {}", escape::text(holder))]
     Lock {
         /// Owner of the lock.
         holder: String,
     },
     /// A finding of one of the host's sources.
+    #[error("{}", escape::text(what))]
     Other {
         /// Description.
         what: String,
     },
 }
 
-impl fmt::Display for OrphanedResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OrphanedResource::Process { name, process } => {
-                write!(f, "process {}, which `{}` recorded, still runs", process.pid, escape::text(name))
-            }
-            OrphanedResource::Lock { holder } => {
-                write!(f, "the writer's lock is left over: {}", escape::text(holder))
-            }
-            OrphanedResource::Other { what } => f.write_str(&escape::text(what)),
-        }
-    }
-}
-
 impl CrashState {
-    /// Returns a state without findings.
-    pub(super) fn none(detected_at: DateTime<Utc>) -> CrashState {
-        let (incomplete_writes, corrupted_files) = (Vec::new(), Vec::new());
-        CrashState { incomplete_writes, corrupted_files, orphaned_resources: Vec::new(), detected_at }
-    }
-
     /// Returns whether there are no findings.
     pub(super) fn is_clean(&self) -> bool {
         self.incomplete_writes.is_empty()
@@ -188,7 +152,7 @@ impl CrashRecoveryManager {
     /// since the state cannot be determined then; the errors of reading a log that are no damage;
     /// the error of a source.
     pub fn detect_crash_state(&self, now: DateTime<Utc>) -> Result<Option<CrashState>> {
-        let mut state = CrashState::none(now);
+        let mut state = CrashState { detected_at: now, ..CrashState::default() };
         if self.has_log {
             self.look_at_session(&mut state)?;
         }

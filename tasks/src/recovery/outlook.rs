@@ -7,6 +7,7 @@ use std::str::FromStr;
 use foldlog::inspect::LogReader;
 use foldlog::{Durability, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::from_tree::session_of;
 use super::recover::{CrashRecoveryManager, lost_by};
@@ -18,10 +19,11 @@ use crate::{
 
 /// Names a way to continue after a crash. The [table](super#strategies) lists the requirements of
 /// each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum RecoveryStrategy {
     /// Returns to the latest checkpoint on the live path.
+    #[default]
     LatestCheckpoint,
     /// Returns to this checkpoint.
     SpecificCheckpoint(CheckpointId),
@@ -78,7 +80,7 @@ impl From<RecoveryStrategy> for String {
 }
 
 /// Describes the expected result of a strategy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryOutlook {
     /// The strategy.
     pub strategy: RecoveryStrategy,
@@ -112,29 +114,13 @@ impl RecoveryOutlook {
     ) -> RecoveryOutlook {
         let captures = state.file_system.workspace_snapshot.values();
         RecoveryOutlook {
-            impossible: None,
-            new_session: false,
+            strategy,
             position: Some(position),
             tasks: state.task_tree.tasks.len() as u64,
             completed_tasks: state.task_tree.count(TaskStatus::Completed),
             messages: state.claude_context.conversation_history.messages_len(),
             files: captures.map(|capture| capture.snapshot.files).sum(),
-            ..RecoveryOutlook::none(strategy)
-        }
-    }
-
-    fn none(strategy: RecoveryStrategy) -> RecoveryOutlook {
-        RecoveryOutlook {
-            strategy,
-            impossible: None,
-            new_session: false,
-            position: None,
-            tasks: 0,
-            completed_tasks: 0,
-            messages: 0,
-            files: 0,
-            lost_updates: 0,
-            lost: Vec::new(),
+            ..RecoveryOutlook::default()
         }
     }
 }
@@ -192,7 +178,7 @@ impl CrashRecoveryManager {
             Err(Error::Impossible { reason, .. }) => Some(reason),
             Err(error) => Some(error.to_string()),
         };
-        Ok(RecoveryOutlook { impossible, ..RecoveryOutlook::none(strategy) })
+        Ok(RecoveryOutlook { strategy, impossible, ..RecoveryOutlook::default() })
     }
 
     fn walk(&self) -> Result<RecoverySurvey> {
@@ -223,8 +209,7 @@ impl CrashRecoveryManager {
     }
 
     fn plan_salvage(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
-        let temporary = Temporary::new()?;
-        let store = temporary.store()?;
+        let (_directory, store) = temporary_store()?;
         let salvaged = store.salvage(self.dir(), SessionOptions::default())?;
         let log = store.read_log(salvaged.session)?;
         let end = salvaged.records.saturating_sub(1).into();
@@ -243,16 +228,8 @@ impl CrashRecoveryManager {
     /// Creates the session in a temporary directory, and reads the result.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, self.limits)?;
-        let temporary = Temporary::new()?;
-        let store = temporary.store()?;
-        let action = RecoveryAction {
-            action: String::new(),
-            by: String::new(),
-            reason: String::new(),
-            subject: None,
-            lost: Vec::new(),
-        };
-        let session = session_of(&tree, &store, &self.types()?, action)?;
+        let (_directory, store) = temporary_store()?;
+        let session = session_of(&tree, &store, &self.types()?, RecoveryAction::default())?;
         let log = store.read_log(session.id())?;
         let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none())?;
         session.close()?;
@@ -304,13 +281,14 @@ impl RecoverySurvey {
             range.is_some_and(|range| range.contains(&update.position))
         };
         Ok(RecoveryOutlook {
+            strategy,
             position: Some(*position),
             tasks: manifest.total_tasks,
             completed_tasks: manifest.completed_tasks,
             messages: manifest.conversation_messages_count,
             files: workspaces.values().map(|capture| capture.files).sum(),
             lost_updates: self.updates.iter().filter(|update| !is_live(update)).count() as u64,
-            ..RecoveryOutlook::none(strategy)
+            ..RecoveryOutlook::default()
         })
     }
 
@@ -330,35 +308,12 @@ impl RecoverySurvey {
     }
 }
 
-/// A temporary directory of the system, removed when this is dropped.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    /// Creates a directory with an unpredictable name. An existing one is never used.
-    fn new() -> Result<Temporary> {
-        #[expect(clippy::disallowed_methods, reason = "it names a temporary directory")]
-        let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
-        let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
-        std::fs::create_dir(&path).map_err(unmade)?;
-        Ok(Temporary(path))
-    }
-
-    /// Opens a store in it, without syncs.
-    fn store(&self) -> Result<Store> {
-        let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
-        Ok(Store::open_with(&self.0, options)?)
-    }
-}
-
-impl AsRef<Path> for Temporary {
-    fn as_ref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // If it cannot be removed, it is a copy in a directory that the system clears.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Creates a store in a temporary directory, which is removed when the first value is dropped.
+fn temporary_store() -> Result<(TempDir, Store)> {
+    let path = std::env::temp_dir();
+    let directory = tempfile::Builder::new().prefix("foldlog-outlook-").tempdir_in(&path);
+    let directory = directory.map_err(|source| Error::Io { op: "written", path, source })?;
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+    let store = Store::open_with(&directory, options)?;
+    Ok((directory, store))
 }

@@ -181,7 +181,9 @@ impl CrashRecoveryManager {
             |session, outlook, lost| RecoveredSession { session, outlook, lost, differences: Vec::new() };
         match strategy {
             RecoveryStrategy::LatestCheckpoint | RecoveryStrategy::SpecificCheckpoint(_) => {
-                let (session, run) = self.open(&self.store, self.session)?;
+                let resources =
+                    self.resources.clone().map_or_else(|| ResourceRegistry::builder().build(), Ok)?;
+                let (session, run) = self.open_with(&self.store, self.session, |_| Ok(resources))?;
                 let restored = self.go_back(&session, run, strategy, by, reason, &action);
                 let closed = session.close();
                 let lost = restored?;
@@ -294,15 +296,6 @@ impl CrashRecoveryManager {
         Ok(lost)
     }
 
-    /// Opens a session for writing, and ends open runs of tools.
-    fn open(&self, store: &Store, session: Uuid) -> Result<(Session, ExecutionState)> {
-        let resources = match &self.resources {
-            Some(resources) => resources.clone(),
-            None => ResourceRegistry::builder().build()?,
-        };
-        self.open_with(store, session, |_| Ok(resources))
-    }
-
     /// Opens a salvaged session for writing, and ends open runs of tools without their resources,
     /// which belong to the damaged session. Reports each.
     fn open_alone(&self, store: &Store, session: Uuid) -> Result<(Session, Vec<String>)> {
@@ -333,6 +326,7 @@ impl CrashRecoveryManager {
         Ok(left.collect())
     }
 
+    /// Opens a session for writing, and ends open runs of tools.
     fn open_with(
         &self,
         store: &Store,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use foldlog::{Cause, Event, OperationId, Outcome, Policy, SequenceNumber, SessionTypesBuilder, Slice};
+use foldlog::{Event, OperationId, Outcome, Policy, SequenceNumber, SessionTypesBuilder, Slice};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -147,15 +147,9 @@ pub struct ErrorEntry {
     pub message: String,
 }
 
-impl ErrorEntry {
-    pub(super) fn cause_of(cause: Option<Cause>) -> Option<String> {
-        cause.map(|cause| cause.name().to_owned())
-    }
-}
-
 /// Records an action that brought a session back after a failure. The event is the item of the
 /// slice [`RecoveryActions`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryAction {
     /// The action: the name of a strategy, `restore`, `repair` or a word of the host.
     pub action: String,

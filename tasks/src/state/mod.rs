@@ -33,6 +33,8 @@ mod import;
 mod resource_usage;
 pub(super) mod walk;
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, EntryContent};
 use foldlog::inspect::{LogReader, RecordedEnd};
@@ -117,18 +119,11 @@ impl StateComponent {
         StateComponent::ExecutionLogs,
         StateComponent::ResourceUsage,
     ];
+}
 
-    /// Returns the part's name in output and file names.
-    pub fn name(self) -> &'static str {
-        match self {
-            StateComponent::Session => "session",
-            StateComponent::Configuration => "configuration",
-            StateComponent::TaskTree => "task_tree",
-            StateComponent::ClaudeContext => "claude_context",
-            StateComponent::FileSystem => "file_system",
-            StateComponent::ExecutionLogs => "execution_logs",
-            StateComponent::ResourceUsage => "resource_usage",
-        }
+impl fmt::Display for StateComponent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -121,10 +121,6 @@ struct Context {
     captured: BTreeMap<String, Arc<FilesystemSnapshot>>,
 }
 
-struct OpenToolRun {
-    task: Option<TaskId>,
-}
-
 struct StateWalk<'a, V> {
     visitor: &'a mut V,
     readers: StoreReaders<'a>,
@@ -133,7 +129,8 @@ struct StateWalk<'a, V> {
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
     /// The context after each record that changed it, including rollbacks.
     contexts: Vec<(SequenceNumber, Arc<Context>)>,
-    begun: BTreeMap<SequenceNumber, OpenToolRun>,
+    /// Open tool runs, with the task that was in progress when they began.
+    begun: BTreeMap<SequenceNumber, Option<TaskId>>,
     messages: MessagesByRecord,
 }
 
@@ -310,16 +307,16 @@ impl<V: Visitor> StateWalk<'_, V> {
 
     fn begin(&mut self, at: At<'_>, begin: &RecordedBegin) -> Result<()> {
         let task = self.context().in_progress.last().cloned();
-        self.begun.insert(at.sequence, OpenToolRun { task });
+        self.begun.insert(at.sequence, task);
         self.captures(at, &begin.before, None)
     }
 
     fn end(&mut self, at: At<'_>, end: &RecordedEnd) -> Result<()> {
-        let task = self.begun.remove(&end.begin).and_then(|begun| begun.task);
+        let task = self.begun.remove(&end.begin).flatten();
         let (tool, operation, outcome) = (end.tool.clone(), end.operation, end.outcome);
         if !end.is_kept() {
             let message = end.shown.clone().unwrap_or_else(|| format!("the call was {}", outcome.name()));
-            let cause = ErrorEntry::cause_of(end.cause);
+            let cause = end.cause.map(|cause| cause.name().to_owned());
             let (task, tool) = (task.clone(), Some(tool.clone()));
             self.visitor.error(ErrorEntry { sequence: at.sequence, at: at.time, task, tool, cause, message });
         }

@@ -72,8 +72,8 @@ pub use id::{InvalidTaskId, TASK_ID_BYTES_MAX, TaskId};
 pub use schedule::{BlockedTask, SchedulingState, Waits};
 pub use task::{Dependency, DependencyType, Task, TaskStatus};
 pub use tree::TaskTreeState;
-pub(super) use updates::declare;
 pub use updates::{
     DependencyAdded, DependencyRemoved, NewTask, TaskChanges, TaskCreated, TaskModified, TaskRenumbered,
     TaskStatusChanged, Tasks,
 };
+pub(super) use updates::{TaskChange, declare};

@@ -39,19 +39,6 @@ impl TaskStatus {
         TaskStatus::Cancelled,
     ];
 
-    /// Returns the state's name in records and output.
-    pub fn name(self) -> &'static str {
-        match self {
-            TaskStatus::Pending => "pending",
-            TaskStatus::Blocked => "blocked",
-            TaskStatus::InProgress => "in_progress",
-            TaskStatus::Completed => "completed",
-            TaskStatus::Failed => "failed",
-            TaskStatus::Skipped => "skipped",
-            TaskStatus::Cancelled => "cancelled",
-        }
-    }
-
     /// Returns whether a task may change from this state to `next`.
     pub fn may_become(self, next: TaskStatus) -> bool {
         use TaskStatus::{Blocked, Cancelled, Completed, Failed, InProgress, Pending, Skipped};
@@ -77,7 +64,7 @@ impl TaskStatus {
 
 impl fmt::Display for TaskStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }
 
@@ -92,13 +79,9 @@ pub enum DependencyType {
     Prefers,
 }
 
-impl DependencyType {
-    /// Returns the kind's name in records and output.
-    pub fn name(self) -> &'static str {
-        match self {
-            DependencyType::Requires => "requires",
-            DependencyType::Prefers => "prefers",
-        }
+impl fmt::Display for DependencyType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -246,8 +246,50 @@ impl NewTask {
     }
 }
 
-impl TaskStatusChanged {
-    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+/// A change of one task by an event.
+pub(crate) trait TaskChange {
+    fn task_id(&self) -> &TaskId;
+    /// Returns whether the task is in the state that the event names as the old one.
+    fn fits(&self, _: &Task) -> bool {
+        true
+    }
+    /// Returns the reason if the event is refused.
+    fn check(&self, task: &Task, tasks: &TaskLookup<'_>) -> Result<(), String>;
+    fn change(&self, task: &mut Task, now: DateTime<Utc>);
+}
+
+impl TaskChange for TaskStatusChanged {
+    fn task_id(&self) -> &TaskId {
+        &self.task_id
+    }
+
+    fn fits(&self, task: &Task) -> bool {
+        task.status == self.old_status
+    }
+
+    fn check(&self, task: &Task, tasks: &TaskLookup<'_>) -> Result<(), String> {
+        let (id, is, next) = (&task.id, task.status, self.new_status);
+        if is != self.old_status {
+            return Err(format!("task `{id}` is {is}, not {}", self.old_status));
+        }
+        if !is.may_become(next) {
+            return Err(format!("task `{id}` cannot go from {is} to {next}"));
+        }
+        if next == TaskStatus::InProgress {
+            for dependency in task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires) {
+                let required = tasks.task(&dependency.on)?;
+                if !required.status.satisfies() {
+                    return Err(format!(
+                        "task `{id}` requires `{}`, which is {}",
+                        required.id, required.status
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         let next = self.new_status;
         task.status = next;
         task.reason.clone_from(&self.reason);
@@ -257,8 +299,29 @@ impl TaskStatusChanged {
     }
 }
 
-impl TaskModified {
-    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+impl TaskChange for TaskModified {
+    fn task_id(&self) -> &TaskId {
+        &self.task_id
+    }
+
+    fn check(&self, task: &Task, tasks: &TaskLookup<'_>) -> Result<(), String> {
+        let Some(Some(parent)) = &self.changes.parent else { return Ok(()) };
+        // The parents in a log that another program wrote may form a cycle.
+        let mut passed = BTreeSet::new();
+        let mut above = Some(parent);
+        while let Some(id) = above {
+            if *id == task.id {
+                return Err(format!("task `{}` cannot be a part of itself or of what is below it", task.id));
+            }
+            if !passed.insert(id) {
+                return Err(format!("the parents of `{parent}` make a cycle at `{id}`"));
+            }
+            above = tasks.task(id)?.parent.as_ref();
+        }
+        Ok(())
+    }
+
+    fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         let TaskChanges { title, description, priority, parent, fields } = self.changes.clone();
         task.parent = parent.unwrap_or_else(|| task.parent.take());
         task.title = title.unwrap_or_else(|| std::mem::take(&mut task.title));
@@ -274,26 +337,84 @@ impl TaskModified {
     }
 }
 
-impl DependencyAdded {
-    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+impl TaskChange for DependencyAdded {
+    fn task_id(&self) -> &TaskId {
+        &self.from
+    }
+
+    fn check(&self, task: &Task, tasks: &TaskLookup<'_>) -> Result<(), String> {
+        let DependencyAdded { from, to, .. } = self;
+        if task.dependencies.iter().any(|dependency| dependency.on == *to) {
+            return Err(format!("task `{from}` depends on `{to}` already"));
+        }
+        let required = tasks.task(to)?;
+        let is_required = self.dep_type == DependencyType::Requires && !required.status.satisfies();
+        if is_required && task.status == TaskStatus::InProgress {
+            return Err(format!(
+                "task `{from}` is {}, and `{to}`, which it would require, is {}",
+                task.status, required.status
+            ));
+        }
+        match tasks.way(to, from)? {
+            Some(way) => {
+                let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
+                Err(format!("the dependency would close a cycle: {}", abbreviate_path(&way)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         task.dependencies.push(Dependency { on: self.to.clone(), kind: self.dep_type });
         task.updated_at = now;
     }
 }
 
 impl DependencyRemoved {
-    /// Returns `false` if the task has no such dependency.
-    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) -> bool {
-        let is_meant = |one: &Dependency| one.on == self.to && one.kind == self.dep_type;
-        let Some(place) = task.dependencies.iter().rposition(is_meant) else { return false };
-        task.dependencies.remove(place);
-        task.updated_at = now;
-        true
+    fn place_in(&self, task: &Task) -> Option<usize> {
+        task.dependencies.iter().rposition(|one| one.on == self.to && one.kind == self.dep_type)
     }
 }
 
-impl TaskRenumbered {
-    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+impl TaskChange for DependencyRemoved {
+    fn task_id(&self) -> &TaskId {
+        &self.from
+    }
+
+    fn check(&self, task: &Task, _: &TaskLookup<'_>) -> Result<(), String> {
+        let missing = || format!("task `{}` {} no `{}`", self.from, self.dep_type, self.to);
+        self.place_in(task).map(drop).ok_or_else(missing)
+    }
+
+    fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        if let Some(place) = self.place_in(task) {
+            task.dependencies.remove(place);
+            task.updated_at = now;
+        }
+    }
+}
+
+impl TaskChange for TaskRenumbered {
+    fn task_id(&self) -> &TaskId {
+        &self.task_id
+    }
+
+    fn fits(&self, task: &Task) -> bool {
+        task.number == self.old_number
+    }
+
+    fn check(&self, task: &Task, tasks: &TaskLookup<'_>) -> Result<(), String> {
+        let (id, count) = (&task.id, tasks.0.len());
+        if task.number != self.old_number {
+            return Err(format!("task `{id}` has the number {}, not {}", task.number, self.old_number));
+        }
+        if self.new_number >= count {
+            return Err(format!("there is no place {} among {count} tasks", self.new_number));
+        }
+        Ok(())
+    }
+
+    fn change(&self, task: &mut Task, now: DateTime<Utc>) {
         (task.number, task.updated_at) = (self.new_number, now);
     }
 }
@@ -303,29 +424,17 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     types
         .slice_with::<Tasks>(Policy::State)
         .keyed_by::<Tasks, TaskId>(|task| task.id.clone())
-        .reducer::<Tasks, TaskCreated>(|tasks, event, context| {
-            reduce_created(&TaskLookup(tasks), &event.task, context)
-        })
-        .reducer::<Tasks, TaskStatusChanged>(|tasks, event, context| {
-            status_changed(&TaskLookup(tasks), event, context)
-        })
-        .reducer::<Tasks, TaskModified>(|tasks, event, context| {
-            reduce_modified(&TaskLookup(tasks), event, context)
-        })
-        .reducer::<Tasks, DependencyAdded>(|tasks, event, context| {
-            dependency_added(&TaskLookup(tasks), event, context)
-        })
-        .reducer::<Tasks, DependencyRemoved>(|tasks, event, context| {
-            dependency_removed(&TaskLookup(tasks), event, context)
-        })
-        .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| {
-            reduce_renumbered(&TaskLookup(tasks), event, context)
-        })
+        .reducer::<Tasks, TaskCreated>(reduce_created)
+        .reducer::<Tasks, TaskStatusChanged>(reduce_change)
+        .reducer::<Tasks, TaskModified>(reduce_change)
+        .reducer::<Tasks, DependencyAdded>(reduce_change)
+        .reducer::<Tasks, DependencyRemoved>(reduce_change)
+        .reducer::<Tasks, TaskRenumbered>(reduce_change)
 }
 
 type TaskReduction = Result<SliceOp<Task>, String>;
 
-struct TaskLookup<'a>(&'a View<Task>);
+pub(crate) struct TaskLookup<'a>(&'a View<Task>);
 
 impl<'a> TaskLookup<'a> {
     fn find(&self, id: &TaskId) -> Result<Option<&'a Task>, String> {
@@ -365,7 +474,8 @@ fn time(context: &ReducerContext) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(context.time_us()).unwrap_or_default()
 }
 
-fn reduce_created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContext) -> TaskReduction {
+fn reduce_created(tasks: &View<Task>, event: &TaskCreated, context: &ReducerContext) -> TaskReduction {
+    let (new, tasks) = (&event.task, TaskLookup(tasks));
     if let Some(there) = tasks.find(&new.id)? {
         return Err(format!("there is a task `{}` already: \"{}\"", new.id, escape::text(&there.title)));
     }
@@ -385,62 +495,20 @@ fn reduce_created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContex
     Ok(SliceOp::Upsert(new.clone().into_task(tasks.0.len(), time(context))))
 }
 
+fn reduce_change<E: TaskChange>(tasks: &View<Task>, event: &E, context: &ReducerContext) -> TaskReduction {
+    let tasks = TaskLookup(tasks);
+    let mut task = tasks.task(event.task_id())?.clone();
+    event.check(&task, &tasks)?;
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}
+
 impl TaskStatusChanged {
     /// Returns whether the event would be accepted with these tasks.
     pub(crate) fn is_legal(&self, tasks: &View<Task>) -> bool {
-        changed_task(&TaskLookup(tasks), self).is_ok()
+        let tasks = TaskLookup(tasks);
+        tasks.task(&self.task_id).and_then(|task| self.check(task, &tasks)).is_ok()
     }
-}
-
-/// Returns the task that an event may change, or the reason for a refusal.
-fn changed_task<'a>(tasks: &TaskLookup<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
-    let task = tasks.task(&event.task_id)?;
-    let (id, is, next) = (&task.id, task.status, event.new_status);
-    if is != event.old_status {
-        return Err(format!("task `{id}` is {is}, not {}", event.old_status));
-    }
-    if !is.may_become(next) {
-        return Err(format!("task `{id}` cannot go from {is} to {next}"));
-    }
-    if next == TaskStatus::InProgress {
-        for dependency in task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires) {
-            let required = tasks.task(&dependency.on)?;
-            if !required.status.satisfies() {
-                return Err(format!("task `{id}` requires `{}`, which is {}", required.id, required.status));
-            }
-        }
-    }
-    Ok(task)
-}
-
-fn status_changed(
-    tasks: &TaskLookup<'_>,
-    event: &TaskStatusChanged,
-    context: &ReducerContext,
-) -> TaskReduction {
-    let mut task = changed_task(tasks, event)?.clone();
-    event.change(&mut task, time(context));
-    Ok(SliceOp::Upsert(task))
-}
-
-fn reduce_modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerContext) -> TaskReduction {
-    let mut task = tasks.task(&event.task_id)?.clone();
-    if let Some(Some(parent)) = &event.changes.parent {
-        // The parents in a log that another program wrote may form a cycle.
-        let mut passed = BTreeSet::new();
-        let mut above = Some(parent);
-        while let Some(id) = above {
-            if *id == task.id {
-                return Err(format!("task `{}` cannot be a part of itself or of what is below it", task.id));
-            }
-            if !passed.insert(id) {
-                return Err(format!("the parents of `{parent}` make a cycle at `{id}`"));
-            }
-            above = tasks.task(id)?.parent.as_ref();
-        }
-    }
-    event.change(&mut task, time(context));
-    Ok(SliceOp::Upsert(task))
 }
 
 /// Formats the tasks of a path; the middle of a long one is given as a number.
@@ -454,60 +522,4 @@ fn abbreviate_path(way: &[&str]) -> String {
         }
         way => way.join(" -> "),
     }
-}
-
-fn dependency_added(
-    tasks: &TaskLookup<'_>,
-    event: &DependencyAdded,
-    context: &ReducerContext,
-) -> TaskReduction {
-    let DependencyAdded { from, to, .. } = event;
-    let mut task = tasks.task(from)?.clone();
-    if task.dependencies.iter().any(|dependency| dependency.on == *to) {
-        return Err(format!("task `{from}` depends on `{to}` already"));
-    }
-    let required = tasks.task(to)?;
-    let is_required = event.dep_type == DependencyType::Requires && !required.status.satisfies();
-    if is_required && task.status == TaskStatus::InProgress {
-        return Err(format!(
-            "task `{from}` is {}, and `{to}`, which it would require, is {}",
-            task.status, required.status
-        ));
-    }
-    if let Some(way) = tasks.way(to, from)? {
-        let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
-        return Err(format!("the dependency would close a cycle: {}", abbreviate_path(&way)));
-    }
-    event.change(&mut task, time(context));
-    Ok(SliceOp::Upsert(task))
-}
-
-fn dependency_removed(
-    tasks: &TaskLookup<'_>,
-    event: &DependencyRemoved,
-    context: &ReducerContext,
-) -> TaskReduction {
-    let mut task = tasks.task(&event.from)?.clone();
-    if !event.change(&mut task, time(context)) {
-        let kind = event.dep_type.name();
-        return Err(format!("task `{}` {kind} no `{}`", event.from, event.to));
-    }
-    Ok(SliceOp::Upsert(task))
-}
-
-fn reduce_renumbered(
-    tasks: &TaskLookup<'_>,
-    event: &TaskRenumbered,
-    context: &ReducerContext,
-) -> TaskReduction {
-    let mut task = tasks.task(&event.task_id)?.clone();
-    let (id, count) = (&task.id, tasks.0.len());
-    if task.number != event.old_number {
-        return Err(format!("task `{id}` has the number {}, not {}", task.number, event.old_number));
-    }
-    if event.new_number >= count {
-        return Err(format!("there is no place {} among {count} tasks", event.new_number));
-    }
-    event.change(&mut task, time(context));
-    Ok(SliceOp::Upsert(task))
 }

@@ -14,7 +14,7 @@ use crate::{StateComponent, TaskId, TaskStatus};
 #[non_exhaustive]
 pub enum ValidationError {
     /// An item is not stored under its own name.
-    #[error("the item in {} under `{}` is named `{}`", component.name(), escape::text(key), escape::text(name))]
+    #[error("the item in {component} under `{}` is named `{}`", escape::text(key), escape::text(name))]
     KeyDiffers {
         /// Part of the state.
         component: StateComponent,

@@ -46,7 +46,7 @@ impl StateValidator {
         stores: &WorkspaceStores,
     ) -> Result<ValidationResult> {
         let position = position.into();
-        let state = SessionState::at(log, position, stores)?;
+        let (state, updates) = SessionState::with_updates(log, position, stores)?;
         let mut of_log = Vec::new();
         match log.check_seals() {
             Ok(_) => {}
@@ -56,7 +56,6 @@ impl StateValidator {
             }
             Err(error) => return Err(error),
         }
-        let updates = StateUpdate::list(log, position, stores)?;
         of_log.extend(self.validate_updates(log, &updates)?);
         of_log.extend(validate_checkpoints(log, position)?);
         Ok(self.result(&state, self.issues(&state), of_log))

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use chrono::{DateTime, Utc};
 use foldlog::Event;
 use foldlog::conversation::TokenUsage;
 use serde::Serialize;
 
 use super::{RepairObstacle, ValidationIssue};
+use crate::tasks::TaskChange;
 use crate::{
-    DependencyAdded, DependencyRemoved, SessionConfigured, SessionState, StateComponent, Task, TaskCreated,
-    TaskId, TaskModified, TaskRenumbered, TaskStatusChanged, TaskTreeState,
+    DependencyAdded, DependencyRemoved, SessionConfigured, SessionState, StateComponent, TaskCreated, TaskId,
+    TaskModified, TaskRenumbered, TaskStatusChanged, TaskTreeState,
 };
 
 /// Contains the repair of one issue.
@@ -84,7 +84,7 @@ impl RepairStep {
     pub fn loses(&self) -> Option<String> {
         match self {
             RepairStep::DependencyRemoved(event) => {
-                Some(format!("`{}` {} `{}`", event.from, event.dep_type.name(), event.to))
+                Some(format!("`{}` {} `{}`", event.from, event.dep_type, event.to))
             }
             _ => None,
         }
@@ -107,8 +107,8 @@ impl fmt::Display for RepairStep {
                 write!(f, "let task `{}` depend on `{}`", event.from, event.to)
             }
             RepairStep::DependencyRemoved(event) => {
-                let kind = event.dep_type.name();
-                write!(f, "let task `{}` depend on `{}` no longer ({kind})", event.from, event.to)
+                let DependencyRemoved { from, to, dep_type, .. } = event;
+                write!(f, "let task `{from}` depend on `{to}` no longer ({dep_type})")
             }
             RepairStep::TaskRenumbered(event) => {
                 write!(
@@ -121,7 +121,7 @@ impl fmt::Display for RepairStep {
                 false => f.write_str("say that the session was validated"),
                 true => f.write_str("configure the session"),
             },
-            RepairStep::Derive { component } => write!(f, "derive {} once more", component.name()),
+            RepairStep::Derive { component } => write!(f, "derive {component} once more"),
         }
     }
 }
@@ -187,41 +187,24 @@ fn derive(state: &mut SessionState, component: StateComponent) {
 
 /// Applies a step, if the session would accept its event.
 fn take(state: &mut SessionState, step: &RepairStep) {
-    if let RepairStep::Derive { component } = step {
-        // Later steps use the ids under which tasks are stored from here on.
-        return derive(state, *component);
-    }
-    let tasks = &mut state.task_tree.tasks;
-    let count = tasks.len() as u64;
-    let mut last_update = state.last_checkpoint;
-    let mut with = |id: &TaskId, change: &dyn Fn(&mut Task, DateTime<Utc>)| {
-        if let Some(task) = tasks.get_mut(id) {
-            last_update = last_update.max(task.updated_at);
-            change(task, last_update);
-        }
-    };
-    match step {
+    let (tasks, last_update) = (&mut state.task_tree.tasks, state.last_checkpoint);
+    let event: &dyn TaskChange = match step {
         RepairStep::TaskCreated(event) => {
-            let new = event.task.clone();
+            let (new, count) = (event.task.clone(), tasks.len() as u64);
             tasks.entry(new.id.clone()).or_insert_with(|| new.into_task(count, last_update));
+            return;
         }
-        RepairStep::TaskStatusChanged(event) => with(&event.task_id, &|task, now| {
-            if task.status == event.old_status {
-                event.change(task, now);
-            }
-        }),
-        RepairStep::TaskModified(event) => with(&event.task_id, &|task, now| event.change(task, now)),
-        RepairStep::DependencyAdded(event) => with(&event.from, &|task, now| event.change(task, now)),
-        RepairStep::DependencyRemoved(event) => with(&event.from, &|task, now| {
-            event.change(task, now);
-        }),
-        RepairStep::TaskRenumbered(event) => with(&event.task_id, &|task, now| {
-            if task.number == event.old_number {
-                event.change(task, now);
-            }
-        }),
-        RepairStep::SessionConfigured(event) => state.configuration = event.configuration.clone(),
-        RepairStep::Derive { .. } => {}
+        RepairStep::TaskStatusChanged(event) => event,
+        RepairStep::TaskModified(event) => event,
+        RepairStep::DependencyAdded(event) => event,
+        RepairStep::DependencyRemoved(event) => event,
+        RepairStep::TaskRenumbered(event) => event,
+        RepairStep::SessionConfigured(event) => return state.configuration = event.configuration.clone(),
+        // Later steps use the ids under which tasks are stored from here on.
+        RepairStep::Derive { component } => return derive(state, *component),
+    };
+    if let Some(task) = tasks.get_mut(event.task_id()).filter(|task| event.fits(task)) {
+        event.change(task, last_update.max(task.updated_at));
     }
 }
 

@@ -60,19 +60,10 @@ impl ValidationSeverity {
     /// All severities, the mildest one first.
     pub const ALL: [ValidationSeverity; 3] =
         [ValidationSeverity::Warning, ValidationSeverity::Error, ValidationSeverity::Critical];
-
-    /// Returns the severity's name in output.
-    pub fn name(self) -> &'static str {
-        match self {
-            ValidationSeverity::Warning => "warning",
-            ValidationSeverity::Error => "error",
-            ValidationSeverity::Critical => "critical",
-        }
-    }
 }
 
 impl fmt::Display for ValidationSeverity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }

@@ -126,11 +126,8 @@ pub(super) fn dependencies_acyclic(checked: &ValidationIndex<'_>) -> Vec<RuleVio
 
 pub(super) fn parents_and_children(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
-    if !checked.is_keyed {
-        return Vec::new();
-    }
     let expected = children(&tree.tasks);
-    if expected == tree.children {
+    if !checked.is_keyed || expected == tree.children {
         return Vec::new();
     }
     let pairs = |children: &'_ BTreeMap<TaskId, BTreeSet<TaskId>>| -> BTreeSet<(TaskId, TaskId)> {
@@ -149,11 +146,8 @@ pub(super) fn parents_and_children(checked: &ValidationIndex<'_>) -> Vec<RuleVio
 
 pub(super) fn roots(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
-    if !checked.is_keyed {
-        return Vec::new();
-    }
     let expected = root_tasks(&tree.tasks);
-    if tree.root_tasks == expected {
+    if !checked.is_keyed || tree.root_tasks == expected {
         return Vec::new();
     }
     let mut left: BTreeSet<&TaskId> = expected.iter().collect();
@@ -221,11 +215,9 @@ fn renumber(tasks: &BTreeMap<TaskId, Task>) -> Vec<RepairStep> {
 
 pub(super) fn graph(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
-    if !checked.is_keyed {
-        return Vec::new();
-    }
     let dependent = checked.tasks.iter().filter(|task| !task.dependencies.is_empty());
-    if dependent.map(|task| (&task.id, &task.dependencies)).eq(&tree.dependency_graph) {
+    let is_same = dependent.map(|task| (&task.id, &task.dependencies)).eq(&tree.dependency_graph);
+    if !checked.is_keyed || is_same {
         return Vec::new();
     }
     let expected = dependency_graph(&tree.tasks);

@@ -64,15 +64,8 @@ pub struct ValidationResult {
 }
 
 type BuiltIn = fn(&ValidationIndex<'_>) -> Vec<RuleViolation>;
-type OfHost = dyn Fn(&SessionState) -> Vec<RuleViolation> + Send + Sync;
-
-/// Finds the violations of a rule.
-enum Check {
-    BuiltIn(BuiltIn),
-    OfHost(Box<OfHost>),
-    /// Needs the log.
-    OfLog,
-}
+/// Finds the violations of a rule. `None` if that needs the log.
+type Check = Option<Box<dyn Fn(&ValidationIndex<'_>) -> Vec<RuleViolation> + Send + Sync>>;
 
 /// Validates states by rules.
 ///
@@ -145,26 +138,14 @@ const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity,
 /// The rules that need the log, in their order.
 const OF_LOGS: [ValidationRule; 3] = [SEALS, UPDATE_CHECKSUMS, CHECKPOINT_HASHES];
 
-pub(super) const SEALS: ValidationRule = ValidationRule {
-    name: Cow::Borrowed("seals"),
-    component: Session,
-    rule_type: ChecksumValidation,
-    severity: Critical,
-};
+pub(super) const SEALS: ValidationRule = rule_of_log("seals");
+pub(super) const UPDATE_CHECKSUMS: ValidationRule = rule_of_log("update-checksums");
+pub(super) const CHECKPOINT_HASHES: ValidationRule = rule_of_log("checkpoint-hashes");
 
-pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
-    name: Cow::Borrowed("update-checksums"),
-    component: Session,
-    rule_type: ChecksumValidation,
-    severity: Critical,
-};
-
-pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
-    name: Cow::Borrowed("checkpoint-hashes"),
-    component: Session,
-    rule_type: ChecksumValidation,
-    severity: Critical,
-};
+const fn rule_of_log(name: &'static str) -> ValidationRule {
+    let (name, rule_type, severity) = (Cow::Borrowed(name), ChecksumValidation, Critical);
+    ValidationRule { name, component: Session, rule_type, severity }
+}
 
 /// The steps of one phase are applied before the next phase looks for issues, since a repair can
 /// make later ones redundant.
@@ -216,9 +197,9 @@ impl StateValidator {
     pub fn new() -> StateValidator {
         let of_states = OF_STATES.into_iter().map(|(name, component, rule_type, severity, check)| {
             let rule = ValidationRule { name: Cow::Borrowed(name), component, rule_type, severity };
-            (rule, Check::BuiltIn(check))
+            (rule, Some(Box::new(check) as _))
         });
-        StateValidator { rules: of_states.chain(OF_LOGS.map(|rule| (rule, Check::OfLog))).collect() }
+        StateValidator { rules: of_states.chain(OF_LOGS.map(|rule| (rule, None))).collect() }
     }
 
     /// Adds a rule of the host, which returns the violations of a state.
@@ -228,7 +209,7 @@ impl StateValidator {
         rule: ValidationRule,
         check: impl Fn(&SessionState) -> Vec<RuleViolation> + Send + Sync + 'static,
     ) -> StateValidator {
-        self.rules.push((rule, Check::OfHost(Box::new(check))));
+        self.rules.push((rule, Some(Box::new(move |checked| check(checked.state)))));
         self
     }
 
@@ -251,11 +232,7 @@ impl StateValidator {
     pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
         let (mut issues, checked) = (Vec::new(), ValidationIndex::from_state(state));
         for (rule, check) in &self.rules {
-            let found = match check {
-                Check::BuiltIn(check) => check(&checked),
-                Check::OfHost(check) => check(state),
-                Check::OfLog => Vec::new(),
-            };
+            let found = check.as_ref().map(|check| check(&checked)).unwrap_or_default();
             issues.extend(found.into_iter().map(|RuleViolation { error, repair }| ValidationIssue {
                 rule: rule.clone(),
                 error,

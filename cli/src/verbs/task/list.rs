@@ -87,18 +87,11 @@ fn counts(tree: &TaskTreeState) -> String {
     for status in TaskStatus::ALL {
         let count = tree.count(status);
         if count > 0 {
-            let _ = write!(text, "{between}{count} {}", words(status));
+            let _ = write!(text, "{between}{count} {}", status.to_string().replace('_', " "));
             between = ", ";
         }
     }
     text
-}
-
-fn words(status: TaskStatus) -> &'static str {
-    match status {
-        TaskStatus::InProgress => "in progress",
-        other => other.name(),
-    }
 }
 
 fn mark(status: TaskStatus) -> char {

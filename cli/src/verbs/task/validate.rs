@@ -128,7 +128,7 @@ fn counts(issues: &[ValidationIssue]) -> String {
             let between = if text.is_empty() { ": " } else { ", " };
             text += &match severity {
                 ValidationSeverity::Critical => format!("{between}{count} critical"),
-                other => format!("{between}{}", count_text(count as u64, other.name())),
+                other => format!("{between}{}", count_text(count as u64, &other.to_string())),
             };
         }
     }

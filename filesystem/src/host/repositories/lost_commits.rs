@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::super::manifest::join;
+use super::super::metadata::unhex;
 use super::super::rules::is_temporary;
 use super::super::step::{OPEN_DIRECTORY, list, open_at, open_file, stat_at};
 use super::read_start;
@@ -83,15 +84,10 @@ pub(super) fn has_object(repository: &OwnedFd, id: &str) -> bool {
         return true;
     }
     let Ok(packs) = directory(&objects, b"pack") else { return false };
-    let Some(id) = bytes_of(id) else { return true };
+    let Some(id) = unhex(id) else { return true };
     list(&packs).unwrap_or_default().iter().filter(|(name, _)| name.ends_with(b".idx")).any(|(name, _)| {
         open_file(&packs, name).ok().and_then(|file| is_in_index(&File::from(file), &id)).unwrap_or(true)
     })
-}
-
-fn bytes_of(id: &str) -> Option<Vec<u8>> {
-    let digits = id.as_bytes().chunks_exact(2);
-    digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()).collect()
 }
 
 /// Returns whether the index of a pack has an id, or `None` if it cannot be read.

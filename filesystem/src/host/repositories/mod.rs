@@ -49,11 +49,11 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{ManifestKind, Owner, Stat, escape_path, join, unshown};
+use super::manifest::{FileKind, Owner, Stat, escape_path, join, unshown};
 use super::object_files::open_directory;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub(super) use undo::RepositoryRestore;
 
 const HEAD: &str = "foldlog-repositories 2";
@@ -119,7 +119,7 @@ pub(super) struct RepositoryEntry {
 }
 
 impl RepositoryEntry {
-    fn kind(&self) -> ManifestKind {
+    fn kind(&self) -> FileKind {
         Stat { mode: self.mode, ..Stat::UNKNOWN }.kind()
     }
 
@@ -229,10 +229,7 @@ impl Repositories {
     pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Repositories> {
         let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
         let read = std::str::from_utf8(&bytes).ok().and_then(Repositories::decode);
-        read.ok_or_else(|| Error::Object {
-            path: objects.path(id),
-            reason: "it is not a record of repositories".to_owned(),
-        })
+        read.ok_or_else(|| objects.damaged(id, "it is not a record of repositories"))
     }
 
     fn decode(text: &str) -> Option<Repositories> {
@@ -362,9 +359,9 @@ impl RepositoryScan<'_> {
             }
         };
         match stat.kind() {
-            ManifestKind::Special => return Ok(()),
-            ManifestKind::File | ManifestKind::Link => return self.file(around, name, path, stat),
-            ManifestKind::Directory => {}
+            FileKind::Special => return Ok(()),
+            FileKind::File | FileKind::Link => return self.file(around, name, path, stat),
+            FileKind::Directory => {}
         }
         if part != RepositoryPart::Objects {
             let digest = digest(stat.mode, b"", 0);
@@ -382,7 +379,7 @@ impl RepositoryScan<'_> {
         let is_submodule = part == RepositoryPart::Modules && stat_at(&directory, b"HEAD").is_ok();
         let part = if is_submodule { RepositoryPart::Repository } else { part };
         for (child, stat) in listed {
-            let is_directory = stat.kind() == ManifestKind::Directory;
+            let is_directory = stat.kind() == FileKind::Directory;
             let child_part = match part {
                 RepositoryPart::Repository if is_directory => RepositoryPart::from_name(&child),
                 RepositoryPart::Worktrees if is_directory => Some(RepositoryPart::Repository),
@@ -434,8 +431,8 @@ impl RepositoryScan<'_> {
     /// Examines the target of a `.git` that is a file or a link, outside of the workspace.
     fn outside(&mut self, around: &OwnedFd, name: &[u8], path: &[u8]) -> Result<()> {
         let leads_to = match self.found.get(path).map(RepositoryEntry::kind) {
-            Some(ManifestKind::Link) => read_link(around, name).ok(),
-            Some(ManifestKind::File) => read_start(around, name).ok(),
+            Some(FileKind::Link) => read_link(around, name).ok(),
+            Some(FileKind::File) => read_start(around, name).ok(),
             _ => None,
         };
         let Some(leads_to) = leads_to else { return Ok(()) };
@@ -496,7 +493,7 @@ fn content(
 ) -> Result<(Digest, Option<ObjectId>)> {
     let is_short = stat.len <= COPY_BYTES_MAX;
     let read = match stat.kind() {
-        ManifestKind::Link => read_link(around, name).ok(),
+        FileKind::Link => read_link(around, name).ok(),
         _ => open_file(around, name).ok().and_then(|file| {
             let mut bytes = Vec::new();
             let max = if is_short { COPY_BYTES_MAX } else { DIGESTED_BYTES_MAX };

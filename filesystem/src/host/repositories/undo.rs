@@ -29,19 +29,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
+use nix::fcntl::renameat;
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
-use super::super::manifest::{ManifestKind, display_path, escape_path, join};
+use super::super::manifest::{FileKind, display_path, escape_path, join};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
-use super::super::rules::{Rules, TEMPORARY};
+use super::super::rules::{Rules, temporary_name};
 use super::super::set_aside::{self, Aside};
-use super::super::step::{OPEN_DIRECTORY, open_around, open_at, open_file, stat_at};
+use super::super::step::{
+    NEW_FILE, OPEN_DIRECTORY, describe_errno, nix_errno, open_around, open_at, open_file, stat_at,
+};
 use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
 use super::{
@@ -97,7 +99,7 @@ impl<'a> RepositoryRestore<'a> {
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.created_roots() {
             match (self.now.found.get(root), self.call) {
-                (Some(entry), Some(call)) if entry.kind() == ManifestKind::Directory => {
+                (Some(entry), Some(call)) if entry.kind() == FileKind::Directory => {
                     self.move_aside(root, call);
                 }
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
@@ -121,16 +123,16 @@ impl<'a> RepositoryRestore<'a> {
         }
         for (root, then) in self.then.found.iter().filter(|(path, _)| is_repository(path)) {
             match self.now.found.get(root) {
-                None if then.kind() != ManifestKind::Directory => {
+                None if then.kind() != FileKind::Directory => {
                     self.write_all(&[(root, then)]);
                     self.tell_of_outside(root);
                 }
                 None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
-                Some(now) if then.kind() != ManifestKind::Directory => {
+                Some(now) if then.kind() != FileKind::Directory => {
                     match self.call {
                         _ if now.kind() == then.kind() => {}
                         // The call created a repository there, whose objects are in no capture.
-                        Some(call) if now.kind() == ManifestKind::Directory => self.move_aside(root, call),
+                        Some(call) if now.kind() == FileKind::Directory => self.move_aside(root, call),
                         _ => self.remove(root, now.kind()),
                     }
                     if now.digest != then.digest {
@@ -138,7 +140,7 @@ impl<'a> RepositoryRestore<'a> {
                     }
                     self.tell_of_outside(root);
                 }
-                Some(now) if now.kind() != ManifestKind::Directory => {
+                Some(now) if now.kind() != FileKind::Directory => {
                     self.tell(root, "it was replaced by a file, and a capture holds no git objects");
                 }
                 Some(now) if [now.digest, then.digest].contains(&NOT_WHOLE) => {
@@ -186,12 +188,12 @@ impl<'a> RepositoryRestore<'a> {
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
         for (root, then) in then {
             match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
-                Some((ManifestKind::Directory, _)) if then.kind() == ManifestKind::Directory => {
+                Some((FileKind::Directory, _)) if then.kind() == FileKind::Directory => {
                     aside.linked.append(&mut self.replaced_in(root));
                 }
                 // The restore moves it.
-                Some((ManifestKind::Directory, _)) | None => {}
-                Some((_, digest)) if then.kind() == ManifestKind::Directory || digest == then.digest => {}
+                Some((FileKind::Directory, _)) | None => {}
+                Some((_, digest)) if then.kind() == FileKind::Directory || digest == then.digest => {}
                 Some(_) => aside.linked.push(root.clone()),
             }
         }
@@ -210,7 +212,7 @@ impl<'a> RepositoryRestore<'a> {
             removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
-        let files = self.now.entries_within(root).filter(|(_, now)| now.kind() != ManifestKind::Directory);
+        let files = self.now.entries_within(root).filter(|(_, now)| now.kind() != FileKind::Directory);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
@@ -389,10 +391,10 @@ impl<'a> RepositoryRestore<'a> {
             |permissions| WantedAttributes { permissions, owner, attributes: None, modified_ns: None };
         let give = |opened: &OwnedFd, permissions: u32| {
             let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
-            given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+            given.map(drop).map_err(nix_errno)
         };
         let directory = lost_commits::make_directory(repository, &|directory| give(directory, executable))?;
-        let temporary = temporary();
+        let temporary = temporary_name(0);
         let file = create(&directory, &temporary)?;
         let mut file = File::from(file);
         let written = file.write_all(format!("{id}\n").as_bytes()).map_err(|error| errno_of(&error));
@@ -412,7 +414,7 @@ impl<'a> RepositoryRestore<'a> {
         let (mut named, mut logged) = (Vec::new(), Vec::new());
         for (path, now) in self.now.entries_within(repository).filter(|(path, _)| is_own(path)) {
             let then = self.then.found.get(path);
-            if now.kind() != ManifestKind::File || then.is_some_and(|then| then.digest == now.digest) {
+            if now.kind() != FileKind::File || then.is_some_and(|then| then.digest == now.digest) {
                 continue;
             }
             let name = name_within(repository, path);
@@ -471,9 +473,9 @@ impl<'a> RepositoryRestore<'a> {
             permissions: mode & 0o7777,
             owner: Some(owner),
             attributes: None,
-            modified_ns: Some(modified_ns).filter(|_| entry.kind() != ManifestKind::Directory),
+            modified_ns: Some(modified_ns).filter(|_| entry.kind() != FileKind::Directory),
         };
-        if entry.kind() == ManifestKind::Directory {
+        if entry.kind() == FileKind::Directory {
             match mkdirat(&directory, &*name, Mode::S_IRWXU) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(describe_errno(errno)),
@@ -488,9 +490,9 @@ impl<'a> RepositoryRestore<'a> {
             doubt(self.objects.store());
             error.to_string()
         })?;
-        let temporary = temporary();
+        let temporary = temporary_name(0);
         let written = match entry.kind() {
-            ManifestKind::Link => {
+            FileKind::Link => {
                 symlinkat(&*content, &directory, temporary.as_str()).map_err(describe_errno).and_then(|()| {
                     let stat = stat_at(&directory, temporary.as_bytes()).map_err(describe_errno)?;
                     let target = Target::Link(directory.as_fd(), temporary.as_bytes());
@@ -514,7 +516,7 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    fn remove(&mut self, path: &[u8], kind: ManifestKind) {
+    fn remove(&mut self, path: &[u8], kind: FileKind) {
         let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
             Err(errno) => return self.tell(path, describe_errno(errno)),
@@ -562,15 +564,10 @@ fn name_within(repository: &[u8], path: &[u8]) -> String {
     escape_path(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
 }
 
-fn temporary() -> String {
-    format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), 0)
-}
-
 fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     // A leftover of a killed restore.
     let _ = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
-    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
+    open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
 fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
@@ -591,8 +588,4 @@ fn keeping_time(directory: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>)
 
 fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
-fn describe_errno(errno: Errno) -> String {
-    errno.desc().to_owned()
 }

@@ -20,8 +20,8 @@ use crate::host::attributes;
 use crate::host::content::ContentReader;
 use crate::host::deep_directories::{depth, is_let_go};
 use crate::host::manifest::{
-    Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat,
-    display_path, is_too_deep, join,
+    Attributes, FileForm, FileKind, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat, display_path,
+    is_too_deep, join,
 };
 use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_own, is_temporary};
@@ -60,7 +60,7 @@ pub(super) enum ScannedEntry {
 }
 
 fn io(op: &'static str, path: &[u8], errno: Errno) -> Error {
-    Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno.into())
+    Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno)
 }
 
 impl WorkspaceWalk<'_> {
@@ -71,16 +71,14 @@ impl WorkspaceWalk<'_> {
             if self.keep.is_none() {
                 // No snapshot is so deep: a restore removes such a directory with all of its
                 // contents.
-                let (stat, depth) = (Stat::UNKNOWN, depth(&path));
-                let found = Vec::new();
                 results.scanned.push(ScannedDirectory {
                     id,
-                    depth,
-                    stat,
+                    depth: depth(&path),
+                    stat: Stat::UNKNOWN,
                     attributes: None,
                     racy: true,
                     last: None,
-                    found,
+                    found: Vec::new(),
                 });
                 return Ok(());
             }
@@ -133,7 +131,7 @@ impl WorkspaceWalk<'_> {
             };
             let Some(stat) = stat else { continue };
             let name = name.to_bytes();
-            if stat.names > 1 && stat.kind() == ManifestKind::File {
+            if stat.names > 1 && stat.kind() == FileKind::File {
                 results.links.push((stat.device, stat.inode, join(&path, name)));
             }
             let place = names.find(name);
@@ -143,7 +141,7 @@ impl WorkspaceWalk<'_> {
                 None => Arc::from(name),
             };
             found.push(match (stat.kind(), before) {
-                (ManifestKind::Directory, before) => {
+                (FileKind::Directory, before) => {
                     directories.push(found.len());
                     ScannedEntry::Directory {
                         name: shared_name(),
@@ -151,11 +149,11 @@ impl WorkspaceWalk<'_> {
                         last: before.map(|(place, _)| place),
                     }
                 }
-                (ManifestKind::Special, _) if self.keep.is_some() => {
+                (FileKind::Special, _) if self.keep.is_some() => {
                     let reason = "a pipe, a socket or a device cannot be part of a snapshot";
                     return Err(Error::path(display_path(&join(&path, name)), reason));
                 }
-                (ManifestKind::Special, _) => ScannedEntry::Special(shared_name()),
+                (FileKind::Special, _) => ScannedEntry::Special(shared_name()),
                 (_, Some((place, ManifestEntry { node: ManifestNode::Leaf(leaf), .. })))
                     if leaf.stat == stat
                         && !leaf.racy
@@ -219,7 +217,7 @@ impl WorkspaceWalk<'_> {
         let Some(objects) = self.keep else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
         objects.is_trusted(leaf.blob, ObjectKind::Blob)
-            && (leaf.form != BlobForm::Sparse || !objects.is_due(leaf.blob) || has_data())
+            && (leaf.form != FileForm::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
     /// Returns a directory's own state, its attributes, which are read if they may have changed,
@@ -239,8 +237,8 @@ impl WorkspaceWalk<'_> {
         }
         let racy = self.is_racy(&stat);
         let attributes = attributes::read(directory);
-        let attributes = attributes
-            .map_err(|errno| Error::io("read the attributes of", display_path(path), errno.into()))?;
+        let attributes =
+            attributes.map_err(|errno| Error::io("read the attributes of", display_path(path), errno))?;
         Ok((stat, attributes, racy))
     }
 
@@ -261,7 +259,7 @@ impl WorkspaceWalk<'_> {
             stat => stat.map_err(|errno| io("look at", &join(path, bytes), errno))?,
         };
         let stat = Stat::from(&stat);
-        let is_directory = stat.kind() == ManifestKind::Directory;
+        let is_directory = stat.kind() == FileKind::Directory;
         let left_out = self.rules.leave_out(path, bytes, is_directory, scope);
         // Nothing in a workspace depends on exports.
         if left_out && !is_own(path, bytes, is_directory) {
