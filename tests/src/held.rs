@@ -363,7 +363,7 @@ impl Run {
             }
             let (ends, mut turns) = (cancel.clone(), 0);
             let last = if change == Some(&Change::GivesUp(number)) { 1 } else { part.answers };
-            let mut on_turn = |session: &Session| {
+            let on_turn = |session: &Session| {
                 (turned, turns) = (turned + 1, turns + 1);
                 session.dispatch(Turned { number: turned })?;
                 if turns == last {
@@ -375,7 +375,7 @@ impl Run {
                 evaluation_id: Some(HELD.to_owned()),
                 messages,
                 cancel,
-                on_turn: Some(&mut on_turn),
+                on_turn: Some(Box::new(on_turn)),
                 ..EvaluateOptions::default()
             };
             match self.adapter(number, change).evaluate(&prompt, &state, options) {

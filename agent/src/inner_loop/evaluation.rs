@@ -1,11 +1,8 @@
-//! The common part of all drivers: the steps of an evaluation that never wait, and its state.
-//!
-//! [`Evaluation::perform`] performs these steps. The drivers send requests, wait and run tools, and
-//! report the outcome to the evaluation.
+//! The state of an evaluation, and its steps that wait for nothing but the disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, ToolCallRecord};
 use foldlog::tools::resources::BudgetTracker;
@@ -13,7 +10,9 @@ use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 use foldlog::{CallOrigin, NotUndone, RecordedReply, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
+use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};
+use crate::adapter::OnTurn;
 use crate::budget::{Budget, UnknownUsagePolicy, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, EvaluationPhase, Result, SuspendedCall};
@@ -26,11 +25,14 @@ use crate::provider::{
 };
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
-/// Contains the state of one evaluation while a driver performs its steps.
+/// Contains the state of one evaluation while its steps are performed.
 pub(crate) struct Evaluation {
+    pub(crate) machine: InnerLoop,
     pub(crate) identity: PromptIdentity,
     pub(crate) runner: ToolRunner,
     pub(crate) journal: Journal,
+    /// Whether an earlier process started the evaluation.
+    pub(crate) is_resume: bool,
     pub(crate) deadline: Deadline,
     pub(crate) budget: Option<Budget>,
     pub(crate) tracker: Option<Arc<BudgetTracker>>,
@@ -61,7 +63,7 @@ pub(crate) struct EvaluationTarget<'a, O> {
     pub(crate) prepare: &'a Prepare<'a>,
 }
 
-/// Contains the outcome of a driver's work.
+/// Contains the outcome of an evaluation.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Text of the last answer, and the reason for its end.
@@ -77,9 +79,15 @@ pub struct Outcome {
 }
 
 impl Evaluation {
-    /// Performs a step that never waits. The other steps belong to the driver, and return `Done`,
-    /// which is not a valid fact after them.
-    pub(super) fn perform<O>(&mut self, step: LoopStep, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
+    /// Performs a step that waits for nothing but the disk: in a replay also those that would send a
+    /// request or wait, and in an unrecorded conversation the closing of a call. `on_turn` is called
+    /// after a turn is recorded.
+    pub(super) fn perform<O>(
+        &mut self,
+        step: LoopStep,
+        asked: &EvaluationTarget<'_, O>,
+        on_turn: &mut Option<Box<OnTurn<'_>>>,
+    ) -> Result<Fact> {
         match step {
             LoopStep::Render(overrides) => self.render(overrides, asked),
             LoopStep::Check(_) => self.check().map(|()| Fact::Done),
@@ -102,13 +110,27 @@ impl Evaluation {
                 let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
                 Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
             }
-            LoopStep::RecordTurn { complete } => Ok(Fact::Recorded(self.journal.turn(complete)?)),
-            LoopStep::Send
-            | LoopStep::Sleep(_)
-            | LoopStep::RunTools(_)
-            | LoopStep::Close { .. }
-            | LoopStep::Finish(_)
-            | LoopStep::Fail(_) => Ok(Fact::Done),
+            LoopStep::RecordTurn { complete } => {
+                let recorded = self.journal.turn(complete)?;
+                if let (Some(on_turn), Some(session)) = (on_turn, self.journal.session()) {
+                    on_turn(session)?;
+                }
+                Ok(Fact::Recorded(recorded))
+            }
+            LoopStep::Send => {
+                self.take_prepared()?;
+                let fact = read_recorded_reply(self.runner.state().session())?;
+                self.done.requests += 1;
+                Ok(fact)
+            }
+            LoopStep::Close { call, shown, .. } => {
+                self.journal.result(&call, &shown, true);
+                Ok(Fact::Recorded(None))
+            }
+            // The last steps perform nothing, and tools always wait.
+            LoopStep::Sleep(_) | LoopStep::RunTools(_) | LoopStep::Finish(_) | LoopStep::Fail(_) => {
+                Ok(Fact::Done)
+            }
         }
     }
 
@@ -201,28 +223,10 @@ impl Evaluation {
         self.prepared.take().ok_or_else(|| self.unprepared_error())
     }
 
-    /// Returns the session if it is a replay of another run. In a replay nothing is sent, and there
-    /// are no waits.
-    pub(super) fn replayed_session(&self) -> Option<&Session> {
-        self.journal.session().filter(|session| session.replays())
-    }
-
-    /// Fails if a wait of this duration would end after the deadline.
-    pub(super) fn check_wait(&self, time: Duration) -> Result<()> {
-        if time > self.deadline.remaining() {
-            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request });
-        }
-        Ok(())
-    }
-
-    /// Returns the fact for a request that was given up while it waited for the rate limiter.
-    pub(super) fn not_sent(error: &Error) -> Fact {
-        let kind = match error {
-            Error::Cancelled => ProviderErrorKind::Cancelled,
-            _ => ProviderErrorKind::Deadline,
-        };
-        let message = "given up before the request was sent";
-        Fact::NotAnswered(Box::new(ProviderError::new(kind, message)))
+    /// Returns whether the evaluation replays another run. In a replay nothing is sent, and there are
+    /// no waits.
+    pub(super) fn replays(&self) -> bool {
+        self.journal.session().is_some_and(Session::replays)
     }
 
     /// Notes the outcome of a request. `provider` is the provider's name in the rate limiter.
@@ -299,15 +303,6 @@ impl Evaluation {
         }
     }
 
-    /// Closes a call of an unrecorded conversation; `None` if a record has to close it.
-    pub(super) fn close_unrecorded(&mut self, call: &CallToRun, shown: &str) -> Option<Fact> {
-        if self.journal.session().is_some() {
-            return None;
-        }
-        self.journal.result(call, shown, true);
-        Some(Fact::Recorded(None))
-    }
-
     fn check_output<O>(&mut self, last: &FinalText, prompt: &Prompt<O>) -> Result<Fact> {
         if self.journal.is_outdated()? {
             return Ok(Fact::Said);
@@ -323,7 +318,7 @@ impl Evaluation {
 }
 
 /// Returns the outcome of a request in the replayed run.
-pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
+fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     Ok(match session.conversation().recorded_reply()? {
         Some(RecordedReply::Answered(answer)) => {
             let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;

@@ -35,7 +35,7 @@ use crate::pairing::MessageFormat;
 pub use api_key::ApiKey;
 use foldlog::conversation::{ContentBlocks, ConversationMessage, TokenUsage, ToolCallRecord};
 #[cfg(feature = "async")]
-pub use futures::{AsyncProvider, AsyncSendOptions, BlockingProvider};
+pub use futures::{AsyncProvider, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use http::{HttpProvider, Timeouts};
 
@@ -129,7 +129,7 @@ pub struct SendOptions<'a> {
     /// Token that cancels the request.
     pub cancel: CancelToken,
     /// Receives text as it arrives, before it is recorded.
-    pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
+    pub on_delta: Option<&'a mut (dyn FnMut(Delta<'_>) + Send)>,
 }
 
 impl fmt::Debug for SendOptions<'_> {
