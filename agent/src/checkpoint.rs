@@ -14,12 +14,11 @@
 //! | 2. rename it over the checkpoint | one of the two is in place, and each is complete |
 //! | 3. sync the directory | the new checkpoint is in place |
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use foldlog::tools::{ExecuteOptions, ExecutionState, ToolRunner};
+use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{
     Export, ImportOptions, ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, escape,
 };
@@ -145,7 +144,7 @@ impl Checkpoint {
             version: VERSION,
             session: self.session,
             position: self.position,
-            digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: blake3::Hash::from_bytes(self.digest).to_hex().to_string(),
             snapshot,
         };
         serde_json::to_string_pretty(&written)
@@ -170,10 +169,10 @@ impl Checkpoint {
         }
         let CheckpointDocument { session, position, digest, snapshot, .. } =
             serde_json::from_str(text).map_err(malformed)?;
-        let digest = read_digest(&digest)
-            .ok_or_else(|| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
+        let digest = blake3::Hash::from_hex(digest)
+            .map_err(|_| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
         let snapshot = snapshot.map(|snapshot: serde_json::Value| snapshot.to_string());
-        Ok(Checkpoint { session, position, digest, snapshot })
+        Ok(Checkpoint { session, position, digest: digest.into(), snapshot })
     }
 }
 
@@ -190,17 +189,6 @@ struct CheckpointDocument {
 #[derive(Deserialize)]
 struct FormatVersion {
     version: u32,
-}
-
-fn read_digest(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (place, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(digest)
 }
 
 /// Returns the digest of a record, which also covers the session's id.
@@ -227,15 +215,6 @@ pub struct FileCheckpointHandler<R: ?Sized> {
     directory: PathBuf,
     id: Box<dyn Fn(&R) -> String + Send + Sync>,
     with_snapshots: bool,
-}
-
-impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileCheckpointHandler")
-            .field("directory", &self.directory)
-            .field("with_snapshots", &self.with_snapshots)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<R: ?Sized> FileCheckpointHandler<R> {
@@ -307,8 +286,7 @@ fn create_directory(directory: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
     fs::create_dir_all(directory)?;
     for parent in missing.into_iter().filter_map(Path::parent) {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent)?.sync_all()?;
+        sync_directory(parent)?;
     }
     Ok(())
 }
@@ -493,9 +471,8 @@ pub(crate) fn recover_calls<O>(
     if deadline.is_past() {
         return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
     }
-    let left = deadline.instant().map(|_| deadline.remaining());
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-    let recovered = runner.recover(&ExecuteOptions { deadline: left, ..ExecuteOptions::default() })?;
+    let recovered = runner.recover(&deadline.for_tools())?;
     for one in recovered {
         if let foldlog::tools::Recovery::Failed(error) = one.recovery
             && !matches!(

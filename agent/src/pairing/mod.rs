@@ -31,6 +31,7 @@ use foldlog::escape;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
+pub(crate) use repair::word;
 pub use repair::{Repair, RepairChange, close_open, repair};
 
 /// Identifies the rules of a provider for messages.
@@ -211,12 +212,12 @@ fn is_within(text: &str, chars_max: usize) -> bool {
     text.len() <= chars_max || text.chars().nth(chars_max).is_none()
 }
 
-fn is_word(byte: u8) -> bool {
+pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
 /// Returns the blocks of a message that have the format's own form.
-fn own_blocks(format: MessageFormat, message: &ConversationMessage) -> Option<&str> {
+pub(crate) fn own_blocks(format: MessageFormat, message: &ConversationMessage) -> Option<&str> {
     message.blocks.as_ref().filter(|blocks| blocks.format == format.name()).map(|blocks| blocks.json.as_str())
 }
 

@@ -420,7 +420,7 @@ fn names(
 }
 
 /// Replaces all characters of a text other than letters, digits, `_` and `-`.
-fn word(text: &str, bytes_max: usize, empty: &str) -> String {
+pub(crate) fn word(text: &str, bytes_max: usize, empty: &str) -> String {
     let plain = |c: char| u8::try_from(c).ok().filter(|byte| is_word(*byte)).map_or('_', char::from);
     let word: String = text.chars().take(bytes_max).map(plain).collect();
     if word.is_empty() { empty.to_owned() } else { word }

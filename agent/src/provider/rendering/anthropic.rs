@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::pairing::MessageFormat;
+use crate::pairing::{self, MessageFormat, word};
 #[cfg(feature = "anthropic")]
 use foldlog::conversation::ToolCallRecord;
 use foldlog::conversation::{ConversationMessage, Role};
@@ -264,11 +264,7 @@ pub(in crate::provider) fn input(arguments: &str) -> Cow<'_, RawValue> {
 
 /// Replaces the characters of an id that the API refuses.
 fn clean(id: &str) -> String {
-    if id.is_empty() {
-        return "call".to_owned();
-    }
-    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    id.chars().map(fit).collect()
+    word(id, usize::MAX, "call")
 }
 
 /// Contains the fields of a block that decide whether it can be sent.
@@ -291,8 +287,8 @@ fn peek(block: &RawValue) -> Option<Peek<'_>> {
 /// Returns content blocks in the API's own form, as a whole and one by one; `None` if the message
 /// has none.
 fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue>)> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::Anthropic.name())?;
-    let raw: &RawValue = serde_json::from_str(&blocks.json).ok()?;
+    let raw: &RawValue =
+        serde_json::from_str(pairing::own_blocks(MessageFormat::Anthropic, message)?).ok()?;
     Some((raw, serde_json::from_str(raw.get()).ok()?))
 }
 

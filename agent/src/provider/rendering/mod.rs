@@ -36,6 +36,8 @@ use std::borrow::Cow;
 
 use foldlog::conversation::ConversationMessage;
 
+use crate::pairing::{is_word, word};
+
 #[cfg(feature = "anthropic")]
 pub(super) use self::anthropic::{AnthropicConversation, input, made_blocks};
 #[cfg(feature = "openai")]
@@ -74,13 +76,8 @@ fn json(value: &impl serde::Serialize) -> String {
 /// Adapts a tool's name to a provider. Known names are unchanged. In other names, `_` replaces each
 /// invalid character, and the length is limited to `longest`.
 pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], longest: usize) -> Cow<'a, str> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if known.contains(&name) || (!name.is_empty() && name.len() <= longest && name.bytes().all(fits)) {
+    if known.contains(&name) || (!name.is_empty() && name.len() <= longest && name.bytes().all(is_word)) {
         return name.into();
     }
-    if name.is_empty() {
-        return "unnamed".into();
-    }
-    let fit = |character: char| if character.is_ascii() && fits(character as u8) { character } else { '_' };
-    name.chars().take(longest).map(fit).collect::<String>().into()
+    word(name, longest, "unnamed").into()
 }

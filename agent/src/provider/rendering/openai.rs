@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::pairing::MessageFormat;
+use crate::pairing::{self, MessageFormat};
 use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -68,14 +68,9 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
         if let Some(fit) = whole_message(message).and_then(|raw| fit(raw, message, own, known)) {
             return fit;
         }
-        let calls = message.tool_calls.iter().zip(own).map(|(call, id)| OpenAiToolCall {
-            id: id.clone().into(),
-            r#type: "function",
-            function: Function {
-                name: sent_name(&call.name, known, NAME_LONGEST),
-                arguments: &call.arguments,
-            },
-        });
+        let calls = message.tool_calls.iter().zip(own);
+        let calls =
+            calls.map(|(call, id)| tool_call(call, id.clone(), sent_name(&call.name, known, NAME_LONGEST)));
         let content = match content(message) {
             OpenAiContent::Null(()) if message.tool_calls.is_empty() => OpenAiContent::Text("".into()),
             content => content,
@@ -91,11 +86,20 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
     rendered.collect()
 }
 
-pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
-    fn call(call: &ToolCallRecord) -> OpenAiToolCall<'_> {
-        let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
-        OpenAiToolCall { id: call.call_id.as_str().into(), r#type: "function", function }
+fn tool_call<'a>(
+    call: &'a ToolCallRecord,
+    id: impl Into<Cow<'a, str>>,
+    name: Cow<'a, str>,
+) -> OpenAiToolCall<'a> {
+    OpenAiToolCall {
+        id: id.into(),
+        r#type: "function",
+        function: Function { name, arguments: &call.arguments },
     }
+}
+
+pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
+    let call = |call| tool_call(call, &*call.call_id, call.name.as_str().into());
     let rendered = messages.iter().map(|message| match whole_message(message) {
         Some(raw) => OpenAiMessage::Raw(raw),
         None => OpenAiMessage::Made(OpenAiTypedMessage {
@@ -130,8 +134,7 @@ fn is_speaker(name: &str) -> bool {
 }
 
 fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::OpenAi.name())?;
-    serde_json::from_str(&blocks.json).ok()
+    serde_json::from_str(pairing::own_blocks(MessageFormat::OpenAi, message)?).ok()
 }
 
 /// Returns content blocks that are a whole message, with more fields than its content.
