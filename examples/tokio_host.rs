@@ -13,7 +13,6 @@ use std::{sync::Arc, time::Duration};
 use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Store};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::*;
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
 use tokio::{sync::Barrier, task::JoinSet, time};
@@ -38,9 +37,6 @@ struct Model(Barrier);
 impl AsyncProvider for Model {
     fn name(&self) -> &str {
         "model"
-    }
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
     }
     fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let last = asked.messages.last().map(|last| (last.role == Role::Tool, last.content.clone()));

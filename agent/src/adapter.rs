@@ -16,7 +16,6 @@
 mod futures;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -40,7 +39,7 @@ use crate::inner_loop::{
     read_output, ready, run, runnable,
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
-use crate::provider::{CancelToken, Delta, LlmConfig, Provider, ProviderAnswer};
+use crate::provider::{CancelToken, Delta, LlmConfig, Provider, is_cut};
 use crate::shortening::ShortenOptions;
 
 /// Decides where an evaluation continues.
@@ -177,17 +176,6 @@ impl EvaluateOptions<'_> {
     }
 }
 
-impl fmt::Debug for EvaluateOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EvaluateOptions")
-            .field("evaluation_id", &self.evaluation_id)
-            .field("deadline", &self.deadline)
-            .field("budget", &self.budget)
-            .field("record", &self.record)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Contains the result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptResponse<O> {
@@ -214,7 +202,7 @@ impl<O> PromptResponse<O> {
     /// Returns whether the last answer reached its greatest length. This can only be a text:
     /// structured output is then refused.
     pub fn is_cut(&self) -> bool {
-        ProviderAnswer::is_cut(self.stop.as_deref())
+        is_cut(self.stop.as_deref())
     }
 }
 
@@ -288,13 +276,11 @@ impl<P> ProviderAdapter<P> {
             tracker: options.tracker.take(),
             cancel: options.cancel.clone(),
             shorten: options.shorten.take(),
-            honour_retry_after: self.limits.retry.honour_retry_after,
             is_shown: options.on_delta.is_some(),
             tools,
             done: Outcome::default(),
             prepared: None,
             request: None,
-            attempt: 0,
         })))
     }
 }
@@ -390,7 +376,7 @@ pub fn record_execution<O>(
     execution: ExecutionDetails<'_>,
 ) -> Result<()> {
     let ExecutionDetails { adapter, timing, is_resume, cost_micros } = execution;
-    let usage = journal.used();
+    let usage = journal.used.metered;
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
     let event = PromptExecuted {
         evaluation_id: journal.evaluation().to_owned(),
@@ -431,7 +417,7 @@ pub fn response<O>(
 pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-    let (usage, unmetered) = (journal.used(), journal.unmetered_answers());
+    let Used { metered: usage, unmetered } = journal.used;
     PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
@@ -463,10 +449,7 @@ pub fn open<O>(
     let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
     // A conversation that a rollback has completely abandoned does not continue, but its usage
     // still counts.
-    let held = match &mut followed {
-        Some(followed) => followed.read()?,
-        None => None,
-    };
+    let held = followed.as_mut().map(ConversationFollower::read).transpose()?.flatten();
     let accepts = options.accept_prompt.is_some();
     check_prompt(held.filter(|_| goes_on), &identity, accepts)?;
     let imported = import.as_deref().map_or(identity.clone(), |state| imported_prompt(state, &identity));
@@ -549,10 +532,14 @@ fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) ->
     Ok(())
 }
 
-/// Returns the id of the evaluation to continue if the host names none: the last recorded one
-/// unless it is complete, else a new id.
-pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
-    last_incomplete(session)?.map_or_else(|| new_id(session), Ok)
+/// Returns the id of the evaluation to continue. If the host gives none, that is the last recorded
+/// one unless it is complete, else a new id.
+pub(crate) fn evaluation_to_go_on(session: &Session, given: Option<String>, record: bool) -> Result<String> {
+    let last = match given {
+        None if record => last_incomplete(session)?,
+        given => given,
+    };
+    last.map_or_else(|| new_id(session), Ok)
 }
 
 /// Returns the id of the evaluation that the session recorded last; `None` if it is complete, or
@@ -582,7 +569,6 @@ fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
 /// Finds the evaluation to continue or start, and its conversation in the session.
 fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> {
     let given = options.evaluation_id.take();
-    let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
     match std::mem::take(&mut options.resume_from) {
         ResumeFrom::Adapter(resume) => {
             let reason = format!(
@@ -591,23 +577,12 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             );
             Err(Error::evaluation(EvaluationPhase::Request, "", reason))
         }
-        ResumeFrom::Conversation(state) if !options.record => {
-            let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
-            Ok(Begin { import: Some(state), ..fresh(evaluation) })
-        }
         ResumeFrom::Conversation(state) => {
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
-            match follow_recorded(session, &evaluation)? {
-                Some(mut conversation) => {
-                    let is_partly = match conversation.read()? {
-                        Some(held) => is_partly_imported(held, &state)?,
-                        None => true,
-                    };
-                    let import = is_partly.then_some(state);
-                    Ok(Begin { conversation: Some(conversation), import, ..fresh(evaluation) })
-                }
-                None => Ok(Begin { import: Some(state), ..fresh(evaluation) }),
-            }
+            let mut conversation = follow_recorded(session, &evaluation, options.record)?;
+            let held = conversation.as_mut().map(ConversationFollower::read).transpose()?.flatten();
+            let is_partly = held.map_or(Ok(true), |held| is_partly_imported(held, &state))?;
+            Ok(Begin { evaluation, conversation, import: is_partly.then_some(state) })
         }
         ResumeFrom::Fresh => {
             let evaluation = given.map_or_else(|| new_id(session), Ok)?;
@@ -617,22 +592,25 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
                     format!("the session already contains evaluation `{id}`: resume it, or use a new id");
                 return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
             }
-            Ok(fresh(evaluation))
+            Ok(Begin { evaluation, conversation: None, import: None })
         }
-        ResumeFrom::Auto if !options.record => Ok(fresh(given.map_or_else(|| new_id(session), Ok)?)),
         ResumeFrom::Auto => {
-            let evaluation = match given {
-                Some(given) => given,
-                None => evaluation_to_go_on(session)?,
-            };
-            let conversation = follow_recorded(session, &evaluation)?;
-            Ok(Begin { conversation, ..fresh(evaluation) })
+            let evaluation = evaluation_to_go_on(session, given, options.record)?;
+            let conversation = follow_recorded(session, &evaluation, options.record)?;
+            Ok(Begin { evaluation, conversation, import: None })
         }
     }
 }
 
-/// Returns the session's record of a conversation, if the conversation can continue.
-fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
+/// Returns the session's record of a conversation, if it is recorded and can continue.
+fn follow_recorded(
+    session: &Session,
+    evaluation: &str,
+    record: bool,
+) -> Result<Option<ConversationFollower>> {
+    if !record {
+        return Ok(None);
+    }
     session.calls().take_decisions()?;
     match session.conversation().resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),

@@ -22,8 +22,8 @@ use foldlog_agent::provider::{
     ProviderErrorKind, ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, EvaluationPhase, InnerLoop, LoopLimits,
-    MarkdownSection, Prompt, PromptResponse, ProviderAdapter, UserMessage,
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, InnerLoop, LoopLimits, MarkdownSection, Prompt,
+    PromptResponse, ProviderAdapter, UserMessage,
 };
 use story::{Desk, Line, Script, limits};
 
@@ -96,10 +96,6 @@ struct Remembering(ScriptedProvider, Mutex<Vec<Vec<u8>>>);
 impl Provider for Remembering {
     fn name(&self) -> &str {
         self.0.name()
-    }
-
-    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -620,7 +616,7 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
     let mut machine = InnerLoop::new(limits(), runnable, LoopStart::default());
     assert!(matches!(machine.advance(Fact::Begun), LoopStep::Render(overrides) if overrides.is_empty()));
     let tools = vec!["add".to_owned(), "look".to_owned()];
-    assert!(matches!(machine.advance(Fact::Rendered { tools }), LoopStep::Check(EvaluationPhase::Request)));
+    assert!(matches!(machine.advance(Fact::Rendered { tools }), LoopStep::Check));
     assert!(matches!(machine.advance(Fact::Done), LoopStep::Prepare));
     assert!(matches!(machine.advance(Fact::Done), LoopStep::RecordRequest { attempt: 1 }));
     assert!(matches!(machine.advance(Fact::Recorded(None)), LoopStep::Send));
@@ -628,17 +624,14 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
         vec![call("a", "look", "1"), call("b", "look", "2"), call("c", "add", "3"), call("d", "fly", "4")];
     let answer = Box::new(ProviderAnswer { calls, ..ProviderAnswer::default() });
     assert!(matches!(machine.advance(Fact::Answered(answer)), LoopStep::RecordAnswer(_)));
-    assert!(matches!(
-        machine.advance(Fact::Recorded(Some(7.into()))),
-        LoopStep::Check(EvaluationPhase::Tool)
-    ));
+    assert!(matches!(machine.advance(Fact::Recorded(Some(7.into()))), LoopStep::Check));
     let ordinals = |step| match step {
         LoopStep::RunTools(calls) => calls.into_iter().map(|call| call.ordinal).collect::<Vec<_>>(),
         step => panic!("{step:?}"),
     };
     assert_eq!(ordinals(machine.advance(Fact::Done)), [0, 1]);
     let ended = vec![(0, ToolEnded::Closed), (1, ToolEnded::Closed)];
-    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), LoopStep::Check(EvaluationPhase::Tool)));
+    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), LoopStep::Check));
     assert_eq!(ordinals(machine.advance(Fact::Done)), [2]);
     let closing = machine.advance(Fact::ToolsEnded(vec![(2, ToolEnded::Closed)]));
     let LoopStep::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
@@ -657,10 +650,6 @@ struct Tireless {
 impl Provider for Tireless {
     fn name(&self) -> &str {
         "tireless"
-    }
-
-    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
-        foldlog_agent::pairing::MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

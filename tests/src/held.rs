@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldlog::conversation::ToolCallRecord;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Slice, SliceOp};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     CancelToken, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
@@ -219,10 +218,6 @@ struct Model(ScriptedProvider, &'static str);
 impl Provider for Model {
     fn name(&self) -> &str {
         self.0.name()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -11,7 +11,6 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Records the states of one adapter in one evaluation. Each state supersedes the one before.
-#[derive(Debug)]
 pub struct StateCapture<'a> {
     session: &'a Session,
     evaluation_id: String,

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +14,6 @@ pub enum CheckpointStrategy {
     Periodic(Duration),
     /// Only when the host requests it.
     OnDemand,
-}
-
-impl CheckpointStrategy {
-    /// Returns the name of the strategy: `on_complete`, `on_tool_use`, `periodic` or `on_demand`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CheckpointStrategy::OnComplete => "on_complete",
-            CheckpointStrategy::OnToolUse => "on_tool_use",
-            CheckpointStrategy::Periodic(_) => "periodic",
-            CheckpointStrategy::OnDemand => "on_demand",
-        }
-    }
 }
 
 /// Identifies an occasion at which an adapter considers a capture.
@@ -83,12 +70,6 @@ pub struct CheckpointDecider {
     /// Reading of the clock at the last capture, or at the start.
     last_us: i64,
     has_captured: bool,
-}
-
-impl fmt::Debug for CheckpointDecider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CheckpointDecider").field("strategy", &self.strategy).finish_non_exhaustive()
-    }
 }
 
 impl CheckpointDecider {

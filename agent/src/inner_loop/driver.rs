@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Cause;
-use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
+use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 
 use super::evaluation::{Evaluation, EvaluationTarget, tool_call};
 use super::steps::{Fact, LoopStep};
@@ -26,8 +26,15 @@ use crate::provider::{
 /// Longest time until a blocking wait notices a cancellation.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
 
-/// Outcome of a request.
-pub(super) type Sent = Result<ProviderAnswer, Box<ProviderError>>;
+/// Outcome of a request. The outer error is that of a request that was given up without waiting for
+/// the provider.
+pub(super) type Sent = Result<Result<ProviderAnswer, Box<ProviderError>>, ProviderError>;
+
+/// End of a call.
+pub(super) type CallEnd = foldlog::Result<ToolReport>;
+
+/// The evaluation, which a step may move to another thread, and the step's fact.
+pub(super) type Performed = (Box<Evaluation>, Result<Fact>);
 
 /// Performs the parts of steps that wait.
 pub(crate) trait Effects {
@@ -35,38 +42,17 @@ pub(crate) trait Effects {
     fn limited_as(&self) -> &str;
 
     /// Performs a step that waits for nothing but the disk.
-    async fn perform(
-        &mut self,
-        evaluation: Box<Evaluation>,
-        step: LoopStep,
-    ) -> (Box<Evaluation>, Result<Fact>);
+    async fn perform(&mut self, evaluation: Box<Evaluation>, step: LoopStep) -> Performed;
 
     /// Waits. Fails at a cancellation.
     async fn sleep(&mut self, time: Duration, cancel: &CancelToken) -> Result<()>;
 
-    /// Sends a request. The outer error is that of a request that was given up without waiting for
-    /// the provider.
-    async fn send(
-        &mut self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<Sent, ProviderError>;
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent;
 
-    async fn run_tools(
-        &mut self,
-        runner: &ToolRunner,
-        calls: &[ToolCall],
-        options: &ExecuteOptions,
-    ) -> Vec<foldlog::Result<ToolReport>>;
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd>;
 
     /// Records the end of a call that does not run.
-    async fn close(
-        &mut self,
-        runner: &ToolRunner,
-        call: &ToolCall,
-        cause: Cause,
-        shown: &str,
-    ) -> foldlog::Result<ToolReport>;
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd;
 }
 
 /// Performs steps until the evaluation is complete or fails.
@@ -91,8 +77,7 @@ pub(crate) async fn run(
             }
             LoopStep::RunTools(calls) => {
                 let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
-                let options = evaluation.deadline.for_tools();
-                let reports = effects.run_tools(&evaluation.runner, &tool_calls, &options).await;
+                let reports = effects.run_tools(&evaluation, &tool_calls).await;
                 Ok(evaluation.tools_ended(&calls, reports))
             }
             LoopStep::Close { call, cause, shown } if evaluation.journal.session().is_some() => {
@@ -183,11 +168,7 @@ impl<P: Provider, O> Effects for Blocking<'_, '_, P, O> {
         self.adapter.provider.limited_as()
     }
 
-    async fn perform(
-        &mut self,
-        mut evaluation: Box<Evaluation>,
-        step: LoopStep,
-    ) -> (Box<Evaluation>, Result<Fact>) {
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
         let ProviderAdapter { provider, config, .. } = self.adapter;
         let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
         let (prompt, provider) = (self.prompt, provider.name());
@@ -210,30 +191,15 @@ impl<P: Provider, O> Effects for Blocking<'_, '_, P, O> {
         }
     }
 
-    async fn send(
-        &mut self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<Sent, ProviderError> {
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
         Ok(self.adapter.provider.send(prepared, options))
     }
 
-    async fn run_tools(
-        &mut self,
-        runner: &ToolRunner,
-        calls: &[ToolCall],
-        options: &ExecuteOptions,
-    ) -> Vec<foldlog::Result<ToolReport>> {
-        runner.execute_together(calls, options)
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd> {
+        evaluation.runner.execute_together(calls, &evaluation.deadline.for_tools())
     }
 
-    async fn close(
-        &mut self,
-        runner: &ToolRunner,
-        call: &ToolCall,
-        cause: Cause,
-        shown: &str,
-    ) -> foldlog::Result<ToolReport> {
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd {
         runner.close(call, cause, shown)
     }
 }

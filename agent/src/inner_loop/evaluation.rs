@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, ToolCallRecord};
+use foldlog::conversation::{EXPANDED_TEXT, NewRequestFailure, PromptIdentity, ToolCallRecord};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 use foldlog::{CallOrigin, NotUndone, RecordedReply, SequenceNumber, Session};
@@ -21,7 +21,7 @@ use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_jso
 use crate::provider::retry::RateLimiter;
 use crate::provider::{
     CancelToken, LlmConfig, PreparedRequest, ProviderAnswer, ProviderError, ProviderErrorKind,
-    ProviderRequest, ToolSpec,
+    ProviderRequest, ToolSpec, is_cut,
 };
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
@@ -38,8 +38,6 @@ pub(crate) struct Evaluation {
     pub(crate) tracker: Option<Arc<BudgetTracker>>,
     pub(crate) cancel: CancelToken,
     pub(crate) shorten: Option<ShortenOptions>,
-    /// Whether requests of this process wait as long as the provider requests.
-    pub(crate) honour_retry_after: bool,
     /// Whether the host observes answers as they arrive. They are then streamed regardless of the
     /// configuration.
     pub(crate) is_shown: bool,
@@ -48,8 +46,6 @@ pub(crate) struct Evaluation {
     pub(crate) done: Outcome,
     pub(crate) prepared: Option<PreparedRequest>,
     pub(crate) request: Option<SequenceNumber>,
-    /// Number of the present attempt, counted from 1.
-    pub(crate) attempt: u64,
 }
 
 /// Converts a request into the provider's form.
@@ -90,13 +86,12 @@ impl Evaluation {
     ) -> Result<Fact> {
         match step {
             LoopStep::Render(overrides) => self.render(overrides, asked),
-            LoopStep::Check(_) => self.check().map(|()| Fact::Done),
+            LoopStep::Check => self.check().map(|()| Fact::Done),
             LoopStep::Shorten(reason) => self.shorten(reason),
             LoopStep::Prepare => self.prepare(asked),
             LoopStep::RecordRequest { attempt } => {
                 let Some(prepared) = &self.prepared else { return Err(self.unprepared_error()) };
                 self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
-                self.attempt = attempt;
                 Ok(Fact::Recorded(self.request))
             }
             LoopStep::RecordFailure { attempt, error } => {
@@ -145,7 +140,7 @@ impl Evaluation {
         target: &EvaluationTarget<'_, O>,
     ) -> Result<Fact> {
         let rendered = target.prompt.render(&overrides)?;
-        let input = self.journal.system(&rendered.text, self.identity.clone())?;
+        let input = self.journal.system(&rendered.text, self.identity.clone(), None)?;
         let (session, evaluation) = (self.runner.state().session(), self.journal.evaluation());
         events::record_rendered(
             session,
@@ -169,7 +164,7 @@ impl Evaluation {
             return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
         }
         let Some(budget) = self.budget else { return Ok(()) };
-        let answers = self.journal.unmetered_answers();
+        let answers = self.journal.used.unmetered;
         if answers > 0 && budget.unmetered == UnknownUsagePolicy::Refuse {
             return Err(Error::UsageUnknown { answers });
         }
@@ -179,7 +174,7 @@ impl Evaluation {
     /// Calls the shortener, and records its replacement.
     fn shorten(&mut self, reason: ShortenReason) -> Result<Fact> {
         let Some(options) = &self.shorten else { return Ok(Fact::Done) };
-        let usage = self.journal.last_usage();
+        let usage = self.journal.last_usage;
         let is_due = reason == ShortenReason::Overflow || options.has_many_tokens(usage.as_ref());
         if !is_due && options.messages.is_none() {
             return Ok(Fact::Done);
@@ -240,8 +235,8 @@ impl Evaluation {
             Ok(answer) => Fact::Answered(Box::new(answer)),
             Err(mut error) => {
                 if let ProviderErrorKind::Throttled(details) = &mut error.kind {
-                    details.attempts = u32::try_from(self.attempt).unwrap_or(u32::MAX);
-                    if let Some(after) = details.retry_after.filter(|_| self.honour_retry_after) {
+                    details.attempts = u32::try_from(self.machine.attempt_number()).unwrap_or(u32::MAX);
+                    if let Some(after) = details.retry_after.filter(|_| self.machine.honours_retry_after()) {
                         RateLimiter::shared().block(provider, Instant::now(), after);
                     }
                 }
@@ -309,10 +304,7 @@ impl Evaluation {
         }
         Ok(match read_output(prompt, last) {
             Ok(_) => Fact::Done,
-            Err(error) => {
-                let shown = error.to_string();
-                Fact::OutputRefused { output: error.output, reason: error.reason, shown }
-            }
+            Err(error) => Fact::OutputRefused(error),
         })
     }
 }
@@ -320,23 +312,7 @@ impl Evaluation {
 /// Returns the outcome of a request in the replayed run.
 fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     Ok(match session.conversation().recorded_reply()? {
-        Some(RecordedReply::Answered(answer)) => {
-            let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
-            let NewAnswer { model, request_id, usage, rate_limits, payload, .. } = *answer;
-            Fact::Answered(Box::new(ProviderAnswer {
-                content,
-                calls,
-                last_call_incomplete,
-                blocks,
-                stop,
-                continues,
-                model,
-                request_id,
-                usage,
-                rate_limits,
-                payload,
-            }))
-        }
+        Some(RecordedReply::Answered(answer)) => Fact::Answered(answer),
         Some(RecordedReply::Failed { failure, asked_again }) => {
             let NewRequestFailure { status, arrived, request_id, usage, rate_limits, .. } = *failure;
             let kind = ProviderErrorKind::from_recorded_name(&failure.cause, asked_again);
@@ -363,7 +339,7 @@ fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
 /// Parses the text of an answer as the output. Structured output that reached its greatest length
 /// is refused, because the part that arrived may be the start of another value.
 pub fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
-    if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
+    if let Some(spec) = prompt.output_spec().filter(|_| is_cut(last.stop.as_deref())) {
         let reason = "the answer reached its greatest length before it was complete: give a shorter one";
         return Err(OutputError { output: spec.name.clone(), reason: reason.to_owned() });
     }

@@ -16,15 +16,15 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
+use foldlog::tools::{ToolCall, ToolRunner};
 use foldlog::{Cause, Durability};
 use futures_lite::future::or;
 use futures_timer::Delay;
 
 use super::detached_jobs::on_thread;
-use super::driver::{Effects, Sent};
+use super::driver::{CallEnd, Effects, Performed, Sent};
 use super::evaluation::{Evaluation, EvaluationTarget};
-use super::steps::{Fact, LoopStep};
+use super::steps::LoopStep;
 use crate::adapter::{OnTurn, ProviderAdapter};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
@@ -51,8 +51,8 @@ impl<P: AsyncProvider + 'static, O: 'static> Yielding<P, O> {
             LoopStep::Prepare | LoopStep::CheckOutput(_) => return false,
             LoopStep::Shorten(_) if evaluation.shorten.is_some() => return false,
             // The usage of unmetered answers is estimated from the whole conversation.
-            LoopStep::Check(_) => {
-                return evaluation.budget.is_none() || evaluation.journal.unmetered_answers() == 0;
+            LoopStep::Check => {
+                return evaluation.budget.is_none() || evaluation.journal.used.unmetered == 0;
             }
             LoopStep::RecordTurn { .. } if self.on_turn.is_some() => return false,
             _ => {}
@@ -67,11 +67,7 @@ impl<P: AsyncProvider + 'static, O: 'static> Effects for Yielding<P, O> {
         self.adapter.provider.limited_as()
     }
 
-    async fn perform(
-        &mut self,
-        mut evaluation: Box<Evaluation>,
-        step: LoopStep,
-    ) -> (Box<Evaluation>, Result<Fact>) {
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
         let is_short = self.is_short(&step, &evaluation);
         let (adapter, prompt, mut on_turn) =
             (Arc::clone(&self.adapter), Arc::clone(&self.prompt), self.on_turn.take());
@@ -102,32 +98,17 @@ impl<P: AsyncProvider + 'static, O: 'static> Effects for Yielding<P, O> {
         or(cancelled, over).await
     }
 
-    async fn send(
-        &mut self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<Sent, ProviderError> {
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
         let (deadline, cancel) = (options.deadline, options.cancel.clone());
         let sent = self.adapter.provider.send(prepared, options);
         or(async { Ok(sent.await) }, given_up(deadline, &cancel)).await
     }
 
-    async fn run_tools(
-        &mut self,
-        runner: &ToolRunner,
-        calls: &[ToolCall],
-        options: &ExecuteOptions,
-    ) -> Vec<foldlog::Result<ToolReport>> {
-        runner.execute_together_async(calls, options).await
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd> {
+        evaluation.runner.execute_together_async(calls, &evaluation.deadline.for_tools()).await
     }
 
-    async fn close(
-        &mut self,
-        runner: &ToolRunner,
-        call: &ToolCall,
-        cause: Cause,
-        shown: &str,
-    ) -> foldlog::Result<ToolReport> {
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd {
         runner.close_async(call, cause, shown).await
     }
 }

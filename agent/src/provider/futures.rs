@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::pairing::MessageFormat;
 use blocking::unblock;
 use event_listener::EventListener;
 
@@ -18,7 +17,6 @@ use super::{
 /// runtime. Everything else is as with a [`Provider`].
 ///
 /// ```
-/// use foldlog_agent::pairing::MessageFormat;
 /// use foldlog_agent::provider::{
 ///     AsyncProvider, PreparedRequest, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 /// };
@@ -28,10 +26,6 @@ use super::{
 /// impl AsyncProvider for Model {
 ///     fn name(&self) -> &str {
 ///         "model"
-///     }
-///
-///     fn message_format(&self) -> MessageFormat {
-///         MessageFormat::OpenAi
 ///     }
 ///
 ///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -60,9 +54,6 @@ pub trait AsyncProvider: Send + Sync {
     fn limited_as(&self) -> &str {
         self.name()
     }
-
-    /// Returns the format and rules of the provider's messages.
-    fn message_format(&self) -> MessageFormat;
 
     /// Builds the request's body. Sends nothing. It is called on a thread of a pool.
     ///
@@ -121,10 +112,6 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
 
     fn limited_as(&self) -> &str {
         self.0.limited_as()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

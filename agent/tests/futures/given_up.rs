@@ -11,7 +11,6 @@ use foldlog::conversation::EntryContent;
 use foldlog::tools::{
     AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -55,10 +54,6 @@ fn prepared(request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<Provid
 impl AsyncProvider for Hangs {
     fn name(&self) -> &str {
         "hangs"
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -187,10 +182,6 @@ struct Blocks(Mutex<mpsc::Sender<&'static str>>);
 impl Provider for Blocks {
     fn name(&self) -> &str {
         "blocks"
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

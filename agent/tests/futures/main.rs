@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use foldlog::Idempotency;
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::ScriptedProvider;
 use foldlog_agent::provider::{
     AsyncProvider, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
@@ -59,10 +58,6 @@ struct Slow(ScriptedProvider);
 impl AsyncProvider for Slow {
     fn name(&self) -> &str {
         self.0.name()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -12,7 +12,6 @@ use foldlog::conversation::{ResumePoint, Role};
 use foldlog::storage::MemoryStorage;
 use foldlog::tools::ToolRegistry;
 use foldlog::{BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     AsyncProvider, CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
@@ -88,10 +87,6 @@ fn reply(number: usize, answers: usize) -> ProviderAnswer {
 impl AsyncProvider for Model {
     fn name(&self) -> &str {
         "model"
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -5,11 +5,13 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{Client, Reply, Timeouts};
-use crate::pairing::MessageFormat;
-use crate::provider::parameters::Parameters;
+use foldlog::conversation::TokenUsage;
+use ureq::Proxy;
+
+use super::parameters::Parameters;
+use super::{ApiKey, Client, Reply, Timeouts, unsupported_error};
 use crate::provider::{
-    ApiKey, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
+    Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 };
 
 /// Defines a protocol between a provider's server and its clients. A new provider implements it in
@@ -19,8 +21,8 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     const NAME: &'static str;
     /// Path of requests below the base URL.
     const PATH: &'static str;
-    /// Format of the messages, and its rules.
-    const MESSAGE_FORMAT: MessageFormat;
+    /// Collects an answer that arrives in pieces.
+    type Stream: StreamedAnswer;
 
     /// Sets the headers of each request, and returns the variant of the protocol for the client's
     /// host.
@@ -31,25 +33,13 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     /// key cannot be a header.
     fn of_client(client: &mut Client) -> Result<Self, Box<ProviderError>>;
 
-    /// Adds the parameters that a request's configuration sets.
+    /// Adds the parameters that a request's configuration sets, its messages and its tools.
     ///
     /// # Errors
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
-    /// protocol lacks one of them.
-    fn set_parameters(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>>;
-
-    /// Adds messages and tools.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if they
-    /// cannot be encoded as JSON.
-    fn add_parts(
+    /// protocol lacks one of the parameters.
+    fn write_request(
         &self,
         request: &ProviderRequest<'_>,
         parameters: &mut Parameters,
@@ -66,16 +56,62 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// A [`ProviderError`] if the server refused the request, or if its reply is invalid.
     fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>>;
+}
 
-    /// Reads an answer that arrives in pieces.
+/// Collects the pieces of an answer. The default has none.
+pub trait StreamedAnswer: Default {
+    /// Takes the data of an event, and shows its text. Returns whether the answer is complete.
     ///
     /// # Errors
     ///
-    /// Those of [`read_answer`](Dialect::read_answer), and an error if the stream broke.
-    fn read_stream(
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>>;
+    /// A [`ProviderError`] if the server reports a failure, or if the event is invalid.
+    fn take(
+        &mut self,
+        data: &str,
+        reply: &Reply<'_>,
+        show: &mut dyn FnMut(&str),
+    ) -> Result<bool, Box<ProviderError>>;
+
+    /// Returns the text so far.
+    fn text(&self) -> String;
+
+    /// Returns the usage reported so far.
+    fn usage(&self) -> Option<TokenUsage>;
+
+    /// Returns the number of JSON values in memory.
+    fn kept(&self) -> usize;
+
+    /// Assembles the complete answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Dialect::read_answer`].
+    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>>;
+}
+
+/// Reads an answer that arrives in pieces, and shows its text.
+fn read_stream<S: StreamedAnswer>(
+    reply: &mut Reply<'_>,
+    options: &mut SendOptions<'_>,
+) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let (mut arrived, mut is_shown) = (S::default(), false);
+    let mut show = |text: &str| {
+        if let Some(on_delta) = options.on_delta.as_mut().filter(|_| !text.is_empty()) {
+            is_shown = true;
+            on_delta(Delta::Text(text));
+        }
+    };
+    let outcome = reply.each_event(|data, reply| {
+        let is_complete = arrived.take(data, reply, &mut show)?;
+        reply.check_kept(arrived.kept())?;
+        Ok(is_complete)
+    });
+    let (text, usage) = (arrived.text(), arrived.usage());
+    outcome.and_then(|()| arrived.finish(reply)).map_err(|error| {
+        options.discard(is_shown);
+        let usage = error.usage.or(usage);
+        reply.error_after(error, &text, usage)
+    })
 }
 
 /// Sends requests to one model over HTTP, in the protocol `D`. Each request opens a new connection.
@@ -114,7 +150,7 @@ impl<D: Dialect> HttpProvider<D> {
 
     /// Limits the duration of the phases of a request.
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> HttpProvider<D> {
-        self.client.set_timeouts(timeouts);
+        self.client.timeouts = timeouts;
         self
     }
 
@@ -126,7 +162,8 @@ impl<D: Dialect> HttpProvider<D> {
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// URL cannot be used.
     pub fn with_proxy(mut self, url: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
-        self.client.set_proxy(url)?;
+        let wrong = |_| unsupported_error("the proxy is not a URL such as http://host:port");
+        self.client.proxy = Some(Proxy::new(url).map_err(wrong)?);
         Ok(self)
     }
 
@@ -156,18 +193,13 @@ impl<D: Dialect> Provider for HttpProvider<D> {
     }
 
     fn limited_as(&self) -> &str {
-        self.client.limited_as()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        D::MESSAGE_FORMAT
+        &self.client.limited_as
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let mut parameters = Parameters::default();
-        self.dialect.set_parameters(request, &mut parameters)?;
+        self.dialect.write_request(request, &mut parameters)?;
         parameters.extend(&self.chosen);
-        self.dialect.add_parts(request, &mut parameters)?;
         parameters.prepare(&self.model, request.config.stream)
     }
 
@@ -179,10 +211,14 @@ impl<D: Dialect> Provider for HttpProvider<D> {
         let body = self.dialect.sent_body(&prepared.body);
         let accept = if prepared.stream { "text/event-stream" } else { "application/json" };
         let mut reply = self.client.post(&body, accept, options)?;
-        if prepared.stream && reply.is_stream() {
-            return D::read_stream(&mut reply, options);
-        }
-        let body = reply.read_all()?;
-        D::read_answer(&reply, &body)
+        let answer = if prepared.stream && reply.is_stream() {
+            read_stream::<D::Stream>(&mut reply, options)?
+        } else {
+            let body = reply.read_all()?;
+            reply.check_values(&body)?;
+            D::read_answer(&reply, &body)?
+        };
+        let (request_id, rate_limits) = (reply.request_id(), reply.rate_limits());
+        Ok(ProviderAnswer { request_id, rate_limits, ..answer })
     }
 }
