@@ -159,7 +159,7 @@ impl Checkpoint {
     pub fn from_json(text: &str) -> Result<Checkpoint> {
         let malformed = |error: serde_json::Error| {
             let what = if error.is_eof() { "it is truncated" } else { "it is not a checkpoint" };
-            Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
+            unrestored(what, error)
         };
         let version = serde_json::from_str::<FormatVersion>(text).map_err(malformed)?.version;
         if version > VERSION {
@@ -203,6 +203,10 @@ fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
         Ok(())
     })?;
     Ok(*hasher.finalize().as_bytes())
+}
+
+fn unrestored(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
 }
 
 fn checkpoint_error(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>>) -> Error {
@@ -389,8 +393,7 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
         if matches!(error, foldlog::Error::Locked { .. }) {
             return error.into();
         }
-        let reason = format!("its session cannot be opened: {error}");
-        Error::snapshot_restore(reason, Some(Box::new(error) as _))
+        unrestored("its session cannot be opened", error)
     })?;
     checkpoint.check(&session)?;
     Ok(session)
@@ -412,10 +415,7 @@ pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoi
     };
     let imported =
         Export::from_json(snapshot).and_then(|export| store.import(&export, types, ImportOptions::default()));
-    imported.map_err(|error| {
-        let reason = format!("its snapshot cannot be imported: {error}");
-        Error::snapshot_restore(reason, Some(Box::new(error) as _))
-    })
+    imported.map_err(|error| unrestored("its snapshot cannot be imported", error))
 }
 
 /// Resumes the evaluation of a checkpoint. Opens the session, checks that its conversation follows

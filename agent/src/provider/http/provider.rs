@@ -10,6 +10,7 @@ use ureq::Proxy;
 
 use super::parameters::Parameters;
 use super::{ApiKey, Client, Reply, Timeouts, unsupported_error};
+use crate::json_size::{self, VALUES_MAX};
 use crate::provider::{
     Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 };
@@ -103,7 +104,7 @@ fn read_stream<S: StreamedAnswer>(
     };
     let outcome = reply.each_event(|data, reply| {
         let is_complete = arrived.take(data, reply, &mut show)?;
-        reply.check_kept(arrived.kept())?;
+        reply.check_values(arrived.kept() <= VALUES_MAX)?;
         Ok(is_complete)
     });
     let (text, usage) = (arrived.text(), arrived.usage());
@@ -215,7 +216,7 @@ impl<D: Dialect> Provider for HttpProvider<D> {
             read_stream::<D::Stream>(&mut reply, options)?
         } else {
             let body = reply.read_all()?;
-            reply.check_values(&body)?;
+            reply.check_values(json_size::is_moderate(&body))?;
             D::read_answer(&reply, &body)?
         };
         let (request_id, rate_limits) = (reply.request_id(), reply.rate_limits());

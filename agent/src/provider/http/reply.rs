@@ -129,34 +129,24 @@ impl<'c> Reply<'c> {
                 if is_complete {
                     return Ok(());
                 }
-                self.check_values(data.as_bytes())?;
+                self.check_values(json_size::is_moderate(data.as_bytes()))?;
                 take(&data, self).map(|complete| is_complete = complete)
             })?;
         }
         Ok(())
     }
 
-    /// Checks that received JSON can be parsed without taking much more memory than its text.
+    /// Checks that received JSON takes little more memory than its text.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::InvalidAnswer`] if it cannot.
-    pub(super) fn check_values(&self, json: &[u8]) -> Result<(), Box<ProviderError>> {
-        if json_size::is_moderate(json) { Ok(()) } else { Err(self.too_many_values()) }
-    }
-
-    /// Checks the number of values of a stream in memory.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::InvalidAnswer`] if there are too many.
-    pub(super) fn check_kept(&self, values: usize) -> Result<(), Box<ProviderError>> {
-        if values <= VALUES_MAX { Ok(()) } else { Err(self.too_many_values()) }
-    }
-
-    fn too_many_values(&self) -> Box<ProviderError> {
+    /// [`ProviderErrorKind::InvalidAnswer`] if it has too many values.
+    pub(super) fn check_values(&self, is_moderate: bool) -> Result<(), Box<ProviderError>> {
+        if is_moderate {
+            return Ok(());
+        }
         let message = format!("the reply holds more than {VALUES_MAX} JSON values");
-        self.error(ProviderErrorKind::InvalidAnswer, message)
+        Err(self.error(ProviderErrorKind::InvalidAnswer, message))
     }
 
     fn broken(&self, error: io::Error) -> Box<ProviderError> {

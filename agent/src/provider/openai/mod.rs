@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names};
 use super::rendering::{openai_messages, sent_name};
 use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, ToolChoice, ToolSpec};
+use crate::pairing::MessageFormat;
 
 /// Sends requests to one model of OpenAI's chat completions, or of a server with the same protocol.
 /// Requests go to `/chat/completions` below the base URL, such as `https://api.openai.com/v1`.
@@ -36,7 +37,7 @@ impl HttpProvider<OpenAiDialect> {
 
 impl OpenAiDialect {
     fn response_format(&self, output: &OutputSpec) -> Value {
-        let name = sent_name(&output.name, &[], 64);
+        let name = sent_name(&output.name, &[], MessageFormat::OpenAi);
         json!({
             "type": "json_schema",
             "json_schema": { "name": name, "schema": output.schema, "strict": self.strict },

@@ -36,7 +36,7 @@ use std::borrow::Cow;
 
 use foldlog::conversation::ConversationMessage;
 
-use crate::pairing::{is_word, word};
+use crate::pairing::MessageFormat;
 
 #[cfg(feature = "anthropic")]
 pub(super) use self::anthropic::{AnthropicConversation, input, made_blocks};
@@ -74,10 +74,7 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Adapts a tool's name to a provider. Known names are unchanged. In other names, `_` replaces each
-/// invalid character, and the length is limited to `longest`.
-pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], longest: usize) -> Cow<'a, str> {
-    if known.contains(&name) || (!name.is_empty() && name.len() <= longest && name.bytes().all(is_word)) {
-        return name.into();
-    }
-    word(name, longest, "unnamed").into()
+/// invalid character, and the length is limited.
+pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], format: MessageFormat) -> Cow<'a, str> {
+    if known.contains(&name) || format.takes_tool(name) { name.into() } else { format.fit_tool(name).into() }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::pairing::{self, MessageFormat};
+use crate::pairing::MessageFormat;
 use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -11,8 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
-/// Longest name of a tool, in characters.
-const NAME_LONGEST: usize = 64;
+/// Format of the messages.
+const FORMAT: MessageFormat = MessageFormat::OpenAi;
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -69,8 +69,7 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
             return fit;
         }
         let calls = message.tool_calls.iter().zip(own);
-        let calls =
-            calls.map(|(call, id)| tool_call(call, id.clone(), sent_name(&call.name, known, NAME_LONGEST)));
+        let calls = calls.map(|(call, id)| tool_call(call, id.clone(), sent_name(&call.name, known, FORMAT)));
         let content = match content(message) {
             OpenAiContent::Null(()) if message.tool_calls.is_empty() => OpenAiContent::Text("".into()),
             content => content,
@@ -134,7 +133,7 @@ fn is_speaker(name: &str) -> bool {
 }
 
 fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
-    serde_json::from_str(pairing::own_blocks(MessageFormat::OpenAi, message)?).ok()
+    serde_json::from_str(FORMAT.own_blocks(message)?).ok()
 }
 
 /// Returns content blocks that are a whole message, with more fields than its content.
@@ -187,7 +186,7 @@ fn fit<'a>(
         return None;
     }
     let own = serde_json::from_str::<Peek>(raw.get()).ok()?.tool_calls.unwrap_or_default();
-    let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, NAME_LONGEST));
+    let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, FORMAT));
     let sent: Vec<_> = ids.iter().zip(names).collect();
     if own.len() != sent.len() {
         return None;
