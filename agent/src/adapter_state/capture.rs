@@ -52,7 +52,7 @@ impl<'a> StateCapture<'a> {
     #[must_use]
     pub fn resuming(mut self, from: &AdapterStateSnapshot) -> StateCapture<'a> {
         self.supersedes = Some(from.sequence);
-        self.decider = self.decider.after_a_capture();
+        self.decider.has_captured = true;
         self
     }
 

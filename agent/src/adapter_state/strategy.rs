@@ -69,7 +69,8 @@ pub struct CheckpointDecider {
     clock: Arc<dyn Clock>,
     /// Reading of the clock at the last capture, or at the start.
     last_us: i64,
-    has_captured: bool,
+    /// Whether the log contains a capture that the evaluation's next one will supersede.
+    pub(super) has_captured: bool,
 }
 
 impl CheckpointDecider {
@@ -78,14 +79,6 @@ impl CheckpointDecider {
     pub fn new(strategy: Option<CheckpointStrategy>, clock: Arc<dyn Clock>) -> CheckpointDecider {
         let last_us = clock.steady_us();
         CheckpointDecider { strategy, clock, last_us, has_captured: false }
-    }
-
-    /// Notes that the log already contains a capture, which the evaluation's own captures will
-    /// supersede.
-    #[must_use]
-    pub fn after_a_capture(mut self) -> CheckpointDecider {
-        self.has_captured = true;
-        self
     }
 
     /// Returns whether a state must be captured at this occasion.

@@ -236,7 +236,9 @@ impl Evaluation {
             Err(mut error) => {
                 if let ProviderErrorKind::Throttled(details) = &mut error.kind {
                     details.attempts = u32::try_from(self.machine.attempt_number()).unwrap_or(u32::MAX);
-                    if let Some(after) = details.retry_after.filter(|_| self.machine.honours_retry_after()) {
+                    if let Some(after) =
+                        details.retry_after.filter(|_| self.machine.limits.retry.honour_retry_after)
+                    {
                         RateLimiter::shared().block(provider, Instant::now(), after);
                     }
                 }

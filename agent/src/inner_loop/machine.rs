@@ -47,7 +47,7 @@ impl Default for LoopLimits {
 /// [`LoopStep`], and passes the resulting [`Fact`] to [`advance`](InnerLoop::advance).
 #[derive(Debug)]
 pub struct InnerLoop {
-    limits: LoopLimits,
+    pub(super) limits: LoopLimits,
     /// Tools that this process can run, and whether their calls may run concurrently.
     runnable: BTreeMap<String, bool>,
     /// State of the conversation, as facts change it. Its open turn and its last answer are taken at
@@ -215,10 +215,6 @@ impl InnerLoop {
         let skip = turn.expansion.is_some().then_some(Skip::Expansion);
         self.answer = AnswerToolCalls { turn, skip, ..AnswerToolCalls::default() };
         self.next_calls()
-    }
-
-    pub(super) fn honours_retry_after(&self) -> bool {
-        self.limits.retry.honour_retry_after
     }
 
     /// Returns the number of the present attempt to get an answer, counted from 1.

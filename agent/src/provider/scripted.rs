@@ -15,7 +15,7 @@ use super::{
     ProviderRequest, SendOptions,
 };
 
-/// Name of the scripted model.
+/// Name of the scripted provider and of its model.
 const MODEL: &str = "scripted";
 
 /// Describes one reply of a script.
@@ -115,17 +115,13 @@ type Answerer = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
 /// Its requests are JSON of the messages, in a format of its own and without times and ids. So
 /// every process sends the same bytes for the same conversation.
 pub struct ScriptedProvider {
-    name: String,
     reply: Box<Answerer>,
     seen: Mutex<Vec<ScriptedRequest>>,
 }
 
 impl fmt::Debug for ScriptedProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScriptedProvider")
-            .field("name", &self.name)
-            .field("requests", &self.requests())
-            .finish_non_exhaustive()
+        f.debug_struct("ScriptedProvider").field("requests", &self.requests()).finish_non_exhaustive()
     }
 }
 
@@ -146,13 +142,7 @@ impl ScriptedProvider {
     pub fn from_fn(
         reply: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> ScriptedProvider {
-        ScriptedProvider { name: MODEL.to_owned(), reply: Box::new(reply), seen: Mutex::new(Vec::new()) }
-    }
-
-    /// Sets the provider's name. The default is `scripted`.
-    pub fn with_name(mut self, name: impl Into<String>) -> ScriptedProvider {
-        self.name = name.into();
-        self
+        ScriptedProvider { reply: Box::new(reply), seen: Mutex::new(Vec::new()) }
     }
 
     /// Returns the number of requests sent, including failed ones.
@@ -180,7 +170,7 @@ fn parameters(config: &LlmConfig) -> serde_json::Value {
 
 impl Provider for ScriptedProvider {
     fn name(&self) -> &str {
-        &self.name
+        MODEL
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -18,7 +18,7 @@ use crate::provider::{
 /// Defines a protocol between a provider's server and its clients. A new provider implements it in
 /// its own directory.
 pub trait Dialect: fmt::Debug + Send + Sync + Sized {
-    /// Default name of the provider.
+    /// Name of the provider.
     const NAME: &'static str;
     /// Path of requests below the base URL.
     const PATH: &'static str;
@@ -120,7 +120,6 @@ fn read_stream<S: StreamedAnswer>(
 pub struct HttpProvider<D> {
     client: Client,
     model: String,
-    name: String,
     chosen: Vec<(String, Value)>,
     pub(in crate::provider) dialect: D,
 }
@@ -139,14 +138,7 @@ impl<D: Dialect> HttpProvider<D> {
     ) -> Result<HttpProvider<D>, Box<ProviderError>> {
         let mut client = Client::new(D::NAME, base_url, D::PATH, key)?;
         let dialect = D::of_client(&mut client)?;
-        let (model, name) = (model.into(), D::NAME.to_owned());
-        Ok(HttpProvider { client, model, name, chosen: Vec::new(), dialect })
-    }
-
-    /// Sets the provider's name. The default is that of the protocol.
-    pub fn with_name(mut self, name: impl Into<String>) -> HttpProvider<D> {
-        self.name = name.into();
-        self
+        Ok(HttpProvider { client, model: model.into(), chosen: Vec::new(), dialect })
     }
 
     /// Limits the duration of the phases of a request.
@@ -190,7 +182,7 @@ impl<D: Dialect> HttpProvider<D> {
 
 impl<D: Dialect> Provider for HttpProvider<D> {
     fn name(&self) -> &str {
-        &self.name
+        D::NAME
     }
 
     fn limited_as(&self) -> &str {
