@@ -13,9 +13,8 @@ use std::{sync::Arc, time::Duration};
 use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Store};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::*;
-use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
+use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
 use tokio::{sync::Barrier, task::JoinSet, time};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -39,15 +38,12 @@ impl AsyncProvider for Model {
     fn name(&self) -> &str {
         "model"
     }
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
-    }
     fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let last = asked.messages.last().map(|last| (last.role == Role::Tool, last.content.clone()));
         let (body, parameters) = (serde_json::json!(last).to_string().into_bytes(), serde_json::json!({}));
         Ok(PreparedRequest { model: "model".to_owned(), parameters, body, stream: false })
     }
-    async fn send(&self, asked: &PreparedRequest, _: &mut AsyncSendOptions<'_>) -> Answered {
+    async fn send(&self, asked: &PreparedRequest, _: &mut SendOptions<'_>) -> Answered {
         let (is_result, text): (bool, String) = serde_json::from_slice(&asked.body).unwrap_or_default();
         if is_result {
             return Ok(ProviderAnswer { content: Some(format!("I heard: {text}")), ..Default::default() });
@@ -63,7 +59,7 @@ async fn talk(model: Arc<ProviderAdapter<Model>>, session: Session, city: &str) 
     let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
     let prompt = Prompt::text("examples", "weather").with_section(MarkdownSection::new("city", city));
     let prompt = Arc::new(prompt.with_tools(ToolRegistry::new().with_async(Weather)));
-    let evaluate = || model.evaluate_async(&prompt, &state, AsyncEvaluateOptions::default());
+    let evaluate = || model.evaluate_async(&prompt, &state, EvaluateOptions::default());
     let first = time::timeout(Duration::from_secs(1), evaluate()).await;
     Ok(if let Ok(response) = first { response?.text } else { evaluate().await?.text })
 }

@@ -16,7 +16,7 @@
 mod futures;
 
 use std::collections::HashMap;
-use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldlog::conversation::{
@@ -35,14 +35,12 @@ use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
 use crate::inner_loop::detached_jobs;
 use crate::inner_loop::{
-    Driver, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers,
-    read_output, runnable,
+    Blocking, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers,
+    read_output, ready, run, runnable,
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
-use crate::provider::{CancelToken, Delta, LlmConfig, Provider, ProviderAnswer};
+use crate::provider::{CancelToken, Delta, LlmConfig, Provider, is_cut};
 use crate::shortening::ShortenOptions;
-#[cfg(feature = "async")]
-pub use futures::AsyncEvaluateOptions;
 
 /// Decides where an evaluation continues.
 #[derive(Clone, Debug, Default)]
@@ -83,19 +81,15 @@ pub struct PromptAcceptance {
     pub reason: String,
 }
 
-/// Function to call after each recorded turn.
-pub type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
+/// Receives the parts of an answer as they arrive. The thread that polls an async evaluation calls
+/// it, so it must not block there; sending the parts through a channel is fine.
+pub type OnDelta<'a> = dyn FnMut(Delta<'_>) + Send + 'a;
 
-/// Receives the parts of an answer as they arrive. The thread that polls the evaluation calls it,
-/// so it must not block; sending the parts through a channel is fine.
-#[cfg(feature = "async")]
-pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
+/// Function to call after each recorded turn. An async evaluation calls it on a thread of a pool.
+pub type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + Send + 'a;
 
-/// Function to call after each recorded turn, on a thread of a pool.
-#[cfg(feature = "async")]
-pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
-
-/// Configures the evaluation of a prompt.
+/// Configures the evaluation of a prompt. Its functions may borrow from the caller, unless the
+/// evaluation is async.
 pub struct EvaluateOptions<'a> {
     /// Id of the evaluation. If `None`, the evaluation that the session recorded last continues. If
     /// that one is complete, or there is none, a new one gets an id.
@@ -126,10 +120,10 @@ pub struct EvaluateOptions<'a> {
     /// Receives the parts of an answer before it is recorded, and a notice if they are discarded.
     /// It enables streaming, regardless of [`LlmConfig::stream`]. The adapter of Claude Code does
     /// not stream, and refuses it.
-    pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
+    pub on_delta: Option<Box<OnDelta<'a>>>,
     /// Called after each recorded turn. An error of it ends the evaluation, which can then be
     /// resumed.
-    pub on_turn: Option<&'a mut OnTurn<'a>>,
+    pub on_turn: Option<Box<OnTurn<'a>>>,
     /// Whether the conversation is recorded; `true` by default. An unrecorded conversation sends
     /// the same messages, but cannot be resumed. Tools are recorded in either case.
     pub record: bool,
@@ -175,27 +169,10 @@ impl EvaluateOptions<'_> {
             accept_prompt: self.accept_prompt.clone(),
             shorten: self.shorten.clone(),
             cancel: self.cancel.clone(),
-            on_delta: match &mut self.on_delta {
-                Some(on_delta) => Some(&mut **on_delta),
-                None => None,
-            },
-            on_turn: match &mut self.on_turn {
-                Some(on_turn) => Some(&mut **on_turn),
-                None => None,
-            },
+            on_delta: self.on_delta.as_mut().map(|on_delta| Box::new(on_delta) as _),
+            on_turn: self.on_turn.as_mut().map(|on_turn| Box::new(on_turn) as _),
             record: self.record,
         }
-    }
-}
-
-impl fmt::Debug for EvaluateOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EvaluateOptions")
-            .field("evaluation_id", &self.evaluation_id)
-            .field("deadline", &self.deadline)
-            .field("budget", &self.budget)
-            .field("record", &self.record)
-            .finish_non_exhaustive()
     }
 }
 
@@ -225,15 +202,15 @@ impl<O> PromptResponse<O> {
     /// Returns whether the last answer reached its greatest length. This can only be a text:
     /// structured output is then refused.
     pub fn is_cut(&self) -> bool {
-        ProviderAnswer::is_cut(self.stop.as_deref())
+        is_cut(self.stop.as_deref())
     }
 }
 
 /// Evaluates prompts with one provider. Evaluations of different sessions may run concurrently.
 #[derive(Debug)]
 pub struct ProviderAdapter<P> {
-    provider: P,
-    config: LlmConfig,
+    pub(crate) provider: P,
+    pub(crate) config: LlmConfig,
     limits: LoopLimits,
 }
 
@@ -268,10 +245,57 @@ impl<P> ProviderAdapter<P> {
         &self.provider
     }
 
-    #[cfg(feature = "async")]
-    pub(crate) fn config(&self) -> &LlmConfig {
-        &self.config
+    /// Opens the conversation of an evaluation. Returns the response of a complete one, or else the
+    /// state in which it continues.
+    fn begin<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        options: &mut EvaluateOptions<'_>,
+    ) -> Result<ControlFlow<PromptResponse<O>, Box<Evaluation>>> {
+        let OpenConversation { journal, start, identity, is_resume } =
+            open(prompt, state.session(), options)?;
+        if let Some(last) = start.complete {
+            return Ok(ControlFlow::Break(response(prompt, &journal, last, start.refused)?));
+        }
+        let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
+        let tools = prompt.shown_tools(&start.overrides);
+        let start = LoopStart { tools: tools.iter().map(|tool| tool.name.clone()).collect(), ..start };
+        let mut machine = InnerLoop::new(self.limits.clone(), runnable(&runner), start);
+        if options.shorten.is_some() {
+            machine = machine.with_shortener();
+        }
+        Ok(ControlFlow::Continue(Box::new(Evaluation {
+            machine,
+            identity,
+            runner,
+            journal,
+            is_resume,
+            deadline: options.deadline,
+            budget: options.budget,
+            tracker: options.tracker.take(),
+            cancel: options.cancel.clone(),
+            shorten: options.shorten.take(),
+            is_shown: options.on_delta.is_some(),
+            tools,
+            done: Outcome::default(),
+            prepared: None,
+            request: None,
+        })))
     }
+}
+
+/// Records that an evaluation is complete, and returns its response.
+fn finish<O>(
+    adapter: &str,
+    prompt: &Prompt<O>,
+    evaluation: Evaluation,
+    timing: Timing,
+) -> Result<PromptResponse<O>> {
+    let Evaluation { machine, runner, mut journal, is_resume, done, .. } = evaluation;
+    let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros: None };
+    record_execution(prompt, runner.state().session(), &mut journal, &done, execution)?;
+    response(prompt, &journal, done.last, machine.refused_outputs())
 }
 
 impl<P: Provider> ProviderAdapter<P> {
@@ -300,65 +324,17 @@ impl<P: Provider> ProviderAdapter<P> {
         state: &ExecutionState,
         mut options: EvaluateOptions<'_>,
     ) -> Result<PromptResponse<O>> {
-        let (session, timing) = (state.session(), Timing::begin(state));
+        let timing = Timing::begin(state);
         #[cfg(feature = "async")]
-        detached_jobs::wait(session, options.deadline, &options.cancel);
-        let opened = open(prompt, session, &mut options)?;
-        if let Some(last) = opened.start.complete.clone() {
-            return response(prompt, &opened.journal, last, opened.start.refused);
-        }
-        let is_resume = opened.is_resume;
-        let (mut machine, evaluation) = set_out(prompt, state, opened, &mut options, &self.limits);
-        let driver = Driver {
-            provider: &self.provider,
-            prompt,
-            config: &self.config,
-            evaluation,
-            on_delta: options.on_delta,
-            on_turn: options.on_turn,
+        detached_jobs::wait(state.session(), options.deadline, &options.cancel);
+        let evaluation = match self.begin(prompt, state, &mut options)? {
+            ControlFlow::Break(complete) => return Ok(complete),
+            ControlFlow::Continue(evaluation) => evaluation,
         };
-        let (outcome, mut journal) = driver.run(&mut machine)?;
-        let execution =
-            ExecutionDetails { adapter: self.provider.name(), timing, is_resume, cost_micros: None };
-        record_execution(prompt, session, &mut journal, &outcome, execution)?;
-        response(prompt, &journal, outcome.last, machine.refused_outputs())
+        let mut effects = Blocking { adapter: self, prompt, on_turn: options.on_turn };
+        let evaluation = ready(run(&mut effects, evaluation, options.on_delta))?;
+        finish(self.provider.name(), prompt, *evaluation, timing)
     }
-}
-
-/// Creates the state machine of an incomplete evaluation, and the state of its driver.
-fn set_out<O>(
-    prompt: &Prompt<O>,
-    state: &ExecutionState,
-    opened: OpenConversation,
-    options: &mut EvaluateOptions<'_>,
-    limits: &LoopLimits,
-) -> (InnerLoop, Evaluation) {
-    let OpenConversation { journal, start, identity, .. } = opened;
-    let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-    let tools = prompt.shown_tools(&start.overrides);
-    let start = LoopStart { tools: tools.iter().map(|tool| tool.name.clone()).collect(), ..start };
-    let mut machine = InnerLoop::new(limits.clone(), runnable(&runner), start);
-    if options.shorten.is_some() {
-        machine = machine.with_shortener();
-    }
-    let evaluation = Evaluation {
-        identity,
-        runner,
-        journal,
-        deadline: options.deadline,
-        budget: options.budget,
-        tracker: options.tracker.take(),
-        cancel: options.cancel.clone(),
-        shorten: options.shorten.take(),
-        honour_retry_after: limits.retry.honour_retry_after,
-        is_shown: options.on_delta.is_some(),
-        tools,
-        done: Outcome::default(),
-        prepared: None,
-        request: None,
-        attempt: 0,
-    };
-    (machine, evaluation)
 }
 
 /// Measures the duration of an evaluation, by the clock of its run.
@@ -400,7 +376,7 @@ pub fn record_execution<O>(
     execution: ExecutionDetails<'_>,
 ) -> Result<()> {
     let ExecutionDetails { adapter, timing, is_resume, cost_micros } = execution;
-    let usage = journal.used();
+    let usage = journal.used.metered;
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
     let event = PromptExecuted {
         evaluation_id: journal.evaluation().to_owned(),
@@ -441,7 +417,7 @@ pub fn response<O>(
 pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-    let (usage, unmetered) = (journal.used(), journal.unmetered_answers());
+    let Used { metered: usage, unmetered } = journal.used;
     PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
@@ -473,10 +449,7 @@ pub fn open<O>(
     let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
     // A conversation that a rollback has completely abandoned does not continue, but its usage
     // still counts.
-    let held = match &mut followed {
-        Some(followed) => followed.read()?,
-        None => None,
-    };
+    let held = followed.as_mut().map(ConversationFollower::read).transpose()?.flatten();
     let accepts = options.accept_prompt.is_some();
     check_prompt(held.filter(|_| goes_on), &identity, accepts)?;
     let imported = import.as_deref().map_or(identity.clone(), |state| imported_prompt(state, &identity));
@@ -559,10 +532,14 @@ fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) ->
     Ok(())
 }
 
-/// Returns the id of the evaluation to continue if the host names none: the last recorded one
-/// unless it is complete, else a new id.
-pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
-    last_incomplete(session)?.map_or_else(|| new_id(session), Ok)
+/// Returns the id of the evaluation to continue. If the host gives none, that is the last recorded
+/// one unless it is complete, else a new id.
+pub(crate) fn evaluation_to_go_on(session: &Session, given: Option<String>, record: bool) -> Result<String> {
+    let last = match given {
+        None if record => last_incomplete(session)?,
+        given => given,
+    };
+    last.map_or_else(|| new_id(session), Ok)
 }
 
 /// Returns the id of the evaluation that the session recorded last; `None` if it is complete, or
@@ -592,7 +569,6 @@ fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
 /// Finds the evaluation to continue or start, and its conversation in the session.
 fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> {
     let given = options.evaluation_id.take();
-    let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
     match std::mem::take(&mut options.resume_from) {
         ResumeFrom::Adapter(resume) => {
             let reason = format!(
@@ -601,23 +577,12 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             );
             Err(Error::evaluation(EvaluationPhase::Request, "", reason))
         }
-        ResumeFrom::Conversation(state) if !options.record => {
-            let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
-            Ok(Begin { import: Some(state), ..fresh(evaluation) })
-        }
         ResumeFrom::Conversation(state) => {
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
-            match follow_recorded(session, &evaluation)? {
-                Some(mut conversation) => {
-                    let is_partly = match conversation.read()? {
-                        Some(held) => is_partly_imported(held, &state)?,
-                        None => true,
-                    };
-                    let import = is_partly.then_some(state);
-                    Ok(Begin { conversation: Some(conversation), import, ..fresh(evaluation) })
-                }
-                None => Ok(Begin { import: Some(state), ..fresh(evaluation) }),
-            }
+            let mut conversation = follow_recorded(session, &evaluation, options.record)?;
+            let held = conversation.as_mut().map(ConversationFollower::read).transpose()?.flatten();
+            let is_partly = held.map_or(Ok(true), |held| is_partly_imported(held, &state))?;
+            Ok(Begin { evaluation, conversation, import: is_partly.then_some(state) })
         }
         ResumeFrom::Fresh => {
             let evaluation = given.map_or_else(|| new_id(session), Ok)?;
@@ -627,22 +592,25 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
                     format!("the session already contains evaluation `{id}`: resume it, or use a new id");
                 return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
             }
-            Ok(fresh(evaluation))
+            Ok(Begin { evaluation, conversation: None, import: None })
         }
-        ResumeFrom::Auto if !options.record => Ok(fresh(given.map_or_else(|| new_id(session), Ok)?)),
         ResumeFrom::Auto => {
-            let evaluation = match given {
-                Some(given) => given,
-                None => evaluation_to_go_on(session)?,
-            };
-            let conversation = follow_recorded(session, &evaluation)?;
-            Ok(Begin { conversation, ..fresh(evaluation) })
+            let evaluation = evaluation_to_go_on(session, given, options.record)?;
+            let conversation = follow_recorded(session, &evaluation, options.record)?;
+            Ok(Begin { evaluation, conversation, import: None })
         }
     }
 }
 
-/// Returns the session's record of a conversation, if the conversation can continue.
-fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
+/// Returns the session's record of a conversation, if it is recorded and can continue.
+fn follow_recorded(
+    session: &Session,
+    evaluation: &str,
+    record: bool,
+) -> Result<Option<ConversationFollower>> {
+    if !record {
+        return Ok(None);
+    }
     session.calls().take_decisions()?;
     match session.conversation().resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),

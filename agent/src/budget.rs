@@ -56,29 +56,18 @@ pub enum BudgetLimit {
     Output,
 }
 
-impl BudgetLimit {
-    /// Returns the name of the limit's field in [`Budget`].
-    pub fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for BudgetLimit {
+    /// Writes the name of the limit's field in [`Budget`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             BudgetLimit::Total => "max_total_tokens",
             BudgetLimit::Input => "max_input_tokens",
             BudgetLimit::Output => "max_output_tokens",
-        }
-    }
-}
-
-impl fmt::Display for BudgetLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        })
     }
 }
 
 impl Budget {
-    /// Creates a budget without limits.
-    pub fn unlimited() -> Budget {
-        Budget::default()
-    }
-
     /// Creates a budget that limits input and output tokens together.
     pub fn total(max_total_tokens: u64) -> Budget {
         Budget { max_total_tokens: Some(max_total_tokens), ..Budget::default() }

@@ -14,12 +14,11 @@
 //! | 2. rename it over the checkpoint | one of the two is in place, and each is complete |
 //! | 3. sync the directory | the new checkpoint is in place |
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use foldlog::tools::{ExecuteOptions, ExecutionState, ToolRunner};
+use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{
     Export, ImportOptions, ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, escape,
 };
@@ -145,7 +144,7 @@ impl Checkpoint {
             version: VERSION,
             session: self.session,
             position: self.position,
-            digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: blake3::Hash::from_bytes(self.digest).to_hex().to_string(),
             snapshot,
         };
         serde_json::to_string_pretty(&written)
@@ -160,7 +159,7 @@ impl Checkpoint {
     pub fn from_json(text: &str) -> Result<Checkpoint> {
         let malformed = |error: serde_json::Error| {
             let what = if error.is_eof() { "it is truncated" } else { "it is not a checkpoint" };
-            Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
+            unrestored(what, error)
         };
         let version = serde_json::from_str::<FormatVersion>(text).map_err(malformed)?.version;
         if version > VERSION {
@@ -170,10 +169,10 @@ impl Checkpoint {
         }
         let CheckpointDocument { session, position, digest, snapshot, .. } =
             serde_json::from_str(text).map_err(malformed)?;
-        let digest = read_digest(&digest)
-            .ok_or_else(|| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
+        let digest = blake3::Hash::from_hex(digest)
+            .map_err(|_| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
         let snapshot = snapshot.map(|snapshot: serde_json::Value| snapshot.to_string());
-        Ok(Checkpoint { session, position, digest, snapshot })
+        Ok(Checkpoint { session, position, digest: digest.into(), snapshot })
     }
 }
 
@@ -192,17 +191,6 @@ struct FormatVersion {
     version: u32,
 }
 
-fn read_digest(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (place, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(digest)
-}
-
 /// Returns the digest of a record, which also covers the session's id.
 fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
@@ -217,6 +205,10 @@ fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
     Ok(*hasher.finalize().as_bytes())
 }
 
+fn unrestored(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
+}
+
 fn checkpoint_error(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>>) -> Error {
     let source = source.into().map(|error| Box::new(error) as _);
     Error::Checkpoint { reason: reason.into(), source }
@@ -227,15 +219,6 @@ pub struct FileCheckpointHandler<R: ?Sized> {
     directory: PathBuf,
     id: Box<dyn Fn(&R) -> String + Send + Sync>,
     with_snapshots: bool,
-}
-
-impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileCheckpointHandler")
-            .field("directory", &self.directory)
-            .field("with_snapshots", &self.with_snapshots)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<R: ?Sized> FileCheckpointHandler<R> {
@@ -307,8 +290,7 @@ fn create_directory(directory: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
     fs::create_dir_all(directory)?;
     for parent in missing.into_iter().filter_map(Path::parent) {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent)?.sync_all()?;
+        sync_directory(parent)?;
     }
     Ok(())
 }
@@ -411,8 +393,7 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
         if matches!(error, foldlog::Error::Locked { .. }) {
             return error.into();
         }
-        let reason = format!("its session cannot be opened: {error}");
-        Error::snapshot_restore(reason, Some(Box::new(error) as _))
+        unrestored("its session cannot be opened", error)
     })?;
     checkpoint.check(&session)?;
     Ok(session)
@@ -434,10 +415,7 @@ pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoi
     };
     let imported =
         Export::from_json(snapshot).and_then(|export| store.import(&export, types, ImportOptions::default()));
-    imported.map_err(|error| {
-        let reason = format!("its snapshot cannot be imported: {error}");
-        Error::snapshot_restore(reason, Some(Box::new(error) as _))
-    })
+    imported.map_err(|error| unrestored("its snapshot cannot be imported", error))
 }
 
 /// Resumes the evaluation of a checkpoint. Opens the session, checks that its conversation follows
@@ -493,9 +471,8 @@ pub(crate) fn recover_calls<O>(
     if deadline.is_past() {
         return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
     }
-    let left = deadline.instant().map(|_| deadline.remaining());
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-    let recovered = runner.recover(&ExecuteOptions { deadline: left, ..ExecuteOptions::default() })?;
+    let recovered = runner.recover(&deadline.for_tools())?;
     for one in recovered {
         if let foldlog::tools::Recovery::Failed(error) = one.recovery
             && !matches!(

@@ -358,16 +358,16 @@ impl Error {
             | Error::ShorteningRefused { .. }
             | Error::TooManyRequests { .. }
             | Error::MessageChanged { .. }
-            | Error::InvalidHistory { .. } => Some(EvaluationPhase::Request),
-            Error::SessionExpired { .. } => Some(EvaluationPhase::Request),
+            | Error::InvalidHistory { .. }
+            | Error::SessionExpired { .. } => Some(EvaluationPhase::Request),
             Error::Refused(_)
             | Error::ContentFilter(_)
             | Error::OutputInvalid { .. }
             | Error::OutputMissing { .. } => Some(EvaluationPhase::Response),
-            Error::ToolIdempotency { .. } | Error::TooManyExpansions { .. } | Error::Suspended { .. } => {
-                Some(EvaluationPhase::Tool)
-            }
-            Error::NotUndone { .. } => Some(EvaluationPhase::Tool),
+            Error::ToolIdempotency { .. }
+            | Error::TooManyExpansions { .. }
+            | Error::Suspended { .. }
+            | Error::NotUndone { .. } => Some(EvaluationPhase::Tool),
             Error::BudgetExceeded { .. } | Error::UsageUnknown { .. } => Some(EvaluationPhase::Budget),
             Error::DeadlineExceeded { .. } => Some(EvaluationPhase::Deadline),
             _ => None,

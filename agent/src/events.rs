@@ -136,7 +136,7 @@ pub fn record_rendered(
         evaluation_id: evaluation.to_owned(),
         prompt_ns: prompt.namespace.clone(),
         prompt_key: prompt.key.clone(),
-        prompt_digest: prompt.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        prompt_digest: blake3::Hash::from_bytes(prompt.digest).to_hex().to_string(),
         adapter: adapter.to_owned(),
         input,
         text: input.is_none().then(|| rendered.text.clone()),

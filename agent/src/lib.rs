@@ -44,10 +44,9 @@ pub mod provider;
 pub mod shortening;
 pub mod transcript_state;
 
-#[cfg(feature = "async")]
-pub use adapter::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
 pub use adapter::{
-    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage,
+    EvaluateOptions, OnDelta, OnTurn, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom,
+    UserMessage,
 };
 pub use budget::{Budget, BudgetLimit, UnknownUsagePolicy};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};

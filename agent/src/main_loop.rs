@@ -28,7 +28,7 @@ use crate::provider::Provider;
 /// that another process left unfinished.
 pub trait MainLoop {
     /// A request of the host.
-    type Request;
+    type Request: Sync;
     /// Output of a request.
     type Output;
     /// Provider of the model.
@@ -118,11 +118,10 @@ pub trait MainLoop {
                 state
             }
         };
-        let mut on_turn = |session: &Session| save(session);
         let options = EvaluateOptions {
             evaluation_id: Some(state.session().id().to_string()),
             deadline,
-            on_turn: Some(&mut on_turn),
+            on_turn: Some(Box::new(save)),
             ..own
         };
         let response = self.adapter().evaluate(&prompt, &state, options)?;

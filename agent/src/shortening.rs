@@ -16,7 +16,6 @@
 //!    messages.
 //! 4. Without a shortener, conversations are never shortened.
 
-use std::fmt;
 use std::sync::Arc;
 
 use foldlog::SequenceNumber;
@@ -97,15 +96,6 @@ pub struct ShortenOptions {
     pub input_tokens: Option<u64>,
     /// Threshold for the number of messages to send. `None` sets no threshold.
     pub messages: Option<usize>,
-}
-
-impl fmt::Debug for ShortenOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShortenOptions")
-            .field("input_tokens", &self.input_tokens)
-            .field("messages", &self.messages)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ShortenOptions {

@@ -13,7 +13,6 @@ use foldlog::filesystem::UnrestoredPath;
 use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -289,10 +288,6 @@ impl Provider for Limited {
 
     fn limited_as(&self) -> &str {
         self.1
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

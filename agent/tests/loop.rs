@@ -3,7 +3,6 @@
 
 mod story;
 
-use std::cell::RefCell;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
@@ -23,8 +22,8 @@ use foldlog_agent::provider::{
     ProviderErrorKind, ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, EvaluationPhase, InnerLoop, LoopLimits,
-    MarkdownSection, Prompt, PromptResponse, ProviderAdapter, UserMessage,
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, InnerLoop, LoopLimits, MarkdownSection, Prompt,
+    PromptResponse, ProviderAdapter, UserMessage,
 };
 use story::{Desk, Line, Script, limits};
 
@@ -97,10 +96,6 @@ struct Remembering(ScriptedProvider, Mutex<Vec<Vec<u8>>>);
 impl Provider for Remembering {
     fn name(&self) -> &str {
         self.0.name()
-    }
-
-    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
-        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -215,8 +210,7 @@ fn answers_are_streamed_if_somebody_is_told_what_arrives() {
     for is_told in [false, true] {
         let desk = Desk::new();
         let adapter = replies(vec![ScriptedReply::text("whole answer")]);
-        let mut on_delta = |_: Delta<'_>| {};
-        let on_delta = is_told.then_some(&mut on_delta as &mut dyn FnMut(Delta<'_>));
+        let on_delta = is_told.then(|| Box::new(|_: Delta<'_>| {}) as _);
         adapter.evaluate(&desk.prompt(), &desk.state, EvaluateOptions { on_delta, ..options() }).unwrap();
         let streamed: Vec<bool> =
             adapter.provider().seen_requests().iter().map(|request| request.stream).collect();
@@ -241,14 +235,14 @@ fn a_failed_request_is_recorded_with_what_arrived_and_is_sent_again() {
     let mut throttled = ProviderError::new(ProviderErrorKind::Throttled(details), "no capacity");
     throttled.status = Some(529);
     let adapter = replies(vec![cut.into(), throttled.into(), ScriptedReply::text("whole answer")]);
-    let shown = RefCell::new(Vec::new());
-    let mut on_delta = |delta: Delta<'_>| match delta {
-        Delta::Text(text) => shown.borrow_mut().push(text.to_owned()),
-        Delta::Discarded => shown.borrow_mut().push("DISCARDED".to_owned()),
+    let mut shown = Vec::new();
+    let on_delta = |delta: Delta<'_>| match delta {
+        Delta::Text(text) => shown.push(text.to_owned()),
+        Delta::Discarded => shown.push("DISCARDED".to_owned()),
     };
-    let options = EvaluateOptions { on_delta: Some(&mut on_delta), ..options() };
+    let options = EvaluateOptions { on_delta: Some(Box::new(on_delta)), ..options() };
     let response = adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
-    assert_eq!(*shown.borrow(), ["half ", "an ", "DISCARDED", "whole ", "answer"]);
+    assert_eq!(shown, ["half ", "an ", "DISCARDED", "whole ", "answer"]);
     assert_eq!((response.usage.input, response.usage.output), (8, 4), "what a failed request used counts");
     let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let failures: Vec<_> = conversation
@@ -355,11 +349,11 @@ fn expansions_are_counted_from_the_log_and_end_at_ten() {
     let mut turns = 0;
     // Each process ends after four turns.
     let failed = loop {
-        let mut on_turn = |_: &foldlog::Session| {
+        let on_turn = |_: &foldlog::Session| {
             turns += 1;
             if turns % 4 == 0 { Err(Error::Cancelled) } else { Ok(()) }
         };
-        match evaluate(&desk, &script, EvaluateOptions { on_turn: Some(&mut on_turn), ..options() }) {
+        match evaluate(&desk, &script, EvaluateOptions { on_turn: Some(Box::new(on_turn)), ..options() }) {
             Err(Error::Cancelled) => desk.reopen(),
             other => break other,
         }
@@ -459,14 +453,14 @@ fn cancelling_a_request_records_what_had_arrived_of_its_answer() {
     let desk = Desk::new();
     let adapter = replies(vec![ScriptedReply::text("a long answer"), ScriptedReply::text("done")]);
     let cancel = CancelToken::new();
-    let (stop, discarded) = (cancel.clone(), RefCell::new(0));
-    let mut on_delta = |delta: Delta<'_>| match delta {
+    let (stop, mut discarded) = (cancel.clone(), 0);
+    let on_delta = |delta: Delta<'_>| match delta {
         Delta::Text(_) => stop.cancel(),
-        Delta::Discarded => *discarded.borrow_mut() += 1,
+        Delta::Discarded => discarded += 1,
     };
-    let stopped = EvaluateOptions { cancel, on_delta: Some(&mut on_delta), ..options() };
+    let stopped = EvaluateOptions { cancel, on_delta: Some(Box::new(on_delta)), ..options() };
     assert!(matches!(adapter.evaluate(&desk.prompt(), &desk.state, stopped), Err(Error::Cancelled)));
-    assert_eq!(*discarded.borrow(), 1);
+    assert_eq!(discarded, 1);
     let conversation = desk.session().conversation().read(EVALUATION).unwrap().unwrap();
     let EntryContent::RequestFailed { cause, arrived, .. } = &conversation.entries().last().unwrap().content
     else {
@@ -622,7 +616,7 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
     let mut machine = InnerLoop::new(limits(), runnable, LoopStart::default());
     assert!(matches!(machine.advance(Fact::Begun), LoopStep::Render(overrides) if overrides.is_empty()));
     let tools = vec!["add".to_owned(), "look".to_owned()];
-    assert!(matches!(machine.advance(Fact::Rendered { tools }), LoopStep::Check(EvaluationPhase::Request)));
+    assert!(matches!(machine.advance(Fact::Rendered { tools }), LoopStep::Check));
     assert!(matches!(machine.advance(Fact::Done), LoopStep::Prepare));
     assert!(matches!(machine.advance(Fact::Done), LoopStep::RecordRequest { attempt: 1 }));
     assert!(matches!(machine.advance(Fact::Recorded(None)), LoopStep::Send));
@@ -630,17 +624,14 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
         vec![call("a", "look", "1"), call("b", "look", "2"), call("c", "add", "3"), call("d", "fly", "4")];
     let answer = Box::new(ProviderAnswer { calls, ..ProviderAnswer::default() });
     assert!(matches!(machine.advance(Fact::Answered(answer)), LoopStep::RecordAnswer(_)));
-    assert!(matches!(
-        machine.advance(Fact::Recorded(Some(7.into()))),
-        LoopStep::Check(EvaluationPhase::Tool)
-    ));
+    assert!(matches!(machine.advance(Fact::Recorded(Some(7.into()))), LoopStep::Check));
     let ordinals = |step| match step {
         LoopStep::RunTools(calls) => calls.into_iter().map(|call| call.ordinal).collect::<Vec<_>>(),
         step => panic!("{step:?}"),
     };
     assert_eq!(ordinals(machine.advance(Fact::Done)), [0, 1]);
     let ended = vec![(0, ToolEnded::Closed), (1, ToolEnded::Closed)];
-    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), LoopStep::Check(EvaluationPhase::Tool)));
+    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), LoopStep::Check));
     assert_eq!(ordinals(machine.advance(Fact::Done)), [2]);
     let closing = machine.advance(Fact::ToolsEnded(vec![(2, ToolEnded::Closed)]));
     let LoopStep::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
@@ -659,10 +650,6 @@ struct Tireless {
 impl Provider for Tireless {
     fn name(&self) -> &str {
         "tireless"
-    }
-
-    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
-        foldlog_agent::pairing::MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -94,8 +94,8 @@ fn sections_become_headings_and_text_in_their_order_and_depth() {
         "## Task\n\nResearch: rust\n\n## Files\n\nRead what you need.\n\n### List\n\na.rs, b.rs"
     );
     let shown: Vec<String> =
-        rendered.sections.iter().map(|(path, shown)| format!("{path} {}", shown.name())).collect();
-    assert_eq!(shown, ["task full", "files full", "files/list full"]);
+        rendered.sections.iter().map(|(path, shown)| format!("{path} {shown:?}")).collect();
+    assert_eq!(shown, ["task Full", "files Full", "files/list Full"]);
     assert_eq!(rendered.output.unwrap().name, "Answer");
 }
 

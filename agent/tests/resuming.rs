@@ -47,7 +47,7 @@ fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Erro
     if script.asked().len() % 2 == 1 {
         let provider = foldlog_agent::provider::BlockingProvider::new(script.provider());
         let adapter = std::sync::Arc::new(ProviderAdapter::new(provider).with_limits(story::limits()));
-        let evaluation = adapter.evaluate_async(&desk.prompt().into(), &desk.state, options().into());
+        let evaluation = adapter.evaluate_async(&desk.prompt().into(), &desk.state, options());
         return tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(evaluation);
     }
     script.adapter().evaluate(&desk.prompt(), &desk.state, options())

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldlog::conversation::ToolCallRecord;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Slice, SliceOp};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     CancelToken, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
@@ -221,10 +220,6 @@ impl Provider for Model {
         self.0.name()
     }
 
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
-    }
-
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         Ok(PreparedRequest { model: self.1.to_owned(), ..self.0.prepare(request)? })
     }
@@ -363,7 +358,7 @@ impl Run {
             }
             let (ends, mut turns) = (cancel.clone(), 0);
             let last = if change == Some(&Change::GivesUp(number)) { 1 } else { part.answers };
-            let mut on_turn = |session: &Session| {
+            let on_turn = |session: &Session| {
                 (turned, turns) = (turned + 1, turns + 1);
                 session.dispatch(Turned { number: turned })?;
                 if turns == last {
@@ -375,7 +370,7 @@ impl Run {
                 evaluation_id: Some(HELD.to_owned()),
                 messages,
                 cancel,
-                on_turn: Some(&mut on_turn),
+                on_turn: Some(Box::new(on_turn)),
                 ..EvaluateOptions::default()
             };
             match self.adapter(number, change).evaluate(&prompt, &state, options) {

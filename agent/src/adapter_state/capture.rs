@@ -11,7 +11,6 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Records the states of one adapter in one evaluation. Each state supersedes the one before.
-#[derive(Debug)]
 pub struct StateCapture<'a> {
     session: &'a Session,
     evaluation_id: String,
@@ -53,7 +52,7 @@ impl<'a> StateCapture<'a> {
     #[must_use]
     pub fn resuming(mut self, from: &AdapterStateSnapshot) -> StateCapture<'a> {
         self.supersedes = Some(from.sequence);
-        self.decider = self.decider.after_a_capture();
+        self.decider.has_captured = true;
         self
     }
 

@@ -1,7 +1,8 @@
+use std::collections::BTreeSet;
 use std::fmt;
 
 use foldlog::escape;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{AdapterState, AdapterStateSnapshot};
 
@@ -60,27 +61,16 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
     match (before, after) {
         (before, after) if before == after => {}
         (Some(Value::Object(before)), Some(Value::Object(after))) => {
-            compare_fields(path, before, after, changes);
+            let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+            for name in names {
+                let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
+                compare(&path, before.get(name), after.get(name), changes);
+            }
         }
         (before, after) => changes.push(FieldChange {
             path: path.to_owned(),
             before: before.cloned(),
             after: after.cloned(),
         }),
-    }
-}
-
-fn compare_fields(
-    path: &str,
-    before: &Map<String, Value>,
-    after: &Map<String, Value>,
-    changes: &mut Vec<FieldChange>,
-) {
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    for name in names {
-        let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
-        compare(&path, before.get(name), after.get(name), changes);
     }
 }

@@ -18,16 +18,6 @@ pub enum ResumeMode {
     Continue,
 }
 
-impl ResumeMode {
-    /// Returns the name of the mode: `fork` or `continue`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ResumeMode::Fork => "fork",
-            ResumeMode::Continue => "continue",
-        }
-    }
-}
-
 /// Decides what happens to a state whose JSON has more than [`STATE_BYTES_MAX`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OversizedState {

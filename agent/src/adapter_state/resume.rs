@@ -19,23 +19,6 @@ pub struct AdapterResume {
     pub at_entry: Option<String>,
 }
 
-impl AdapterResume {
-    /// Resumes a capture at the end of the provider's session, if it passes the checks of
-    /// `options`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if it fails a check.
-    pub fn from_snapshot(
-        snapshot: AdapterStateSnapshot,
-        options: &AdapterStateOptions,
-        context: &ResumeContext,
-    ) -> Result<AdapterResume> {
-        options.resume_validation.check(&snapshot, context, options.max_age).map_err(Box::new)?;
-        Ok(AdapterResume { snapshot, mode: options.resume_mode, at_entry: None })
-    }
-}
-
 /// Describes where an evaluation continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResumePlan {
@@ -66,14 +49,9 @@ pub(super) fn snapshots(session: &Session) -> Result<Vec<AdapterStateSnapshot>> 
 /// [`Error::Engine`](crate::Error::Engine) if the session's captures cannot be read.
 pub fn find_resumable_state(session: &Session, adapter_type: &str) -> Result<Option<AdapterStateSnapshot>> {
     let snapshots = snapshots(session)?;
-    Ok(resumable(&snapshots, adapter_type).cloned())
-}
-
-fn resumable<'a>(
-    snapshots: &'a [AdapterStateSnapshot],
-    adapter_type: &str,
-) -> Option<&'a AdapterStateSnapshot> {
-    heads(snapshots).rfind(|head| head.state.adapter_type() == adapter_type && head.state.resumable())
+    let is_found =
+        |head: &&AdapterStateSnapshot| head.state.adapter_type() == adapter_type && head.state.resumable();
+    Ok(heads(&snapshots).rfind(is_found).cloned())
 }
 
 /// Returns the latest head to resume. If the evaluation has captured states, only these count,

@@ -69,11 +69,6 @@ impl CapturedState {
         &self.state
     }
 
-    /// Returns the state in the adapter's own form, and drops the rest.
-    pub fn into_state(self) -> Value {
-        self.state
-    }
-
     /// Parses the state as its adapter's type; `None` if it is the state of another adapter.
     ///
     /// # Errors

@@ -6,9 +6,7 @@ use super::{
     AdapterResume, AdapterStateOptions, AdapterStateSnapshot, CaptureOccasion, CapturedState, ResumeContext,
     ResumePlan, plan_resume,
 };
-use crate::adapter::{
-    EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, evaluation_to_go_on, new_id,
-};
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, evaluation_to_go_on};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
 use crate::provider::Provider;
@@ -69,7 +67,9 @@ pub trait StatefulAdapter {
         snapshot: AdapterStateSnapshot,
     ) -> Result<AdapterResume> {
         let options = self.state_options().cloned().unwrap_or_default();
-        AdapterResume::from_snapshot(snapshot, &options, &self.resume_context(prompt, state))
+        let context = self.resume_context(prompt, state);
+        options.resume_validation.check(&snapshot, &context, options.max_age).map_err(Box::new)?;
+        Ok(AdapterResume { snapshot, mode: options.resume_mode, at_entry: None })
     }
 
     /// Evaluates a prompt. With [`AdapterStateOptions::auto_resume`] and [`ResumeFrom::Auto`],
@@ -92,11 +92,7 @@ pub trait StatefulAdapter {
             return Ok(self.evaluate_with_state(prompt, state, options)?.0);
         };
         let (session, context) = (state.session(), self.resume_context(prompt, state));
-        let evaluation_id = match options.evaluation_id.take() {
-            Some(given) => given,
-            None if options.record => evaluation_to_go_on(session)?,
-            None => new_id(session)?,
-        };
+        let evaluation_id = evaluation_to_go_on(session, options.evaluation_id.take(), options.record)?;
         options.evaluation_id = Some(evaluation_id.clone());
         let plan = plan_resume(session, &evaluation_id, self.adapter_type(), wants, &context)?;
         let ResumePlan::Resume(resume) = plan else {

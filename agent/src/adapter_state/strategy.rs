@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +14,6 @@ pub enum CheckpointStrategy {
     Periodic(Duration),
     /// Only when the host requests it.
     OnDemand,
-}
-
-impl CheckpointStrategy {
-    /// Returns the name of the strategy: `on_complete`, `on_tool_use`, `periodic` or `on_demand`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CheckpointStrategy::OnComplete => "on_complete",
-            CheckpointStrategy::OnToolUse => "on_tool_use",
-            CheckpointStrategy::Periodic(_) => "periodic",
-            CheckpointStrategy::OnDemand => "on_demand",
-        }
-    }
 }
 
 /// Identifies an occasion at which an adapter considers a capture.
@@ -82,13 +69,8 @@ pub struct CheckpointDecider {
     clock: Arc<dyn Clock>,
     /// Reading of the clock at the last capture, or at the start.
     last_us: i64,
-    has_captured: bool,
-}
-
-impl fmt::Debug for CheckpointDecider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CheckpointDecider").field("strategy", &self.strategy).finish_non_exhaustive()
-    }
+    /// Whether the log contains a capture that the evaluation's next one will supersede.
+    pub(super) has_captured: bool,
 }
 
 impl CheckpointDecider {
@@ -97,14 +79,6 @@ impl CheckpointDecider {
     pub fn new(strategy: Option<CheckpointStrategy>, clock: Arc<dyn Clock>) -> CheckpointDecider {
         let last_us = clock.steady_us();
         CheckpointDecider { strategy, clock, last_us, has_captured: false }
-    }
-
-    /// Notes that the log already contains a capture, which the evaluation's own captures will
-    /// supersede.
-    #[must_use]
-    pub fn after_a_capture(mut self) -> CheckpointDecider {
-        self.has_captured = true;
-        self
     }
 
     /// Returns whether a state must be captured at this occasion.

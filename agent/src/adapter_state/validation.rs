@@ -22,17 +22,6 @@ pub enum ResumeValidation {
     None,
 }
 
-impl ResumeValidation {
-    /// Returns the name of the mode: `strict`, `relaxed` or `none`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ResumeValidation::Strict => "strict",
-            ResumeValidation::Relaxed => "relaxed",
-            ResumeValidation::None => "none",
-        }
-    }
-}
-
 /// Contains the circumstances against which a state is checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumeContext {
@@ -140,127 +129,70 @@ impl ResumeValidation {
         context: &ResumeContext,
         max_age: Duration,
     ) -> Result<(), ResumeRefusal> {
-        let checking = ResumeChecker { snapshot, context };
-        if self != ResumeValidation::None
-            && let Ok(Some(parts)) = snapshot.state.read::<CompositeAdapterState>()
-        {
-            checking.resumable()?;
+        let state = &snapshot.state;
+        let require = |holds: bool, check: ResumeCheck, recorded: String, expected: String| match holds {
+            true => Ok(()),
+            false => Err(refusal(snapshot, check, recorded, expected)),
+        };
+        let is_resumable = || {
+            let [no, yes] = ["a state that cannot be resumed", "a state that can be resumed"];
+            require(state.resumable(), ResumeCheck::Resumable, no.to_owned(), yes.to_owned())
+        };
+        if self == ResumeValidation::None {
+            return Ok(());
+        }
+        if let Ok(Some(parts)) = state.read::<CompositeAdapterState>() {
+            is_resumable()?;
             let resumable = parts.states.into_values().filter(AdapterState::resumable);
             return resumable.into_iter().try_for_each(|state| {
                 let part = AdapterStateSnapshot { state, ..snapshot.clone() };
                 self.check(&part, context, max_age)
             });
         }
-        match self {
-            ResumeValidation::None => Ok(()),
-            ResumeValidation::Relaxed => checking.names_a_session(),
-            ResumeValidation::Strict => {
-                checking.names_a_session()?;
-                checking.same_directory()?;
-                checking.same_prompt()?;
-                checking.on_live_path()?;
-                checking.recent(max_age)
-            }
+        let has_id = state.text("session_id").is_some();
+        require(has_id, ResumeCheck::SessionId, "no session id".to_owned(), "a session id".to_owned())?;
+        is_resumable()?;
+        if self == ResumeValidation::Relaxed {
+            return Ok(());
         }
+        let (recorded, expected) = (state.text("workspace_path"), context.workspace_path.as_deref());
+        let is_same = recorded.map(Path::new) == expected.map(Path::new) || was_moved(recorded, context);
+        require(is_same, ResumeCheck::WorkspacePath, quote_or_nothing(recorded), quote_or_nothing(expected))?;
+        let (recorded, expected) = (state.text("prompt_name"), Some(context.prompt_name.as_str()));
+        let is_same = recorded == expected;
+        require(is_same, ResumeCheck::PromptName, quote_or_nothing(recorded), quote_or_nothing(expected))?;
+        if !snapshot.is_live {
+            return Err(ResumeValidation::refuse_abandoned(snapshot));
+        }
+        let active_at = snapshot.last_activity_at();
+        // A time in the future comes from another clock, and counts as now.
+        let age = context.now.signed_duration_since(active_at).to_std().unwrap_or_default();
+        let active = format!("last activity at {}", active_at.to_rfc3339());
+        let limit = format!("at most {} s before {}", max_age.as_secs(), context.now.to_rfc3339());
+        require(age <= max_age, ResumeCheck::Recency, active, limit)
     }
 
     /// Makes the refusal of a capture that a rollback abandoned.
     pub(super) fn refuse_abandoned(snapshot: &AdapterStateSnapshot) -> ResumeRefusal {
-        ResumeRefusal {
-            sequence: snapshot.sequence,
-            adapter: snapshot.state.adapter_type().to_owned(),
-            check: ResumeCheck::LivePath,
-            recorded: ABANDONED.to_owned(),
-            expected: LIVE.to_owned(),
-        }
+        let [recorded, expected] = ["a state that a rollback abandoned", "a state on the live path"];
+        refusal(snapshot, ResumeCheck::LivePath, recorded.to_owned(), expected.to_owned())
     }
 }
 
-const ABANDONED: &str = "a state that a rollback abandoned";
-const LIVE: &str = "a state on the live path";
-
-struct ResumeChecker<'a> {
-    snapshot: &'a AdapterStateSnapshot,
-    context: &'a ResumeContext,
+fn refusal(
+    snapshot: &AdapterStateSnapshot,
+    check: ResumeCheck,
+    recorded: String,
+    expected: String,
+) -> ResumeRefusal {
+    let (sequence, adapter) = (snapshot.sequence, snapshot.state.adapter_type().to_owned());
+    ResumeRefusal { sequence, adapter, check, recorded, expected }
 }
 
-impl ResumeChecker<'_> {
-    fn require(
-        &self,
-        holds: bool,
-        check: ResumeCheck,
-        recorded: impl FnOnce() -> String,
-        expected: impl FnOnce() -> String,
-    ) -> Result<(), ResumeRefusal> {
-        if holds {
-            return Ok(());
-        }
-        Err(ResumeRefusal {
-            sequence: self.snapshot.sequence,
-            adapter: self.snapshot.state.adapter_type().to_owned(),
-            check,
-            recorded: recorded(),
-            expected: expected(),
-        })
-    }
-
-    fn names_a_session(&self) -> Result<(), ResumeRefusal> {
-        let id = self.snapshot.state.text("session_id");
-        let no_id = || "no session id".to_owned();
-        self.require(id.is_some(), ResumeCheck::SessionId, no_id, || "a session id".to_owned())?;
-        self.resumable()
-    }
-
-    fn resumable(&self) -> Result<(), ResumeRefusal> {
-        let (no, yes) =
-            (|| "a state that cannot be resumed".to_owned(), || "a state that can be resumed".to_owned());
-        self.require(self.snapshot.state.resumable(), ResumeCheck::Resumable, no, yes)
-    }
-
-    fn same_directory(&self) -> Result<(), ResumeRefusal> {
-        let recorded = self.snapshot.state.text("workspace_path");
-        let expected = self.context.workspace_path.as_deref();
-        let was_moved = |recorded: &str| {
-            expected.is_some()
-                && self.context.moved_from.iter().any(|before| Path::new(before) == Path::new(recorded))
-        };
-        let holds = recorded.map(Path::new) == expected.map(Path::new) || recorded.is_some_and(was_moved);
-        self.require(
-            holds,
-            ResumeCheck::WorkspacePath,
-            || quote_or_nothing(recorded),
-            || quote_or_nothing(expected),
-        )
-    }
-
-    fn same_prompt(&self) -> Result<(), ResumeRefusal> {
-        let recorded = self.snapshot.state.text("prompt_name");
-        let expected = Some(self.context.prompt_name.as_str());
-        self.require(
-            recorded == expected,
-            ResumeCheck::PromptName,
-            || quote_or_nothing(recorded),
-            || quote_or_nothing(expected),
-        )
-    }
-
-    fn on_live_path(&self) -> Result<(), ResumeRefusal> {
-        self.require(
-            self.snapshot.is_live,
-            ResumeCheck::LivePath,
-            || ABANDONED.to_owned(),
-            || LIVE.to_owned(),
-        )
-    }
-
-    fn recent(&self, max_age: Duration) -> Result<(), ResumeRefusal> {
-        let active_at = self.snapshot.last_activity_at();
-        // A time in the future comes from another clock, and counts as now.
-        let age = self.context.now.signed_duration_since(active_at).to_std().unwrap_or_default();
-        let active = || format!("last activity at {}", active_at.to_rfc3339());
-        let limit = || format!("at most {} s before {}", max_age.as_secs(), self.context.now.to_rfc3339());
-        self.require(age <= max_age, ResumeCheck::Recency, active, limit)
-    }
+/// Returns whether the directory of a state was moved to the present one.
+fn was_moved(recorded: Option<&str>, context: &ResumeContext) -> bool {
+    let is_recorded = |before: &String| recorded.map(Path::new) == Some(Path::new(before));
+    context.workspace_path.is_some() && context.moved_from.iter().any(is_recorded)
 }
 
 impl AdapterStateSnapshot {

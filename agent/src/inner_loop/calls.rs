@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldlog::Cause;
 use foldlog::conversation::{SKIPPED_TEXT, ToolCallRecord};
 use foldlog::tools::TOGETHER_MAX;
-use foldlog::{Cause, SequenceNumber};
 
+use super::start::OpenTurn;
 use super::steps::CallToRun;
 use crate::error::SuspendedCall;
 
@@ -41,18 +42,16 @@ pub(super) enum NextCalls {
     Closed,
 }
 
-/// Contains the calls of one answer and their state.
+/// Contains the answer whose turn is not recorded, and the state of its calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerToolCalls {
-    pub(super) answer: Option<SequenceNumber>,
-    pub(super) calls: Vec<ToolCallRecord>,
-    pub(super) last_incomplete: bool,
-    pub(super) closed: BTreeSet<u32>,
+    /// The answer. Calls that were suspended before the evaluation was resumed run even if another
+    /// call of the answer requested an expansion.
+    pub(super) turn: OpenTurn,
+    /// Reason why the remaining calls do not run.
+    pub(super) skip: Option<Skip>,
     /// Ordinal below which all calls are closed.
     pub(super) first: u32,
-    /// Calls that were suspended before the evaluation was resumed. They run even if another call
-    /// of the answer requested an expansion.
-    pub(super) asked: BTreeSet<u32>,
     /// Calls that wait for a decision.
     pub(super) suspended: BTreeMap<u32, SuspendedCall>,
     /// Calls whose tool turned out to be missing when they were to run.
@@ -62,23 +61,19 @@ pub(super) struct AnswerToolCalls {
 impl AnswerToolCalls {
     /// Returns the next step. Calls with an ordinal of at least `max` do not run. `known` returns
     /// whether the calls of a tool may run concurrently; `None` for a tool that cannot run.
-    pub(super) fn next(
-        &mut self,
-        skip: Option<Skip>,
-        max: u32,
-        known: impl Fn(&str) -> Option<bool>,
-    ) -> NextCalls {
-        while self.closed.contains(&self.first) {
+    pub(super) fn next(&mut self, max: u32, known: impl Fn(&str) -> Option<bool>) -> NextCalls {
+        let OpenTurn { answer, calls, closed, asked, .. } = &self.turn;
+        while closed.contains(&self.first) {
             self.first += 1;
         }
         let mut group = Vec::new();
-        for (ordinal, call) in (self.first..).zip(self.calls.iter().skip(self.first as usize)) {
-            if self.closed.contains(&ordinal) || self.suspended.contains_key(&ordinal) {
+        for (ordinal, call) in (self.first..).zip(calls.iter().skip(self.first as usize)) {
+            if closed.contains(&ordinal) || self.suspended.contains_key(&ordinal) {
                 if group.is_empty() { continue } else { break }
             }
-            let next = CallToRun { answer: self.answer, ordinal, call: call.clone() };
-            let has_asked = self.asked.contains(&ordinal);
-            let closing = match skip {
+            let next = CallToRun { answer: *answer, ordinal, call: call.clone() };
+            let has_asked = asked.contains(&ordinal);
+            let closing = match self.skip {
                 // Its question remains open.
                 Some(Skip::Cancelled) if has_asked => continue,
                 Some(Skip::Expansion) if has_asked => None,
@@ -101,7 +96,7 @@ impl AnswerToolCalls {
     }
 
     pub(super) fn are_closed(&self) -> bool {
-        (0..).zip(&self.calls).all(|(ordinal, _)| self.closed.contains(&ordinal))
+        (0..).zip(&self.turn.calls).all(|(ordinal, _)| self.turn.closed.contains(&ordinal))
     }
 
     /// Returns the cause and the text with which to close a call that cannot run.
@@ -111,8 +106,8 @@ impl AnswerToolCalls {
         call: &ToolCallRecord,
         known: impl Fn(&str) -> Option<bool>,
     ) -> Option<(Cause, String)> {
-        let is_last = (ordinal as usize).checked_add(1) == Some(self.calls.len());
-        if self.last_incomplete && is_last {
+        let is_last = (ordinal as usize).checked_add(1) == Some(self.turn.calls.len());
+        if self.turn.last_call_incomplete && is_last {
             return Some((Cause::InvalidArguments, INCOMPLETE.to_owned()));
         }
         let is_missing = self.missing.contains(&ordinal) || known(&call.name).is_none();

@@ -1,134 +1,215 @@
-//! The blocking driver: performs each step of the state machine, and reports the outcome to it.
+//! The driver: performs each step of the state machine, and reports the outcome to it.
+//!
+//! [`run`] performs the steps of every evaluation. Whatever it waits for is an [`Effects`]. Those of
+//! [`Blocking`] block the thread, so that their futures are ready when they are first polled. The
+//! other ones are in `futures` (feature `async`).
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Cause;
-use foldlog::tools::ToolCall;
+use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 
-use super::evaluation::{Evaluation, EvaluationTarget, Outcome, read_recorded_reply, tool_call};
-use super::journal::Journal;
-use super::machine::InnerLoop;
-use super::steps::{CallToRun, Fact, LoopStep};
-use crate::adapter::OnTurn;
-use crate::error::{Error, Result};
+use super::evaluation::{Evaluation, EvaluationTarget, tool_call};
+use super::steps::{Fact, LoopStep};
+use crate::adapter::{OnDelta, OnTurn, ProviderAdapter};
+use crate::error::{Error, EvaluationPhase, Result};
 use crate::prompt::Prompt;
 use crate::provider::retry::RateLimiter;
-use crate::provider::{Delta, LlmConfig, Provider, ProviderRequest, SendOptions};
+use crate::provider::{
+    CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions,
+};
 
-/// Longest time until a wait notices a cancellation.
+/// Longest time until a blocking wait notices a cancellation.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
 
-/// Performs the steps of one evaluation.
-pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
-    pub(crate) provider: &'a P,
-    pub(crate) prompt: &'a Prompt<O>,
-    pub(crate) config: &'a LlmConfig,
-    pub(crate) evaluation: Evaluation,
-    pub(crate) on_delta: Option<&'h mut dyn FnMut(Delta<'_>)>,
-    pub(crate) on_turn: Option<&'h mut OnTurn<'h>>,
+/// Outcome of a request. The outer error is that of a request that was given up without waiting for
+/// the provider.
+pub(super) type Sent = Result<Result<ProviderAnswer, Box<ProviderError>>, ProviderError>;
+
+/// End of a call.
+pub(super) type CallEnd = foldlog::Result<ToolReport>;
+
+/// The evaluation, which a step may move to another thread, and the step's fact.
+pub(super) type Performed = (Box<Evaluation>, Result<Fact>);
+
+/// Performs the parts of steps that wait.
+pub(crate) trait Effects {
+    /// Returns the provider's name in the rate limiter.
+    fn limited_as(&self) -> &str;
+
+    /// Performs a step that waits for nothing but the disk.
+    async fn perform(&mut self, evaluation: Box<Evaluation>, step: LoopStep) -> Performed;
+
+    /// Waits. Fails at a cancellation.
+    async fn sleep(&mut self, time: Duration, cancel: &CancelToken) -> Result<()>;
+
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent;
+
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd>;
+
+    /// Records the end of a call that does not run.
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd;
 }
 
-impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
-    /// Performs steps until the evaluation is complete or fails.
-    pub(crate) fn run(mut self, machine: &mut InnerLoop) -> Result<(Outcome, Journal)> {
-        let mut fact = Fact::Begun;
-        loop {
-            let done = match machine.advance(fact) {
-                LoopStep::Finish(last) => {
-                    let Evaluation { done, journal, .. } = self.evaluation;
-                    return Ok((Outcome { last, ..done }, journal));
-                }
-                LoopStep::Fail(error) => return Err(error),
-                step => self.perform(step),
-            };
-            fact = done.unwrap_or_else(Fact::Failed);
-        }
-    }
-
-    fn perform(&mut self, step: LoopStep) -> Result<Fact> {
-        match step {
-            LoopStep::Send => self.send(),
-            LoopStep::Sleep(time) => self.sleep(time).map(|()| Fact::Done),
-            LoopStep::RunTools(calls) => Ok(self.run_tools(&calls)),
-            LoopStep::Close { call, cause, shown } => self.close(&call, cause, &shown),
-            LoopStep::RecordTurn { .. } => {
-                let recorded = self.perform_alike(step)?;
-                if let (Some(on_turn), Some(session)) = (&mut self.on_turn, self.evaluation.journal.session())
-                {
-                    on_turn(session)?;
-                }
-                Ok(recorded)
+/// Performs steps until the evaluation is complete or fails.
+pub(crate) async fn run(
+    effects: &mut impl Effects,
+    mut evaluation: Box<Evaluation>,
+    mut on_delta: Option<Box<OnDelta<'_>>>,
+) -> Result<Box<Evaluation>> {
+    let mut fact = Fact::Begun;
+    loop {
+        let done = match evaluation.machine.advance(fact) {
+            LoopStep::Finish(last) => {
+                evaluation.done.last = last;
+                return Ok(evaluation);
             }
-            step => self.perform_alike(step),
-        }
-    }
-
-    /// Performs a step that is the same for every driver.
-    fn perform_alike(&mut self, step: LoopStep) -> Result<Fact> {
-        let prepare = |request: &ProviderRequest<'_>| self.provider.prepare(request);
-        let (prompt, config, provider) = (self.prompt, self.config, self.provider.name());
-        self.evaluation.perform(step, &EvaluationTarget { prompt, config, provider, prepare: &prepare })
-    }
-
-    fn send(&mut self) -> Result<Fact> {
-        let prepared = self.evaluation.take_prepared()?;
-        if let Some(session) = self.evaluation.replayed_session() {
-            let fact = read_recorded_reply(session)?;
-            self.evaluation.done.requests += 1;
-            return Ok(fact);
-        }
-        let wait = RateLimiter::shared().reserve(self.provider.limited_as(), Instant::now());
-        if let Err(error) = self.sleep(wait) {
-            return Ok(Evaluation::not_sent(&error));
-        }
-        let mut shown = false;
-        let mut show = self.on_delta.as_mut().map(|on_delta| {
-            |delta: Delta<'_>| {
-                shown = matches!(delta, Delta::Text(_));
-                on_delta(delta);
+            LoopStep::Fail(error) => return Err(error),
+            LoopStep::Send if !evaluation.replays() => {
+                send(effects, &mut evaluation, on_delta.as_deref_mut()).await
             }
-        });
-        let on_delta = show.as_mut().map(|show| show as &mut dyn FnMut(Delta<'_>));
-        let (deadline, cancel) = (self.evaluation.deadline.instant(), self.evaluation.cancel.clone());
-        let sent = self.provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta });
-        if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown && sent.is_err()) {
-            on_delta(Delta::Discarded);
+            LoopStep::Sleep(time) if !evaluation.replays() => {
+                sleep(effects, &evaluation, time).await.map(|()| Fact::Done)
+            }
+            LoopStep::RunTools(calls) => {
+                let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
+                let reports = effects.run_tools(&evaluation, &tool_calls).await;
+                Ok(evaluation.tools_ended(&calls, reports))
+            }
+            LoopStep::Close { call, cause, shown } if evaluation.journal.session().is_some() => {
+                let closed = effects.close(&evaluation.runner, &tool_call(&call), cause, &shown).await;
+                closed.map(|report| Fact::Recorded(Some(report.end))).map_err(Error::from)
+            }
+            step => {
+                let done;
+                (evaluation, done) = effects.perform(evaluation, step).await;
+                done
+            }
+        };
+        fact = done.unwrap_or_else(Fact::Failed);
+    }
+}
+
+/// Waits. Fails at a cancellation, or at once if the wait would end after the deadline.
+async fn sleep(effects: &mut impl Effects, evaluation: &Evaluation, time: Duration) -> Result<()> {
+    if time.is_zero() {
+        return Ok(());
+    }
+    if time > evaluation.deadline.remaining() {
+        return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request });
+    }
+    effects.sleep(time, &evaluation.cancel).await
+}
+
+async fn send(
+    effects: &mut impl Effects,
+    evaluation: &mut Evaluation,
+    on_delta: Option<&mut OnDelta<'_>>,
+) -> Result<Fact> {
+    let prepared = evaluation.take_prepared()?;
+    let wait = RateLimiter::shared().reserve(effects.limited_as(), Instant::now());
+    if let Err(error) = sleep(effects, evaluation, wait).await {
+        let kind = match error {
+            Error::Cancelled => ProviderErrorKind::Cancelled,
+            _ => ProviderErrorKind::Deadline,
+        };
+        let error = ProviderError::new(kind, "given up before the request was sent");
+        return Ok(Fact::NotAnswered(Box::new(error)));
+    }
+    let mut deltas = DeltaForwarder { on_delta, arrived: String::new() };
+    let sent = {
+        let mut show = |delta: Delta<'_>| deltas.show(delta);
+        let (deadline, cancel) = (evaluation.deadline.instant(), evaluation.cancel.clone());
+        effects.send(&prepared, &mut SendOptions { deadline, cancel, on_delta: Some(&mut show) }).await
+    };
+    let arrived = std::mem::take(&mut deltas.arrived);
+    if !arrived.is_empty() && !matches!(sent, Ok(Ok(_))) {
+        deltas.show(Delta::Discarded);
+    }
+    let sent = sent.unwrap_or_else(|given_up| {
+        let arrived = Some(arrived).filter(|arrived| !arrived.is_empty());
+        Err(Box::new(ProviderError { arrived, ..given_up }))
+    });
+    Ok(evaluation.note_reply(effects.limited_as(), sent))
+}
+
+/// Shows the parts of one answer, and stores them until it is recorded.
+struct DeltaForwarder<'a, 'h> {
+    on_delta: Option<&'a mut OnDelta<'h>>,
+    /// Text that was shown and not discarded.
+    arrived: String,
+}
+
+impl DeltaForwarder<'_, '_> {
+    fn show(&mut self, delta: Delta<'_>) {
+        match delta {
+            Delta::Text(text) => self.arrived.push_str(text),
+            Delta::Discarded => self.arrived.clear(),
         }
-        Ok(self.evaluation.note_reply(self.provider.limited_as(), sent))
+        if let Some(on_delta) = &mut self.on_delta {
+            on_delta(delta);
+        }
+    }
+}
+
+/// Blocks the thread while it waits.
+pub(crate) struct Blocking<'a, 'h, P, O> {
+    pub(crate) adapter: &'a ProviderAdapter<P>,
+    pub(crate) prompt: &'a Prompt<O>,
+    pub(crate) on_turn: Option<Box<OnTurn<'h>>>,
+}
+
+impl<P: Provider, O> Effects for Blocking<'_, '_, P, O> {
+    fn limited_as(&self) -> &str {
+        self.adapter.provider.limited_as()
     }
 
-    /// Waits. Fails at a cancellation, or at once if the wait would end after the deadline.
-    fn sleep(&self, time: Duration) -> Result<()> {
-        if self.evaluation.replayed_session().is_some() {
-            return Ok(());
-        }
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
+        let ProviderAdapter { provider, config, .. } = self.adapter;
+        let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
+        let (prompt, provider) = (self.prompt, provider.name());
+        let target = EvaluationTarget { prompt, config, provider, prepare: &prepare };
+        let done = evaluation.perform(step, &target, &mut self.on_turn);
+        (evaluation, done)
+    }
+
+    async fn sleep(&mut self, time: Duration, cancel: &CancelToken) -> Result<()> {
         let from = Instant::now();
-        self.evaluation.check_wait(time)?;
         loop {
             let left = time.saturating_sub(from.elapsed());
             if left.is_zero() {
                 return Ok(());
             }
-            if self.evaluation.cancel.is_cancelled() {
+            if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
             thread::sleep(left.min(NOTICES_WITHIN));
         }
     }
 
-    fn run_tools(&mut self, calls: &[CallToRun]) -> Fact {
-        let (options, runner) = (self.evaluation.deadline.for_tools(), &self.evaluation.runner);
-        let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
-        let reports = runner.execute_together(&tool_calls, &options);
-        self.evaluation.tools_ended(calls, reports)
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
+        Ok(self.adapter.provider.send(prepared, options))
     }
 
-    fn close(&mut self, call: &CallToRun, cause: Cause, shown: &str) -> Result<Fact> {
-        if let Some(closed) = self.evaluation.close_unrecorded(call, shown) {
-            return Ok(closed);
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd> {
+        evaluation.runner.execute_together(calls, &evaluation.deadline.for_tools())
+    }
+
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd {
+        runner.close(call, cause, shown)
+    }
+}
+
+/// Returns the output of a future that is ready when it is polled.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, mut context) = (pin!(future), Context::from_waker(Waker::noop()));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
         }
-        let report = self.evaluation.runner.close(&tool_call(call), cause, shown)?;
-        Ok(Fact::Recorded(Some(report.end)))
     }
 }

@@ -1,19 +1,18 @@
-//! The common part of all drivers: the steps of an evaluation that never wait, and its state.
-//!
-//! [`Evaluation::perform`] performs these steps. The drivers send requests, wait and run tools, and
-//! report the outcome to the evaluation.
+//! The state of an evaluation, and its steps that wait for nothing but the disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, ToolCallRecord};
+use foldlog::conversation::{EXPANDED_TEXT, NewRequestFailure, PromptIdentity, ToolCallRecord};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 use foldlog::{CallOrigin, NotUndone, RecordedReply, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
+use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};
+use crate::adapter::OnTurn;
 use crate::budget::{Budget, UnknownUsagePolicy, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, EvaluationPhase, Result, SuspendedCall};
@@ -22,22 +21,23 @@ use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_jso
 use crate::provider::retry::RateLimiter;
 use crate::provider::{
     CancelToken, LlmConfig, PreparedRequest, ProviderAnswer, ProviderError, ProviderErrorKind,
-    ProviderRequest, ToolSpec,
+    ProviderRequest, ToolSpec, is_cut,
 };
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
-/// Contains the state of one evaluation while a driver performs its steps.
+/// Contains the state of one evaluation while its steps are performed.
 pub(crate) struct Evaluation {
+    pub(crate) machine: InnerLoop,
     pub(crate) identity: PromptIdentity,
     pub(crate) runner: ToolRunner,
     pub(crate) journal: Journal,
+    /// Whether an earlier process started the evaluation.
+    pub(crate) is_resume: bool,
     pub(crate) deadline: Deadline,
     pub(crate) budget: Option<Budget>,
     pub(crate) tracker: Option<Arc<BudgetTracker>>,
     pub(crate) cancel: CancelToken,
     pub(crate) shorten: Option<ShortenOptions>,
-    /// Whether requests of this process wait as long as the provider requests.
-    pub(crate) honour_retry_after: bool,
     /// Whether the host observes answers as they arrive. They are then streamed regardless of the
     /// configuration.
     pub(crate) is_shown: bool,
@@ -46,8 +46,6 @@ pub(crate) struct Evaluation {
     pub(crate) done: Outcome,
     pub(crate) prepared: Option<PreparedRequest>,
     pub(crate) request: Option<SequenceNumber>,
-    /// Number of the present attempt, counted from 1.
-    pub(crate) attempt: u64,
 }
 
 /// Converts a request into the provider's form.
@@ -61,7 +59,7 @@ pub(crate) struct EvaluationTarget<'a, O> {
     pub(crate) prepare: &'a Prepare<'a>,
 }
 
-/// Contains the outcome of a driver's work.
+/// Contains the outcome of an evaluation.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Text of the last answer, and the reason for its end.
@@ -77,18 +75,23 @@ pub struct Outcome {
 }
 
 impl Evaluation {
-    /// Performs a step that never waits. The other steps belong to the driver, and return `Done`,
-    /// which is not a valid fact after them.
-    pub(super) fn perform<O>(&mut self, step: LoopStep, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
+    /// Performs a step that waits for nothing but the disk: in a replay also those that would send a
+    /// request or wait, and in an unrecorded conversation the closing of a call. `on_turn` is called
+    /// after a turn is recorded.
+    pub(super) fn perform<O>(
+        &mut self,
+        step: LoopStep,
+        asked: &EvaluationTarget<'_, O>,
+        on_turn: &mut Option<Box<OnTurn<'_>>>,
+    ) -> Result<Fact> {
         match step {
             LoopStep::Render(overrides) => self.render(overrides, asked),
-            LoopStep::Check(_) => self.check().map(|()| Fact::Done),
+            LoopStep::Check => self.check().map(|()| Fact::Done),
             LoopStep::Shorten(reason) => self.shorten(reason),
             LoopStep::Prepare => self.prepare(asked),
             LoopStep::RecordRequest { attempt } => {
                 let Some(prepared) = &self.prepared else { return Err(self.unprepared_error()) };
                 self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
-                self.attempt = attempt;
                 Ok(Fact::Recorded(self.request))
             }
             LoopStep::RecordFailure { attempt, error } => {
@@ -102,13 +105,27 @@ impl Evaluation {
                 let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
                 Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
             }
-            LoopStep::RecordTurn { complete } => Ok(Fact::Recorded(self.journal.turn(complete)?)),
-            LoopStep::Send
-            | LoopStep::Sleep(_)
-            | LoopStep::RunTools(_)
-            | LoopStep::Close { .. }
-            | LoopStep::Finish(_)
-            | LoopStep::Fail(_) => Ok(Fact::Done),
+            LoopStep::RecordTurn { complete } => {
+                let recorded = self.journal.turn(complete)?;
+                if let (Some(on_turn), Some(session)) = (on_turn, self.journal.session()) {
+                    on_turn(session)?;
+                }
+                Ok(Fact::Recorded(recorded))
+            }
+            LoopStep::Send => {
+                self.take_prepared()?;
+                let fact = read_recorded_reply(self.runner.state().session())?;
+                self.done.requests += 1;
+                Ok(fact)
+            }
+            LoopStep::Close { call, shown, .. } => {
+                self.journal.result(&call, &shown, true);
+                Ok(Fact::Recorded(None))
+            }
+            // The last steps perform nothing, and tools always wait.
+            LoopStep::Sleep(_) | LoopStep::RunTools(_) | LoopStep::Finish(_) | LoopStep::Fail(_) => {
+                Ok(Fact::Done)
+            }
         }
     }
 
@@ -123,7 +140,7 @@ impl Evaluation {
         target: &EvaluationTarget<'_, O>,
     ) -> Result<Fact> {
         let rendered = target.prompt.render(&overrides)?;
-        let input = self.journal.system(&rendered.text, self.identity.clone())?;
+        let input = self.journal.system(&rendered.text, self.identity.clone(), None)?;
         let (session, evaluation) = (self.runner.state().session(), self.journal.evaluation());
         events::record_rendered(
             session,
@@ -147,7 +164,7 @@ impl Evaluation {
             return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
         }
         let Some(budget) = self.budget else { return Ok(()) };
-        let answers = self.journal.unmetered_answers();
+        let answers = self.journal.used.unmetered;
         if answers > 0 && budget.unmetered == UnknownUsagePolicy::Refuse {
             return Err(Error::UsageUnknown { answers });
         }
@@ -157,7 +174,7 @@ impl Evaluation {
     /// Calls the shortener, and records its replacement.
     fn shorten(&mut self, reason: ShortenReason) -> Result<Fact> {
         let Some(options) = &self.shorten else { return Ok(Fact::Done) };
-        let usage = self.journal.last_usage();
+        let usage = self.journal.last_usage;
         let is_due = reason == ShortenReason::Overflow || options.has_many_tokens(usage.as_ref());
         if !is_due && options.messages.is_none() {
             return Ok(Fact::Done);
@@ -201,28 +218,10 @@ impl Evaluation {
         self.prepared.take().ok_or_else(|| self.unprepared_error())
     }
 
-    /// Returns the session if it is a replay of another run. In a replay nothing is sent, and there
-    /// are no waits.
-    pub(super) fn replayed_session(&self) -> Option<&Session> {
-        self.journal.session().filter(|session| session.replays())
-    }
-
-    /// Fails if a wait of this duration would end after the deadline.
-    pub(super) fn check_wait(&self, time: Duration) -> Result<()> {
-        if time > self.deadline.remaining() {
-            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request });
-        }
-        Ok(())
-    }
-
-    /// Returns the fact for a request that was given up while it waited for the rate limiter.
-    pub(super) fn not_sent(error: &Error) -> Fact {
-        let kind = match error {
-            Error::Cancelled => ProviderErrorKind::Cancelled,
-            _ => ProviderErrorKind::Deadline,
-        };
-        let message = "given up before the request was sent";
-        Fact::NotAnswered(Box::new(ProviderError::new(kind, message)))
+    /// Returns whether the evaluation replays another run. In a replay nothing is sent, and there are
+    /// no waits.
+    pub(super) fn replays(&self) -> bool {
+        self.journal.session().is_some_and(Session::replays)
     }
 
     /// Notes the outcome of a request. `provider` is the provider's name in the rate limiter.
@@ -236,8 +235,10 @@ impl Evaluation {
             Ok(answer) => Fact::Answered(Box::new(answer)),
             Err(mut error) => {
                 if let ProviderErrorKind::Throttled(details) = &mut error.kind {
-                    details.attempts = u32::try_from(self.attempt).unwrap_or(u32::MAX);
-                    if let Some(after) = details.retry_after.filter(|_| self.honour_retry_after) {
+                    details.attempts = u32::try_from(self.machine.attempt_number()).unwrap_or(u32::MAX);
+                    if let Some(after) =
+                        details.retry_after.filter(|_| self.machine.limits.retry.honour_retry_after)
+                    {
                         RateLimiter::shared().block(provider, Instant::now(), after);
                     }
                 }
@@ -299,49 +300,21 @@ impl Evaluation {
         }
     }
 
-    /// Closes a call of an unrecorded conversation; `None` if a record has to close it.
-    pub(super) fn close_unrecorded(&mut self, call: &CallToRun, shown: &str) -> Option<Fact> {
-        if self.journal.session().is_some() {
-            return None;
-        }
-        self.journal.result(call, shown, true);
-        Some(Fact::Recorded(None))
-    }
-
     fn check_output<O>(&mut self, last: &FinalText, prompt: &Prompt<O>) -> Result<Fact> {
         if self.journal.is_outdated()? {
             return Ok(Fact::Said);
         }
         Ok(match read_output(prompt, last) {
             Ok(_) => Fact::Done,
-            Err(error) => {
-                let shown = error.to_string();
-                Fact::OutputRefused { output: error.output, reason: error.reason, shown }
-            }
+            Err(error) => Fact::OutputRefused(error),
         })
     }
 }
 
 /// Returns the outcome of a request in the replayed run.
-pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
+fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     Ok(match session.conversation().recorded_reply()? {
-        Some(RecordedReply::Answered(answer)) => {
-            let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
-            let NewAnswer { model, request_id, usage, rate_limits, payload, .. } = *answer;
-            Fact::Answered(Box::new(ProviderAnswer {
-                content,
-                calls,
-                last_call_incomplete,
-                blocks,
-                stop,
-                continues,
-                model,
-                request_id,
-                usage,
-                rate_limits,
-                payload,
-            }))
-        }
+        Some(RecordedReply::Answered(answer)) => Fact::Answered(answer),
         Some(RecordedReply::Failed { failure, asked_again }) => {
             let NewRequestFailure { status, arrived, request_id, usage, rate_limits, .. } = *failure;
             let kind = ProviderErrorKind::from_recorded_name(&failure.cause, asked_again);
@@ -368,7 +341,7 @@ pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
 /// Parses the text of an answer as the output. Structured output that reached its greatest length
 /// is refused, because the part that arrived may be the start of another value.
 pub fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
-    if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
+    if let Some(spec) = prompt.output_spec().filter(|_| is_cut(last.stop.as_deref())) {
         let reason = "the answer reached its greatest length before it was complete: give a shorter one";
         return Err(OutputError { output: spec.name.clone(), reason: reason.to_owned() });
     }

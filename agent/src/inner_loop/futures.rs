@@ -1,5 +1,4 @@
-//! The async driver (feature `async`): performs each step of the state machine without blocking the
-//! executor.
+//! The effects of async evaluations (feature `async`), which never block the executor.
 //!
 //! | step | performed by | state if the future is dropped during the step |
 //! |---|---|---|
@@ -17,82 +16,34 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::tools::ToolCall;
-use foldlog::{Durability, Session};
+use foldlog::tools::{ToolCall, ToolRunner};
+use foldlog::{Cause, Durability};
 use futures_lite::future::or;
 use futures_timer::Delay;
 
 use super::detached_jobs::on_thread;
-use super::evaluation::{Evaluation, EvaluationTarget, Outcome, read_recorded_reply, tool_call};
-use super::journal::Journal;
-use super::machine::InnerLoop;
-use super::steps::{CallToRun, Fact, LoopStep};
-use crate::adapter::{AsyncOnDelta, AsyncOnTurn, ProviderAdapter};
+use super::driver::{CallEnd, Effects, Performed, Sent};
+use super::evaluation::{Evaluation, EvaluationTarget};
+use super::steps::LoopStep;
+use crate::adapter::{OnTurn, ProviderAdapter};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
-use crate::provider::retry::RateLimiter;
 use crate::provider::{
-    AsyncProvider, AsyncSendOptions, CancelToken, Delta, ProviderError, ProviderErrorKind, ProviderRequest,
+    AsyncProvider, CancelToken, PreparedRequest, ProviderError, ProviderErrorKind, ProviderRequest,
+    SendOptions,
 };
 
 /// Longest interval of a single timer, because timers have an upper limit.
 const TIMER_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// Performs the steps of one evaluation.
-pub(crate) struct AsyncDriver<P, O> {
+/// Yields to the executor while it waits.
+pub(crate) struct Yielding<P, O> {
     pub(crate) adapter: Arc<ProviderAdapter<P>>,
     pub(crate) prompt: Arc<Prompt<O>>,
-    /// Session of the evaluation, even if the conversation is not recorded.
-    pub(crate) session: Session,
-    pub(crate) on_delta: Option<Box<AsyncOnDelta>>,
-    pub(crate) on_turn: Option<Box<AsyncOnTurn>>,
+    pub(crate) on_turn: Option<Box<OnTurn<'static>>>,
 }
 
-/// State that moves to a thread of the pool and back.
-struct OffloadedStep {
-    evaluation: Box<Evaluation>,
-    on_turn: Option<Box<AsyncOnTurn>>,
-    done: Result<Fact>,
-}
-
-impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
-    /// Performs steps until the evaluation is complete or fails.
-    pub(crate) async fn run(
-        mut self,
-        machine: &mut InnerLoop,
-        mut evaluation: Box<Evaluation>,
-    ) -> Result<(Outcome, Journal)> {
-        let mut fact = Fact::Begun;
-        loop {
-            let done = match machine.advance(fact) {
-                LoopStep::Finish(last) => {
-                    let Evaluation { done, journal, .. } = *evaluation;
-                    return Ok((Outcome { last, ..done }, journal));
-                }
-                LoopStep::Fail(error) => return Err(error),
-                LoopStep::Send => self.send(&mut evaluation).await,
-                LoopStep::Sleep(time) => sleep(&evaluation, time).await.map(|()| Fact::Done),
-                LoopStep::RunTools(calls) => Ok(run_tools(&mut evaluation, &calls).await),
-                LoopStep::Close { call, cause, shown } => match evaluation.close_unrecorded(&call, &shown) {
-                    Some(closed) => Ok(closed),
-                    None => {
-                        let closed = evaluation.runner.close_async(&tool_call(&call), cause, &shown).await;
-                        closed.map(|report| Fact::Recorded(Some(report.end))).map_err(Error::from)
-                    }
-                },
-                step if self.is_short(&step, &evaluation) => {
-                    perform(&self.adapter, &self.prompt, &mut evaluation, step)
-                }
-                step => {
-                    let done;
-                    (evaluation, done) = self.perform_on_thread(evaluation, step).await;
-                    done
-                }
-            };
-            fact = done.unwrap_or_else(Fact::Failed);
-        }
-    }
-
+impl<P: AsyncProvider + 'static, O: 'static> Yielding<P, O> {
     /// Returns whether a step reads little and does not sync, so that the future's own thread
     /// performs it.
     fn is_short(&self, step: &LoopStep, evaluation: &Evaluation) -> bool {
@@ -100,100 +51,65 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             LoopStep::Prepare | LoopStep::CheckOutput(_) => return false,
             LoopStep::Shorten(_) if evaluation.shorten.is_some() => return false,
             // The usage of unmetered answers is estimated from the whole conversation.
-            LoopStep::Check(_) => {
-                return evaluation.budget.is_none() || evaluation.journal.unmetered_answers() == 0;
+            LoopStep::Check => {
+                return evaluation.budget.is_none() || evaluation.journal.used.unmetered == 0;
             }
             LoopStep::RecordTurn { .. } if self.on_turn.is_some() => return false,
             _ => {}
         }
-        !self.session.replays() && self.session.log().durability() == Durability::Process
+        let session = evaluation.runner.state().session();
+        !session.replays() && session.log().durability() == Durability::Process
+    }
+}
+
+impl<P: AsyncProvider + 'static, O: 'static> Effects for Yielding<P, O> {
+    fn limited_as(&self) -> &str {
+        self.adapter.provider.limited_as()
     }
 
-    /// Performs a step on a thread of the pool, including the host's function after a turn.
-    async fn perform_on_thread(
-        &mut self,
-        mut evaluation: Box<Evaluation>,
-        step: LoopStep,
-    ) -> (Box<Evaluation>, Result<Fact>) {
-        let (adapter, prompt) = (Arc::clone(&self.adapter), Arc::clone(&self.prompt));
-        let mut on_turn = self.on_turn.take();
-        let moved = on_thread(&self.session, move || {
-            let is_turn = matches!(step, LoopStep::RecordTurn { .. });
-            let mut done = perform(&adapter, &prompt, &mut evaluation, step);
-            if let (Ok(_), true, Some(on_turn)) = (&done, is_turn, &mut on_turn)
-                && let Some(session) = evaluation.journal.session()
-                && let Err(error) = on_turn(session)
-            {
-                done = Err(error);
-            }
-            OffloadedStep { evaluation, on_turn, done }
-        });
-        let OffloadedStep { evaluation, on_turn, done } = moved.await;
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
+        let is_short = self.is_short(&step, &evaluation);
+        let (adapter, prompt, mut on_turn) =
+            (Arc::clone(&self.adapter), Arc::clone(&self.prompt), self.on_turn.take());
+        let session = evaluation.runner.state().session().clone();
+        let perform = move || {
+            let ProviderAdapter { provider, config, .. } = &*adapter;
+            let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
+            let target =
+                EvaluationTarget { prompt: &prompt, config, provider: provider.name(), prepare: &prepare };
+            let done = evaluation.perform(step, &target, &mut on_turn);
+            (evaluation, on_turn, done)
+        };
+        let (evaluation, on_turn, done) =
+            if is_short { perform() } else { on_thread(&session, perform).await };
         self.on_turn = on_turn;
         (evaluation, done)
     }
 
-    async fn send(&mut self, evaluation: &mut Evaluation) -> Result<Fact> {
-        let prepared = evaluation.take_prepared()?;
-        if let Some(session) = evaluation.replayed_session().cloned() {
-            let fact = on_thread(&self.session, move || read_recorded_reply(&session)).await?;
-            evaluation.done.requests += 1;
-            return Ok(fact);
-        }
-        let wait = RateLimiter::shared().reserve(self.adapter.provider().limited_as(), Instant::now());
-        if let Err(error) = sleep(evaluation, wait).await {
-            return Ok(Evaluation::not_sent(&error));
-        }
-        let (deadline, cancel) = (evaluation.deadline.instant(), evaluation.cancel.clone());
-        let mut showing = DeltaForwarder { on_delta: self.on_delta.as_deref_mut(), arrived: String::new() };
-        let sent = {
-            let mut show = |delta: Delta<'_>| showing.show(delta);
-            let on_delta: Option<&mut (dyn FnMut(Delta<'_>) + Send)> = Some(&mut show);
-            let mut options = AsyncSendOptions { deadline, cancel: cancel.clone(), on_delta };
-            let sent = self.adapter.provider().send(&prepared, &mut options);
-            or(async { Ok(sent.await) }, given_up(deadline, &cancel)).await
+    async fn sleep(&mut self, time: Duration, cancel: &CancelToken) -> Result<()> {
+        let cancelled = async {
+            cancel.cancelled().await;
+            Err(Error::Cancelled)
         };
-        let arrived = std::mem::take(&mut showing.arrived);
-        if !arrived.is_empty() && !matches!(sent, Ok(Ok(_))) {
-            showing.show(Delta::Discarded);
-        }
-        let sent = sent.unwrap_or_else(|given_up| {
-            let arrived = Some(arrived).filter(|arrived| !arrived.is_empty());
-            Err(Box::new(ProviderError { arrived, ..given_up }))
-        });
-        Ok(evaluation.note_reply(self.adapter.provider().limited_as(), sent))
+        let over = async {
+            timer(Instant::now().checked_add(time)).await;
+            Ok(())
+        };
+        or(cancelled, over).await
     }
-}
 
-/// Performs a step that is the same for every driver.
-fn perform<P: AsyncProvider, O>(
-    adapter: &ProviderAdapter<P>,
-    prompt: &Prompt<O>,
-    evaluation: &mut Evaluation,
-    step: LoopStep,
-) -> Result<Fact> {
-    let (provider, config) = (adapter.provider(), adapter.config());
-    let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
-    evaluation
-        .perform(step, &EvaluationTarget { prompt, config, provider: provider.name(), prepare: &prepare })
-}
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
+        let (deadline, cancel) = (options.deadline, options.cancel.clone());
+        let sent = self.adapter.provider.send(prepared, options);
+        or(async { Ok(sent.await) }, given_up(deadline, &cancel)).await
+    }
 
-/// Shows the parts of one answer, and stores them until it is recorded.
-struct DeltaForwarder<'a> {
-    on_delta: Option<&'a mut AsyncOnDelta>,
-    /// Text that was shown and not discarded.
-    arrived: String,
-}
+    async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd> {
+        evaluation.runner.execute_together_async(calls, &evaluation.deadline.for_tools()).await
+    }
 
-impl DeltaForwarder<'_> {
-    fn show(&mut self, delta: Delta<'_>) {
-        match delta {
-            Delta::Text(text) => self.arrived.push_str(text),
-            Delta::Discarded => self.arrived.clear(),
-        }
-        if let Some(on_delta) = &mut self.on_delta {
-            on_delta(delta);
-        }
+    async fn close(&mut self, runner: &ToolRunner, call: &ToolCall, cause: Cause, shown: &str) -> CallEnd {
+        runner.close_async(call, cause, shown).await
     }
 }
 
@@ -211,23 +127,6 @@ async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<
     Err(ProviderError::new(kind, message))
 }
 
-/// Waits. Fails at a cancellation, or at once if the wait would end after the deadline.
-async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
-    if time.is_zero() || evaluation.replayed_session().is_some() {
-        return Ok(());
-    }
-    evaluation.check_wait(time)?;
-    let cancelled = async {
-        evaluation.cancel.cancelled().await;
-        Err(Error::Cancelled)
-    };
-    let over = async {
-        timer(Instant::now().checked_add(time)).await;
-        Ok(())
-    };
-    or(cancelled, over).await
-}
-
 /// Waits until a moment; forever if there is none.
 pub(super) async fn timer(at: Option<Instant>) {
     let Some(at) = at else { return pending().await };
@@ -238,11 +137,4 @@ pub(super) async fn timer(at: Option<Instant>) {
         }
         Delay::new(left.min(TIMER_MAX)).await;
     }
-}
-
-async fn run_tools(evaluation: &mut Evaluation, calls: &[CallToRun]) -> Fact {
-    let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
-    let running = evaluation.runner.execute_together_async(&tool_calls, &evaluation.deadline.for_tools());
-    let reports = running.await;
-    evaluation.tools_ended(calls, reports)
 }

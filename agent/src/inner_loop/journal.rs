@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{
     Conversation, ConversationMessage, ConversationRecord, ConversationState, ConversationTurn, EntryContent,
-    NewAnswer, NewInput, NewRequest, NewRequestFailure, OriginalMessage, PromptIdentity, Role, SentMessage,
-    TokenUsage, ToolCallRecord,
+    NewInput, NewRequest, NewRequestFailure, OriginalMessage, PromptIdentity, Role, SentMessage, TokenUsage,
+    ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, ConversationFollower, SequenceNumber, Session};
@@ -37,8 +37,10 @@ const UNKNOWN: &str = "The result of this call is not known: whether it ran was 
 pub struct Journal {
     evaluation: String,
     to: RecordsTo,
-    used: Used,
-    last_usage: Option<TokenUsage>,
+    /// Usage of the evaluation so far.
+    pub used: Used,
+    /// Usage of the last answer, as far as the provider reported it.
+    pub(super) last_usage: Option<TokenUsage>,
     /// Number of unmetered answers that the estimate covers, and the estimate of their usage.
     estimated: (u64, Usage),
     /// Id and time of a state whose first message is to be imported.
@@ -91,16 +93,6 @@ impl Journal {
         spend(&self.used.metered)
     }
 
-    /// Returns the tokens used by the evaluation so far, as far as the provider reported them.
-    pub fn used(&self) -> TokenUsage {
-        self.used.metered
-    }
-
-    /// Returns the number of answers without a known usage.
-    pub fn unmetered_answers(&self) -> u64 {
-        self.used.unmetered
-    }
-
     /// Returns the spending of the evaluation so far, with estimates for unreported usage.
     pub fn estimate_usage(&mut self) -> Result<Usage> {
         let unmetered = self.used.unmetered;
@@ -113,11 +105,6 @@ impl Journal {
         spent.input_tokens = spent.input_tokens.saturating_add(unmetered.input_tokens);
         spent.output_tokens = spent.output_tokens.saturating_add(unmetered.output_tokens);
         Ok(spent)
-    }
-
-    /// Returns the usage of the last answer, as far as the provider reported it.
-    pub fn last_usage(&self) -> Option<TokenUsage> {
-        self.last_usage
     }
 
     /// Returns the session's conversation; `None` if nothing is recorded.
@@ -188,12 +175,7 @@ impl Journal {
 
     /// Returns the messages as they would be sent.
     pub fn messages(&mut self) -> Result<Vec<ConversationMessage>> {
-        match &mut self.to {
-            RecordsTo::Memory(messages) => Ok(messages.clone()),
-            RecordsTo::Session(_, held) => {
-                Ok(held.read()?.map(Conversation::sent_messages).unwrap_or_default())
-            }
-        }
+        Ok(self.sent_entries()?.into_iter().map(|sent| sent.message).collect())
     }
 
     /// Returns the messages as they would be sent, with their records, or with their indexes if
@@ -248,12 +230,9 @@ impl Journal {
         }
     }
 
-    /// Records a rendered prompt, which replaces an earlier one.
-    pub fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
-        self.system_from(text, prompt, None)
-    }
-
-    fn system_from(
+    /// Records a rendered prompt, which replaces an earlier one. `original` is the message that it is
+    /// imported from.
+    pub fn system(
         &mut self,
         text: &str,
         prompt: PromptIdentity,
@@ -334,15 +313,6 @@ impl Journal {
         request: Option<SequenceNumber>,
         answer: ProviderAnswer,
     ) -> Result<Option<SequenceNumber>> {
-        self.answer_from(request, answer, None)
-    }
-
-    fn answer_from(
-        &mut self,
-        request: Option<SequenceNumber>,
-        answer: ProviderAnswer,
-        original: Option<OriginalMessage>,
-    ) -> Result<Option<SequenceNumber>> {
         self.last_usage = answer.usage;
         // An imported answer has no request, and cost this evaluation nothing.
         if self.session().is_none() || request.is_some() {
@@ -351,22 +321,7 @@ impl Journal {
         }
         match &mut self.to {
             RecordsTo::Session(session, _) => {
-                let answer = NewAnswer {
-                    evaluation_id: self.evaluation.clone(),
-                    request,
-                    content: answer.content,
-                    calls: answer.calls,
-                    last_call_incomplete: answer.last_call_incomplete,
-                    blocks: answer.blocks,
-                    stop: answer.stop,
-                    continues: answer.continues,
-                    model: answer.model,
-                    request_id: answer.request_id,
-                    usage: answer.usage,
-                    rate_limits: answer.rate_limits,
-                    payload: answer.payload,
-                    original,
-                };
+                let answer = ProviderAnswer { evaluation_id: self.evaluation.clone(), request, ..answer };
                 Ok(Some(session.conversation().record_answer(&answer)?))
             }
             RecordsTo::Memory(messages) => {
@@ -426,7 +381,7 @@ impl Journal {
         self.begins = (!is_begun && !state.state_id.is_nil()).then_some((state.state_id, state.created_at));
         if let Some(text) = state.system_message.content.as_deref().filter(|_| !is_rendered) {
             let original = OriginalMessage::from_message(&state.system_message, &mut self.begins);
-            self.system_from(text, prompt.clone(), original)?;
+            self.system(text, prompt.clone(), original)?;
         }
         for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
             let answer = match held.get(place) {
@@ -454,10 +409,10 @@ impl Journal {
             calls: turn.assistant_message.tool_calls.clone(),
             blocks: turn.assistant_message.blocks.clone(),
             payload: turn.provider_payload.clone(),
+            original: OriginalMessage::from_message(&turn.assistant_message, &mut self.begins),
             ..ProviderAnswer::default()
         };
-        let original = OriginalMessage::from_message(&turn.assistant_message, &mut self.begins);
-        self.answer_from(None, answer, original)
+        self.answer(None, answer)
     }
 
     /// Records the results of an answer's calls. Each result belongs to the first call with its id

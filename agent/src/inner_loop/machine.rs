@@ -1,15 +1,13 @@
 //! The state machine: decides which step follows each fact.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
-
-use foldlog::SequenceNumber;
 
 use super::calls::{AnswerToolCalls, NextCalls, Skip};
 use super::start::{LoopStart, OpenTurn};
 use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};
 use crate::error::{Error, EvaluationPhase, SuspendedCall};
-use crate::prompt::VisibilityOverrides;
+use crate::prompt::OutputError;
 use crate::provider::retry::RetryPolicy;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 use crate::shortening::ShortenReason;
@@ -49,47 +47,22 @@ impl Default for LoopLimits {
 /// [`LoopStep`], and passes the resulting [`Fact`] to [`advance`](InnerLoop::advance).
 #[derive(Debug)]
 pub struct InnerLoop {
-    limits: LoopLimits,
+    pub(super) limits: LoopLimits,
     /// Tools that this process can run, and whether their calls may run concurrently.
     runnable: BTreeMap<String, bool>,
-    /// Tools in the last rendering.
-    shown: BTreeSet<String>,
-    overrides: VisibilityOverrides,
-    expansions: u32,
-    refused: u32,
-    /// Requests so far, including those of other processes.
-    requests: u64,
-    /// Requests of other processes since the last answer.
-    attempts_before: u64,
+    /// State of the conversation, as facts change it. Its open turn and its last answer are taken at
+    /// the start.
+    now: LoopStart,
     /// Attempt of this process to get the next answer, counted from 1.
     attempt: u32,
-    shortener: AskedShortener,
-    turn: OpenAnswer,
-    start: Option<LoopStart>,
-    /// Answer whose turn was not recorded when the evaluation continued.
-    open: Option<OpenTurn>,
+    has_shortener: bool,
+    /// Whether the shortener was called at an overflow since the last answer.
+    asked_at_overflow: bool,
+    /// Answer whose turn is not recorded.
+    answer: AnswerToolCalls,
     /// Error to return after the turn is recorded.
     failing: Option<Error>,
     state: State,
-}
-
-/// Whether there is a shortener, and whether it was called since the last answer.
-#[derive(Debug, Default)]
-struct AskedShortener {
-    exists: bool,
-    at_threshold: bool,
-    at_overflow: bool,
-}
-
-/// Contains the answer whose turn is not recorded.
-#[derive(Debug, Default)]
-struct OpenAnswer {
-    content: Option<String>,
-    stop: Option<String>,
-    continues: bool,
-    calls: AnswerToolCalls,
-    skip: Option<Skip>,
-    asked: Option<VisibilityOverrides>,
 }
 
 /// Identifies the step whose fact is expected next.
@@ -129,17 +102,11 @@ impl InnerLoop {
         InnerLoop {
             limits,
             runnable,
-            shown: start.tools.iter().cloned().collect(),
-            overrides: start.overrides.clone(),
-            expansions: start.expansions,
-            refused: start.refused,
-            requests: start.requests,
-            attempts_before: start.attempts,
+            now: start,
             attempt: 1,
-            shortener: AskedShortener { at_threshold: start.is_shortened, ..AskedShortener::default() },
-            turn: OpenAnswer::default(),
-            start: Some(start),
-            open: None,
+            has_shortener: false,
+            asked_at_overflow: false,
+            answer: AnswerToolCalls::default(),
             failing: None,
             state: State::Begin,
         }
@@ -148,7 +115,7 @@ impl InnerLoop {
     /// Enables the calls of the driver's shortener. They are disabled by default.
     #[must_use]
     pub fn with_shortener(mut self) -> InnerLoop {
-        self.shortener.exists = true;
+        self.has_shortener = true;
         self
     }
 
@@ -158,14 +125,14 @@ impl InnerLoop {
     pub fn advance(&mut self, fact: Fact) -> LoopStep {
         match (std::mem::replace(&mut self.state, State::Over), fact) {
             (State::CheckingTools(_), Fact::Failed(Error::Cancelled)) => {
-                self.turn.skip = Some(Skip::Cancelled);
+                self.answer.skip = Some(Skip::Cancelled);
                 self.failing = Some(Error::Cancelled);
                 self.next_calls()
             }
             (_, Fact::Failed(error)) => LoopStep::Fail(error),
             (State::Begin, Fact::Begun) => self.begin(),
             (State::Rendering { in_turn }, Fact::Rendered { tools }) => {
-                self.shown = tools.into_iter().collect();
+                self.now.tools = tools;
                 if in_turn { self.record_turn(false) } else { self.continue_open_turn() }
             }
             (State::CheckingRequest, Fact::Done) => self.request_checked(),
@@ -182,7 +149,7 @@ impl InnerLoop {
             }
             (State::Preparing, Fact::NotAnswered(error)) => self.given_up(error),
             (State::RecordingRequest, Fact::Recorded(_)) => {
-                self.requests = self.requests.saturating_add(1);
+                self.now.requests = self.now.requests.saturating_add(1);
                 self.go(State::Sending, LoopStep::Send)
             }
             (State::Sending, Fact::Answered(answer)) => self.take_answer(answer),
@@ -196,9 +163,9 @@ impl InnerLoop {
                 self.check_request()
             }
             (State::RecordingAnswer, Fact::Recorded(sequence)) => {
-                self.turn.calls.answer = sequence;
-                (self.attempts_before, self.attempt) = (0, 1);
-                (self.shortener.at_threshold, self.shortener.at_overflow) = (false, false);
+                self.answer.turn.answer = sequence;
+                (self.now.attempts, self.attempt) = (0, 1);
+                (self.now.is_shortened, self.asked_at_overflow) = (false, false);
                 self.next_calls()
             }
             (State::CheckingTools(calls), Fact::Done) => {
@@ -206,14 +173,12 @@ impl InnerLoop {
             }
             (State::RunningTools, Fact::ToolsEnded(ended)) => self.tools_ended(ended),
             (State::Closing(ordinal), Fact::Recorded(_)) => {
-                self.turn.calls.closed.insert(ordinal);
+                self.answer.turn.closed.insert(ordinal);
                 self.next_calls()
             }
             (State::CheckingOutput, Fact::Done) => self.record_turn(true),
             (State::CheckingOutput, Fact::Said) => self.record_turn(false),
-            (State::CheckingOutput, Fact::OutputRefused { output, reason, shown }) => {
-                self.output_refused(output, reason, shown)
-            }
+            (State::CheckingOutput, Fact::OutputRefused(error)) => self.output_refused(error),
             (State::Telling, Fact::Recorded(_)) => self.record_turn(false),
             (State::RecordingTurn { complete }, Fact::Recorded(_)) => self.turn_recorded(complete),
             (state, fact) => {
@@ -225,7 +190,7 @@ impl InnerLoop {
 
     /// Returns the number of outputs refused so far, including those before a resume.
     pub fn refused_outputs(&self) -> u32 {
-        self.refused
+        self.now.refused
     }
 
     fn go(&mut self, state: State, step: LoopStep) -> LoopStep {
@@ -234,13 +199,11 @@ impl InnerLoop {
     }
 
     fn begin(&mut self) -> LoopStep {
-        let LoopStart { is_rendered, open, complete, .. } = self.start.take().unwrap_or_default();
-        if let Some(last) = complete {
+        if let Some(last) = self.now.complete.take() {
             return LoopStep::Finish(last);
         }
-        self.open = open;
-        if !is_rendered {
-            let overrides = self.overrides.clone();
+        if !self.now.is_rendered {
+            let overrides = self.now.overrides.clone();
             return self.go(State::Rendering { in_turn: false }, LoopStep::Render(overrides));
         }
         self.continue_open_turn()
@@ -248,40 +211,27 @@ impl InnerLoop {
 
     /// Continues with the answer whose turn is not recorded, or else with the next request.
     fn continue_open_turn(&mut self) -> LoopStep {
-        let Some(open) = self.open.take() else { return self.check_request() };
-        let OpenTurn {
-            answer,
-            content,
-            stop,
-            calls,
-            last_call_incomplete,
-            continues,
-            closed,
-            asked,
-            expansion,
-        } = open;
-        let last_incomplete = last_call_incomplete;
-        let calls =
-            AnswerToolCalls { answer, calls, last_incomplete, closed, asked, ..AnswerToolCalls::default() };
-        let skip = expansion.is_some().then_some(Skip::Expansion);
-        self.turn = OpenAnswer { content, stop, continues, calls, skip, asked: expansion };
+        let Some(turn) = self.now.open.take() else { return self.check_request() };
+        let skip = turn.expansion.is_some().then_some(Skip::Expansion);
+        self.answer = AnswerToolCalls { turn, skip, ..AnswerToolCalls::default() };
         self.next_calls()
     }
 
-    fn attempt_number(&self) -> u64 {
-        self.attempts_before.saturating_add(self.attempt.into())
+    /// Returns the number of the present attempt to get an answer, counted from 1.
+    pub(super) fn attempt_number(&self) -> u64 {
+        self.now.attempts.saturating_add(self.attempt.into())
     }
 
     fn check_request(&mut self) -> LoopStep {
-        self.go(State::CheckingRequest, LoopStep::Check(EvaluationPhase::Request))
+        self.go(State::CheckingRequest, LoopStep::Check)
     }
 
     fn request_checked(&mut self) -> LoopStep {
         let max = self.limits.requests;
-        if self.requests >= max {
+        if self.now.requests >= max {
             return LoopStep::Fail(Error::TooManyRequests { max });
         }
-        if self.shortener.exists && !std::mem::replace(&mut self.shortener.at_threshold, true) {
+        if self.has_shortener && !std::mem::replace(&mut self.now.is_shortened, true) {
             return self.go(State::Shortening(None), LoopStep::Shorten(ShortenReason::Threshold));
         }
         self.go(State::Preparing, LoopStep::Prepare)
@@ -290,24 +240,22 @@ impl InnerLoop {
     /// Fails, unless the conversation is too long and the shortener was not called yet.
     fn given_up(&mut self, error: Box<ProviderError>) -> LoopStep {
         let is_overflow = error.kind == ProviderErrorKind::ContextOverflow;
-        if is_overflow && self.shortener.exists && !std::mem::replace(&mut self.shortener.at_overflow, true) {
+        if is_overflow && self.has_shortener && !std::mem::replace(&mut self.asked_at_overflow, true) {
             return self.go(State::Shortening(Some(error)), LoopStep::Shorten(ShortenReason::Overflow));
         }
         LoopStep::Fail(Error::from(*error))
     }
 
     fn take_answer(&mut self, answer: Box<ProviderAnswer>) -> LoopStep {
-        self.turn = OpenAnswer {
+        let turn = OpenTurn {
             content: answer.content.clone(),
             stop: answer.stop.clone(),
             continues: answer.continues,
-            calls: AnswerToolCalls {
-                calls: answer.calls.clone(),
-                last_incomplete: answer.last_call_incomplete,
-                ..AnswerToolCalls::default()
-            },
-            ..OpenAnswer::default()
+            calls: answer.calls.clone(),
+            last_call_incomplete: answer.last_call_incomplete,
+            ..OpenTurn::default()
         };
+        self.answer = AnswerToolCalls { turn, ..AnswerToolCalls::default() };
         self.go(State::RecordingAnswer, LoopStep::RecordAnswer(answer))
     }
 
@@ -322,21 +270,21 @@ impl InnerLoop {
         for (ordinal, ended) in ended {
             match ended {
                 ToolEnded::Unknown => {
-                    self.turn.calls.missing.insert(ordinal);
+                    self.answer.missing.insert(ordinal);
                 }
                 ToolEnded::Suspended(call) => {
-                    self.turn.calls.suspended.insert(ordinal, call);
+                    self.answer.suspended.insert(ordinal, call);
                 }
                 ToolEnded::Failed(error) => {
                     self.failing.get_or_insert(error);
                 }
                 ToolEnded::Closed => {
-                    self.turn.calls.closed.insert(ordinal);
+                    self.answer.turn.closed.insert(ordinal);
                 }
                 ToolEnded::Expansion(overrides) => {
-                    self.turn.calls.closed.insert(ordinal);
-                    self.turn.skip = Some(Skip::Expansion);
-                    self.turn.asked.get_or_insert_default().extend(overrides);
+                    self.answer.turn.closed.insert(ordinal);
+                    self.answer.skip = Some(Skip::Expansion);
+                    self.answer.turn.expansion.get_or_insert_default().extend(overrides);
                 }
             }
         }
@@ -347,12 +295,11 @@ impl InnerLoop {
     }
 
     fn next_calls(&mut self) -> LoopStep {
-        let (runnable, shown) = (&self.runnable, &self.shown);
-        let known = |name: &str| runnable.get(name).copied().filter(|_| shown.contains(name));
-        match self.turn.calls.next(self.turn.skip, self.limits.calls_per_answer, known) {
-            NextCalls::Run(calls) => {
-                self.go(State::CheckingTools(calls), LoopStep::Check(EvaluationPhase::Tool))
-            }
+        let (runnable, shown) = (&self.runnable, &self.now.tools);
+        let known =
+            |name: &str| runnable.get(name).copied().filter(|_| shown.iter().any(|shown| shown == name));
+        match self.answer.next(self.limits.calls_per_answer, known) {
+            NextCalls::Run(calls) => self.go(State::CheckingTools(calls), LoopStep::Check),
             NextCalls::Close { call, cause, shown } => {
                 self.go(State::Closing(call.ordinal), LoopStep::Close { call, cause, shown })
             }
@@ -362,27 +309,28 @@ impl InnerLoop {
 
     fn calls_closed(&mut self) -> LoopStep {
         // The provider waits until all calls are closed, and so do the requests of the closed ones.
-        let suspended = std::mem::take(&mut self.turn.calls.suspended);
+        let suspended = std::mem::take(&mut self.answer.suspended);
         if !suspended.is_empty() {
             let calls: Vec<SuspendedCall> = suspended.into_values().collect();
             let operations = calls.iter().map(|call| call.operation).collect();
             return LoopStep::Fail(self.failing.take().unwrap_or(Error::Suspended { operations, calls }));
         }
-        if let Some(error) = self.failing.take_if(|_| !self.turn.calls.are_closed()) {
+        if let Some(error) = self.failing.take_if(|_| !self.answer.are_closed()) {
             return LoopStep::Fail(error);
         }
-        if let Some(asked) = self.turn.asked.take() {
+        if let Some(asked) = self.answer.turn.expansion.take() {
             let max = self.limits.expansions;
-            if self.expansions >= max {
+            if self.now.expansions >= max {
                 self.failing = Some(Error::TooManyExpansions { max });
                 return self.record_turn(false);
             }
-            self.expansions += 1;
-            self.overrides.extend(asked);
-            let overrides = self.overrides.clone();
+            self.now.expansions += 1;
+            self.now.overrides.extend(asked);
+            let overrides = self.now.overrides.clone();
             return self.go(State::Rendering { in_turn: true }, LoopStep::Render(overrides));
         }
-        if self.failing.is_some() || self.turn.continues || !self.turn.calls.calls.is_empty() {
+        let OpenTurn { continues, calls, .. } = &self.answer.turn;
+        if self.failing.is_some() || *continues || !calls.is_empty() {
             return self.record_turn(false);
         }
         let last = self.last();
@@ -390,16 +338,18 @@ impl InnerLoop {
     }
 
     fn last(&self) -> FinalText {
-        FinalText { text: self.turn.content.clone().unwrap_or_default(), stop: self.turn.stop.clone() }
+        let OpenTurn { content, stop, .. } = &self.answer.turn;
+        FinalText { text: content.clone().unwrap_or_default(), stop: stop.clone() }
     }
 
-    fn output_refused(&mut self, output: String, reason: String, text: String) -> LoopStep {
-        self.refused = self.refused.saturating_add(1);
-        if self.refused > self.limits.output_retries {
-            self.failing = Some(Error::OutputInvalid { output, attempts: self.refused, reason });
+    fn output_refused(&mut self, error: OutputError) -> LoopStep {
+        self.now.refused = self.now.refused.saturating_add(1);
+        if self.now.refused > self.limits.output_retries {
+            let OutputError { output, reason } = error;
+            self.failing = Some(Error::OutputInvalid { output, attempts: self.now.refused, reason });
             return self.record_turn(true);
         }
-        let about: Option<SequenceNumber> = self.turn.calls.answer;
+        let (text, about) = (error.to_string(), self.answer.turn.answer);
         self.go(State::Telling, LoopStep::Tell { text, about })
     }
 

@@ -1,10 +1,11 @@
-//! The loop between a provider and the tools: the steps of an evaluation, and the drivers that
-//! perform them.
+//! The loop between a provider and the tools: the steps of an evaluation, and the driver that
+//! performs them.
 //!
 //! [`InnerLoop`] is a state machine without I/O. It receives facts ([`Fact`]) and returns the next
 //! step ([`LoopStep`]). A driver performs the step, and reports its outcome as the next fact.
-//! [`ProviderAdapter`](crate::adapter::ProviderAdapter) uses two drivers: one blocks its thread,
-//! and one is a future (feature `async`). They share the code of their common steps.
+//! One driver performs the steps of every
+//! [`ProviderAdapter`](crate::adapter::ProviderAdapter). Its waits block the thread, or yield to an
+//! executor (feature `async`).
 //!
 //! | module | contents |
 //! |---|---|
@@ -13,9 +14,9 @@
 //! | `calls` | decides which calls of an answer run next, and which are closed without running |
 //! | `start` | [`LoopStart`]: the state of a conversation, according to its log |
 //! | `journal` | records a conversation in a session, or in the memory of the process |
-//! | `evaluation` | the common part of both drivers: rendering, checking, preparing, recording |
-//! | `driver` | the blocking driver: sends, waits, and runs tools |
-//! | `futures` | the async driver, and its behaviour when the future is dropped (feature `async`) |
+//! | `evaluation` | the state of an evaluation: rendering, checking, preparing, recording |
+//! | `driver` | the driver, and its effects that block: sends, waits, and runs tools |
+//! | `futures` | its effects that yield, and what a dropped future leaves (feature `async`) |
 //! | `detached_jobs` | the wait for jobs that a dropped future has left on threads (feature `async`) |
 //!
 //! # The order of an evaluation
@@ -54,12 +55,12 @@ mod start;
 mod steps;
 
 pub use calls::shorten_for_model;
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Blocking, ready, run};
 pub(crate) use evaluation::{Evaluation, runnable};
 pub use evaluation::{Outcome, read_output};
 pub use evaluation::{asked_call, left_by, not_undone};
 #[cfg(feature = "async")]
-pub(crate) use futures::AsyncDriver;
+pub(crate) use futures::Yielding;
 pub use journal::Journal;
 pub(crate) use journal::answers;
 pub use machine::{InnerLoop, LoopLimits};

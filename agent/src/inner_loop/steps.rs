@@ -5,8 +5,8 @@ use std::time::Duration;
 use foldlog::conversation::ToolCallRecord;
 use foldlog::{Cause, SequenceNumber};
 
-use crate::error::{Error, EvaluationPhase, SuspendedCall};
-use crate::prompt::VisibilityOverrides;
+use crate::error::{Error, SuspendedCall};
+use crate::prompt::{OutputError, VisibilityOverrides};
 use crate::provider::{ProviderAnswer, ProviderError};
 use crate::shortening::ShortenReason;
 
@@ -17,7 +17,7 @@ pub enum LoopStep {
     /// Render the prompt with these overrides, and record the system message: [`Fact::Rendered`].
     Render(VisibilityOverrides),
     /// Check cancellation, deadline and budget before a request or a tool: [`Fact::Done`].
-    Check(EvaluationPhase),
+    Check,
     /// Call the shortener, at the threshold only if that is reached: [`Fact::Recorded`] if a part
     /// was shortened, else [`Fact::Done`].
     Shorten(ShortenReason),
@@ -108,15 +108,8 @@ pub enum Fact {
     ToolsEnded(Vec<(u32, ToolEnded)>),
     /// The host added a message after the request, so the answer is not the last one.
     Said,
-    /// The answer does not match the prompt's output type; the text explains this to the model.
-    OutputRefused {
-        /// Name of the output's type.
-        output: String,
-        /// Problem of the output.
-        reason: String,
-        /// Text for the model.
-        shown: String,
-    },
+    /// The answer does not match the prompt's output type.
+    OutputRefused(OutputError),
     /// The step failed.
     Failed(Error),
 }

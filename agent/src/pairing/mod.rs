@@ -31,6 +31,7 @@ use foldlog::escape;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
+pub(crate) use repair::word;
 pub use repair::{Repair, RepairChange, close_open, repair};
 
 /// Identifies the rules of a provider for messages.
@@ -149,61 +150,62 @@ fn escape_beginning(text: &str) -> String {
     format!("{}{more}", escape::text(&head))
 }
 
-/// Contains the numbers and characters in which providers differ.
-#[derive(Clone, Copy, Debug)]
-struct FormatLimits {
-    format: MessageFormat,
-    /// Longest id of a call, in characters.
-    id_chars_max: usize,
-    /// Whether ids may only contain letters, digits, `_` and `-`.
-    id_is_word: bool,
-    /// Longest name of a tool, in characters.
-    tool_chars_max: usize,
-}
-
-impl FormatLimits {
-    fn for_format(format: MessageFormat) -> FormatLimits {
-        match format {
-            MessageFormat::OpenAi => {
-                FormatLimits { format, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 }
-            }
-            MessageFormat::Anthropic => {
-                FormatLimits { format, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
-            }
+impl MessageFormat {
+    fn takes_id(self, id: &str) -> bool {
+        match self {
+            MessageFormat::OpenAi => !id.is_empty() && is_within(id, 40),
+            MessageFormat::Anthropic => !id.is_empty() && id.bytes().all(is_word),
         }
     }
 
-    fn takes_id(&self, id: &str) -> bool {
-        let word = || id.bytes().all(is_word);
-        !id.is_empty() && is_within(id, self.id_chars_max) && (!self.id_is_word || word())
+    /// Returns the length of the longest name of a tool, in characters.
+    fn tool_chars_max(self) -> usize {
+        match self {
+            MessageFormat::OpenAi => 64,
+            MessageFormat::Anthropic => 128,
+        }
     }
 
-    fn takes_tool(&self, name: &str) -> bool {
-        !name.is_empty() && name.len() <= self.tool_chars_max && name.bytes().all(is_word)
+    pub(crate) fn takes_tool(self, name: &str) -> bool {
+        !name.is_empty() && name.len() <= self.tool_chars_max() && name.bytes().all(is_word)
     }
 
-    fn takes_speaker(&self, name: &str) -> bool {
+    /// Changes the name of a tool to one that the provider accepts.
+    pub(crate) fn fit_tool(self, name: &str) -> String {
+        word(name, self.tool_chars_max(), "unnamed")
+    }
+
+    fn takes_speaker(self, name: &str) -> bool {
         let refused = |c: char| c.is_whitespace() || matches!(c, '<' | '|' | '\\' | '/' | '>');
-        match self.format {
+        match self {
             MessageFormat::OpenAi => !name.is_empty() && is_within(name, 64) && !name.contains(refused),
             MessageFormat::Anthropic => true,
         }
     }
 
     /// Returns whether the provider accepts the content of a message.
-    fn takes_content(&self, message: &ConversationMessage) -> bool {
+    fn takes_content(self, message: &ConversationMessage) -> bool {
         if message.role == Role::Assistant && !message.tool_calls.is_empty()
-            || own_blocks(self.format, message).is_some()
+            || self.own_blocks(message).is_some()
         {
             return true;
         }
-        match (self.format, &message.content) {
+        match (self, &message.content) {
             (MessageFormat::OpenAi, content) => content.is_some(),
             (MessageFormat::Anthropic, _) if message.role == Role::Tool && !message.is_error => true,
             (MessageFormat::Anthropic, content) => {
                 content.as_deref().is_some_and(|text| !text.trim().is_empty())
             }
         }
+    }
+
+    /// Returns the blocks of a message that have the format's own form.
+    pub(crate) fn own_blocks(self, message: &ConversationMessage) -> Option<&str> {
+        message
+            .blocks
+            .as_ref()
+            .filter(|blocks| blocks.format == self.name())
+            .map(|blocks| blocks.json.as_str())
     }
 }
 
@@ -213,11 +215,6 @@ fn is_within(text: &str, chars_max: usize) -> bool {
 
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
-}
-
-/// Returns the blocks of a message that have the format's own form.
-fn own_blocks(format: MessageFormat, message: &ConversationMessage) -> Option<&str> {
-    message.blocks.as_ref().filter(|blocks| blocks.format == format.name()).map(|blocks| blocks.json.as_str())
 }
 
 /// Returns whether blocks are valid JSON and not empty.
@@ -257,7 +254,7 @@ pub fn validate(
     messages: &[ConversationMessage],
 ) -> Result<(), Vec<PairingViolation>> {
     let mut check = Check {
-        limits: FormatLimits::for_format(format),
+        format,
         violations: Vec::new(),
         ids: HashSet::new(),
         answer: 0,
@@ -279,7 +276,7 @@ pub fn validate(
 
 /// Walks over a list of messages and collects the violations.
 struct Check<'a> {
-    limits: FormatLimits,
+    format: MessageFormat,
     violations: Vec<PairingViolation>,
     /// Ids of all calls so far.
     ids: HashSet<&'a str>,
@@ -310,13 +307,13 @@ impl<'a> Check<'a> {
                 self.add_violation(index, PairingRule::CallsElsewhere, Some(id));
                 continue;
             }
-            if !self.limits.takes_id(id) {
+            if !self.format.takes_id(id) {
                 self.add_violation(index, PairingRule::MalformedId, Some(id));
             }
             if !self.ids.insert(id) {
                 self.add_violation(index, PairingRule::RepeatedId, Some(id));
             }
-            if !self.limits.takes_tool(&call.name) {
+            if !self.format.takes_tool(&call.name) {
                 self.add_violation(index, PairingRule::ToolName, Some(&call.name));
             }
             self.answer = index;
@@ -354,7 +351,7 @@ impl<'a> Check<'a> {
     fn role(&mut self, index: usize, role: Role) {
         let first = !self.spoken;
         self.spoken |= role != Role::System;
-        match (self.limits.format, role) {
+        match (self.format, role) {
             (MessageFormat::Anthropic, Role::System) if !first => {
                 self.add_violation(index, PairingRule::SystemNotFirst, None);
             }
@@ -366,13 +363,13 @@ impl<'a> Check<'a> {
     }
 
     fn content(&mut self, index: usize, message: &ConversationMessage) {
-        let blocks = own_blocks(self.limits.format, message);
+        let blocks = self.format.own_blocks(message);
         if blocks.is_some_and(|json| !is_sound(json)) {
             self.add_violation(index, PairingRule::MalformedBlocks, None);
-        } else if !self.limits.takes_content(message) {
+        } else if !self.format.takes_content(message) {
             self.add_violation(index, PairingRule::EmptyContent, None);
         }
-        if let Some(name) = message.name.as_deref().filter(|name| !self.limits.takes_speaker(name)) {
+        if let Some(name) = message.name.as_deref().filter(|name| !self.format.takes_speaker(name)) {
             self.add_violation(index, PairingRule::SpeakerName, Some(name));
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::Serialize;
 
-use super::{FormatLimits, MessageFormat, escape_beginning, is_sound, is_word, own_blocks, result_id};
+use super::{MessageFormat, escape_beginning, is_sound, is_word, result_id};
 
 /// Text of the result that replaces a missing one.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
@@ -125,61 +125,51 @@ pub enum RepairChange {
 
 impl fmt::Display for RepairChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let quoted = |text: &str| format!("`{}`", escape_beginning(text));
+        let (message, change) = match self {
             RepairChange::CallsDropped { message, call_ids } => {
-                write!(f, "message {message}: the calls of a message that is not an answer are removed:")?;
-                call_ids.iter().try_for_each(|id| write!(f, " `{}`", escape_beginning(id)))
+                let ids: Vec<String> = call_ids.iter().map(|id| quoted(id)).collect();
+                let ids = ids.join(" ");
+                (message, format!("the calls of a message that is not an answer are removed: {ids}"))
             }
             RepairChange::BlocksDropped { message } => {
-                write!(f, "message {message}: its malformed blocks are removed")
+                (message, "its malformed blocks are removed".to_owned())
             }
             RepairChange::MessageDropped { message } => {
-                write!(f, "message {message}: it has no content and is removed")
+                (message, "it has no content and is removed".to_owned())
             }
             RepairChange::ContentFilled { message } => {
-                write!(f, "message {message}: its content is filled with `{NO_CONTENT}`")
+                (message, format!("its content is filled with `{NO_CONTENT}`"))
             }
             RepairChange::ResultAdded { message, call_id } => {
-                write!(
-                    f,
-                    "message {message}: the call `{}` gets a placeholder result",
-                    escape_beginning(call_id)
-                )
+                (message, format!("the call {} gets a placeholder result", quoted(call_id)))
             }
             RepairChange::CallAdded { message, call_id } => {
-                write!(
-                    f,
-                    "message {message}: the result for `{}` gets a placeholder call",
-                    escape_beginning(call_id)
-                )
+                (message, format!("the result for {} gets a placeholder call", quoted(call_id)))
             }
             RepairChange::ResultDropped { message, call_id } => {
-                let id = escape_beginning(call_id);
-                write!(f, "message {message}: the result for `{id}` belongs to no call and is removed")
+                (message, format!("the result for {} belongs to no call and is removed", quoted(call_id)))
             }
             RepairChange::ResultMoved { message, call_id } => {
-                write!(
-                    f,
-                    "message {message}: the result for `{}` is moved after its answer",
-                    escape_beginning(call_id)
-                )
+                (message, format!("the result for {} is moved after its answer", quoted(call_id)))
             }
             RepairChange::IdRenamed { message, ordinal, was, now } => {
-                let (was, now) = (escape_beginning(was), escape_beginning(now));
-                write!(f, "message {message}: the id `{was}` of call {ordinal} becomes `{now}`")
+                (message, format!("the id {} of call {ordinal} becomes {}", quoted(was), quoted(now)))
             }
             RepairChange::ToolRenamed { message, ordinal, was, now } => {
-                let (was, now) = (escape_beginning(was), escape_beginning(now));
-                write!(f, "message {message}: the tool `{was}` of call {ordinal} becomes `{now}`")
+                (message, format!("the tool {} of call {ordinal} becomes {}", quoted(was), quoted(now)))
             }
             RepairChange::SpeakerDropped { message, name } => {
-                write!(f, "message {message}: the speaker's name `{}` is removed", escape_beginning(name))
+                (message, format!("the speaker's name {} is removed", quoted(name)))
             }
             RepairChange::SystemMoved { message } => {
-                write!(f, "message {message}: the system message is moved before all others")
+                (message, "the system message is moved before all others".to_owned())
             }
-            RepairChange::UserAdded => f.write_str("a user's message without content is added first"),
-        }
+            RepairChange::UserAdded => {
+                return f.write_str("a user's message without content is added first");
+            }
+        };
+        write!(f, "message {message}: {change}")
     }
 }
 
@@ -211,9 +201,8 @@ type IndexedMessage = (Option<usize>, ConversationMessage);
 /// assert!(validate(MessageFormat::OpenAi, &repaired.messages).is_ok());
 /// ```
 pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair {
-    let limits = FormatLimits::for_format(format);
     let mut changes = Vec::new();
-    let kept = contents(&limits, messages, &mut changes);
+    let kept = contents(format, messages, &mut changes);
     let mut kept = pairs(kept, Orphans::LeftOut, &mut changes);
     if format == MessageFormat::Anthropic {
         kept = systems_first(kept, &mut changes);
@@ -227,8 +216,8 @@ pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair
         kept.insert(place, (None, ConversationMessage::new(Role::User, NO_CONTENT)));
         changes.push(RepairChange::UserAdded);
     }
-    let mut messages = names(&limits, kept, &mut changes);
-    unique_ids(&limits, &mut messages, &mut changes);
+    let mut messages = names(format, kept, &mut changes);
+    unique_ids(format, &mut messages, &mut changes);
     Repair { changes, messages: messages.into_iter().map(|(_, message)| message).collect() }
 }
 
@@ -267,7 +256,7 @@ enum Orphans {
 /// Removes calls of messages that are not answers, malformed blocks, and empty answers and system
 /// messages. Fills the other empty messages.
 fn contents(
-    limits: &FormatLimits,
+    format: MessageFormat,
     messages: &[ConversationMessage],
     changes: &mut Vec<RepairChange>,
 ) -> Vec<IndexedMessage> {
@@ -278,11 +267,11 @@ fn contents(
             let call_ids = message.tool_calls.drain(..).map(|call| call.call_id).collect();
             changes.push(RepairChange::CallsDropped { message: index, call_ids });
         }
-        if own_blocks(limits.format, &message).is_some_and(|json| !is_sound(json)) {
+        if format.own_blocks(&message).is_some_and(|json| !is_sound(json)) {
             message.blocks = None;
             changes.push(RepairChange::BlocksDropped { message: index });
         }
-        if !limits.takes_content(&message) {
+        if !format.takes_content(&message) {
             if matches!(message.role, Role::Assistant | Role::System) {
                 changes.push(RepairChange::MessageDropped { message: index });
                 continue;
@@ -398,21 +387,21 @@ fn systems_first(messages: Vec<IndexedMessage>, changes: &mut Vec<RepairChange>)
 }
 
 fn names(
-    limits: &FormatLimits,
+    format: MessageFormat,
     mut messages: Vec<IndexedMessage>,
     changes: &mut Vec<RepairChange>,
 ) -> Vec<IndexedMessage> {
     for (index, message) in &mut messages {
         let Some(index) = *index else { continue };
         for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
-            if limits.takes_tool(&call.name) {
+            if format.takes_tool(&call.name) {
                 continue;
             }
-            let now = word(&call.name, limits.tool_chars_max, "unnamed");
+            let now = format.fit_tool(&call.name);
             let was = std::mem::replace(&mut call.name, now.clone());
             changes.push(RepairChange::ToolRenamed { message: index, ordinal, was, now });
         }
-        if let Some(name) = message.name.take_if(|name| !limits.takes_speaker(name)) {
+        if let Some(name) = message.name.take_if(|name| !format.takes_speaker(name)) {
             changes.push(RepairChange::SpeakerDropped { message: index, name });
         }
     }
@@ -420,7 +409,7 @@ fn names(
 }
 
 /// Replaces all characters of a text other than letters, digits, `_` and `-`.
-fn word(text: &str, bytes_max: usize, empty: &str) -> String {
+pub(crate) fn word(text: &str, bytes_max: usize, empty: &str) -> String {
     let plain = |c: char| u8::try_from(c).ok().filter(|byte| is_word(*byte)).map_or('_', char::from);
     let word: String = text.chars().take(bytes_max).map(plain).collect();
     if word.is_empty() { empty.to_owned() } else { word }
@@ -428,7 +417,7 @@ fn word(text: &str, bytes_max: usize, empty: &str) -> String {
 
 /// Replaces the ids that the provider refuses. The results must already follow their answers, in
 /// order.
-fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
+fn unique_ids(format: MessageFormat, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
     let mut ids = CallIds::default();
     let mut results = Vec::new().into_iter();
     for (index, message) in messages {
@@ -440,8 +429,8 @@ fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &
         }
         let mut answered = Vec::with_capacity(message.tool_calls.len());
         for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
-            if !limits.takes_id(&call.call_id) || ids.taken.contains(&call.call_id) {
-                let now = ids.make_unused_id(&call.call_id, limits);
+            if !format.takes_id(&call.call_id) || ids.taken.contains(&call.call_id) {
+                let now = ids.make_unused_id(&call.call_id, format);
                 let was = std::mem::replace(&mut call.call_id, now.clone());
                 let message = *index;
                 changes.extend(message.map(|message| RepairChange::IdRenamed { message, ordinal, was, now }));
@@ -463,9 +452,9 @@ struct CallIds {
 
 impl CallIds {
     /// Returns an id that no earlier call has, and that resembles `id`.
-    fn make_unused_id(&mut self, id: &str, limits: &FormatLimits) -> String {
+    fn make_unused_id(&mut self, id: &str, format: MessageFormat) -> String {
         let base = word(id, MADE_ID_BYTES_MAX, "call");
-        if limits.takes_id(&base) && !self.taken.contains(&base) {
+        if format.takes_id(&base) && !self.taken.contains(&base) {
             return base;
         }
         let number = self.numbers.entry(base.clone()).or_insert(1);

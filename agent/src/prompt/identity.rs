@@ -72,19 +72,18 @@ impl IdentityHasher {
     fn sections(&mut self, sections: &[MarkdownSection]) {
         self.number(sections.len());
         for section in sections {
-            self.text(section.key());
-            self.text(section.title());
-            self.text(section.template());
-            self.option(section.summary(), IdentityHasher::text);
-            self.byte(match section.visibility() {
+            self.text(&section.key);
+            self.text(&section.title);
+            self.text(&section.template);
+            self.option(section.summary.as_deref(), IdentityHasher::text);
+            self.byte(match section.visibility {
                 SectionVisibility::Full => 0,
                 SectionVisibility::Summary => 1,
                 SectionVisibility::Hidden => 2,
             });
-            let tools = section.tools();
-            self.number(tools.len());
-            tools.for_each(|tool| self.text(tool));
-            self.sections(section.children());
+            self.number(section.tools.len());
+            section.tools.iter().for_each(|tool| self.text(tool));
+            self.sections(&section.children);
         }
     }
 

@@ -31,6 +31,7 @@ mod template;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use foldlog::conversation::PromptIdentity;
 use foldlog::tools::ToolRegistry;
@@ -74,7 +75,7 @@ pub struct Prompt<O = String> {
     registry: ToolRegistry,
     /// Tools by name: those of the registry, and those that run elsewhere.
     tools: BTreeMap<String, ToolSpec>,
-    output: Output<O>,
+    output: Arc<Output<O>>,
 }
 
 /// Contains the result of rendering a prompt.
@@ -113,7 +114,7 @@ impl<O> Prompt<O> {
             sections: Vec::new(),
             registry: ToolRegistry::new(),
             tools: BTreeMap::new(),
-            output,
+            output: Arc::new(output),
         }
     }
 
@@ -166,11 +167,6 @@ impl<O> Prompt<O> {
         format!("{}:{}", self.namespace, self.key)
     }
 
-    /// Returns the sections in their order.
-    pub fn sections(&self) -> &[MarkdownSection] {
-        &self.sections
-    }
-
     /// Returns the tools that run in this process.
     pub fn tools(&self) -> &ToolRegistry {
         &self.registry
@@ -201,7 +197,8 @@ impl<O> Prompt<O> {
     pub fn render(&self, overrides: &VisibilityOverrides) -> Result<RenderedPrompt, PromptError> {
         let mut rendering = section::Rendering::new(overrides);
         rendering.sections(&self.sections, None)?;
-        let section::RenderedSections { text, shown, named_tools, shown_tools } = rendering.finish()?;
+        let text = rendering.text()?;
+        let section::Rendering { shown, named_tools, shown_tools, .. } = rendering;
         if let Some((section, tool)) =
             named_tools.iter().find(|(_, tool)| !self.tools.contains_key(tool.as_str()))
         {
@@ -224,16 +221,15 @@ impl<O> Prompt<O> {
         let mut around = vec![(self.sections.as_slice(), None::<SectionPath>, true)];
         while let Some((sections, parent, is_within_shown)) = around.pop() {
             for section in sections {
-                let keys = parent.iter().flat_map(SectionPath::keys).map(String::as_str);
-                let Ok(path) = SectionPath::new(keys.chain([section.key()])) else { continue };
-                let visibility = overrides.get(&path).copied().unwrap_or(section.visibility());
+                let Ok(path) = SectionPath::from_parent(parent.as_ref(), &section.key) else { continue };
+                let visibility = overrides.get(&path).copied().unwrap_or(section.visibility);
                 let is_shown = is_within_shown && visibility == SectionVisibility::Full;
-                named.extend(section.tools());
-                shown.extend(section.tools().filter(|_| is_shown));
-                around.push((section.children(), Some(path), is_shown));
+                named.extend(&section.tools);
+                shown.extend(section.tools.iter().filter(|_| is_shown));
+                around.push((section.children.as_slice(), Some(path), is_shown));
             }
         }
-        let is_visible = |name: &str| !named.contains(name) || shown.contains(name);
+        let is_visible = |name: &String| !named.contains(name) || shown.contains(name);
         self.tools.values().filter(|tool| is_visible(&tool.name)).cloned().collect()
     }
 
@@ -282,7 +278,7 @@ impl<O> Clone for Prompt<O> {
             sections: self.sections.clone(),
             registry: self.registry.clone(),
             tools: self.tools.clone(),
-            output: self.output.clone(),
+            output: Arc::clone(&self.output),
         }
     }
 }

@@ -36,17 +36,6 @@ pub(super) enum Output<O> {
     Json { spec: OutputSpec, parse: Parse<O>, prune: Prune },
 }
 
-impl<O> Clone for Output<O> {
-    fn clone(&self) -> Output<O> {
-        match self {
-            Output::Text(read) => Output::Text(*read),
-            Output::Json { spec, parse, prune } => {
-                Output::Json { spec: spec.clone(), parse: *parse, prune: *prune }
-            }
-        }
-    }
-}
-
 impl Output<String> {
     pub(super) fn text() -> Output<String> {
         Output::Text(str::to_owned)

@@ -27,17 +27,6 @@ pub enum SectionVisibility {
     Hidden,
 }
 
-impl SectionVisibility {
-    /// Returns the name of the visibility: `full`, `summary` or `hidden`.
-    pub fn name(self) -> &'static str {
-        match self {
-            SectionVisibility::Full => "full",
-            SectionVisibility::Summary => "summary",
-            SectionVisibility::Hidden => "hidden",
-        }
-    }
-}
-
 /// Identifies a section by its key and the keys of its ancestors, outermost first. As text, and in
 /// JSON, the keys are separated by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,7 +59,7 @@ impl SectionPath {
         &self.0
     }
 
-    fn from_parent(parent: Option<&SectionPath>, key: &str) -> Result<SectionPath, PromptError> {
+    pub(super) fn from_parent(parent: Option<&SectionPath>, key: &str) -> Result<SectionPath, PromptError> {
         let around = parent.map_or(&[][..], SectionPath::keys);
         SectionPath::new(around.iter().map(String::as_str).chain([key]))
     }
@@ -132,14 +121,14 @@ type Register = dyn Fn(ResourceRegistryBuilder) -> ResourceRegistryBuilder + Sen
 /// within a value are not substituted.
 #[derive(Clone)]
 pub struct MarkdownSection {
-    key: String,
-    title: String,
-    template: String,
-    summary: Option<String>,
-    visibility: SectionVisibility,
+    pub(super) key: String,
+    pub(super) title: String,
+    pub(super) template: String,
+    pub(super) summary: Option<String>,
+    pub(super) visibility: SectionVisibility,
     parameters: BTreeMap<String, Value>,
-    tools: BTreeSet<String>,
-    children: Vec<MarkdownSection>,
+    pub(super) tools: BTreeSet<String>,
+    pub(super) children: Vec<MarkdownSection>,
     resources: Vec<Arc<Register>>,
 }
 
@@ -236,46 +225,6 @@ impl MarkdownSection {
         self
     }
 
-    /// Returns the key of the section.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Returns the heading of the section; empty if it has none.
-    pub fn title(&self) -> &str {
-        &self.title
-    }
-
-    /// Returns the template of the section.
-    pub fn template(&self) -> &str {
-        &self.template
-    }
-
-    /// Returns the template of the section's summary.
-    pub fn summary(&self) -> Option<&str> {
-        self.summary.as_deref()
-    }
-
-    /// Returns the visibility of the section, which an override may replace.
-    pub fn visibility(&self) -> SectionVisibility {
-        self.visibility
-    }
-
-    /// Returns the values of placeholders.
-    pub fn parameters(&self) -> &BTreeMap<String, Value> {
-        &self.parameters
-    }
-
-    /// Returns the names of the section's tools, in ascending order.
-    pub fn tools(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.tools.iter().map(String::as_str)
-    }
-
-    /// Returns the child sections, in order.
-    pub fn children(&self) -> &[MarkdownSection] {
-        &self.children
-    }
-
     /// Registers the run-time state of the section and of its children.
     pub(super) fn register_resources(&self, builder: ResourceRegistryBuilder) -> ResourceRegistryBuilder {
         let builder = self.resources.iter().fold(builder, |builder, register| register(builder));
@@ -298,13 +247,6 @@ pub(super) struct Rendering<'a> {
     overrides: &'a VisibilityOverrides,
     parts: Vec<String>,
     known: BTreeSet<SectionPath>,
-    shown: Vec<(SectionPath, SectionVisibility)>,
-    named_tools: Vec<(SectionPath, String)>,
-    shown_tools: BTreeSet<String>,
-}
-
-pub(super) struct RenderedSections {
-    pub(super) text: String,
     pub(super) shown: Vec<(SectionPath, SectionVisibility)>,
     /// Tools of all sections, shown or not.
     pub(super) named_tools: Vec<(SectionPath, String)>,
@@ -382,15 +324,11 @@ impl<'a> Rendering<'a> {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<RenderedSections, PromptError> {
-        if let Some(path) = self.overrides.keys().find(|path| !self.known.contains(path)) {
-            return Err(PromptError::NoSuchSection(path.clone()));
+    /// Returns the text of all sections.
+    pub(super) fn text(&self) -> Result<String, PromptError> {
+        match self.overrides.keys().find(|path| !self.known.contains(path)) {
+            Some(path) => Err(PromptError::NoSuchSection(path.clone())),
+            None => Ok(self.parts.join("\n\n")),
         }
-        Ok(RenderedSections {
-            text: self.parts.join("\n\n"),
-            shown: self.shown,
-            named_tools: self.named_tools,
-            shown_tools: self.shown_tools,
-        })
     }
 }

@@ -1,13 +1,10 @@
 //! Providers whose requests are futures (feature `async`).
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
-use crate::pairing::MessageFormat;
 use blocking::unblock;
 use event_listener::EventListener;
 
@@ -20,9 +17,8 @@ use super::{
 /// runtime. Everything else is as with a [`Provider`].
 ///
 /// ```
-/// use foldlog_agent::pairing::MessageFormat;
 /// use foldlog_agent::provider::{
-///     AsyncProvider, AsyncSendOptions, PreparedRequest, ProviderAnswer, ProviderError, ProviderRequest,
+///     AsyncProvider, PreparedRequest, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 /// };
 ///
 /// struct Model;
@@ -30,10 +26,6 @@ use super::{
 /// impl AsyncProvider for Model {
 ///     fn name(&self) -> &str {
 ///         "model"
-///     }
-///
-///     fn message_format(&self) -> MessageFormat {
-///         MessageFormat::OpenAi
 ///     }
 ///
 ///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -45,7 +37,7 @@ use super::{
 ///     async fn send(
 ///         &self,
 ///         prepared: &PreparedRequest,
-///         _: &mut AsyncSendOptions<'_>,
+///         _: &mut SendOptions<'_>,
 ///     ) -> Result<ProviderAnswer, Box<ProviderError>> {
 ///         let reply = std::future::ready(prepared.body.clone()).await; // here: the host's own client
 ///         let content = Some(String::from_utf8_lossy(&reply).into_owned());
@@ -63,9 +55,6 @@ pub trait AsyncProvider: Send + Sync {
         self.name()
     }
 
-    /// Returns the format and rules of the provider's messages.
-    fn message_format(&self) -> MessageFormat;
-
     /// Builds the request's body. Sends nothing. It is called on a thread of a pool.
     ///
     /// # Errors
@@ -77,7 +66,7 @@ pub trait AsyncProvider: Send + Sync {
     ///
     /// The loop drops the future at the request's deadline, at a cancellation, or when its own
     /// future is dropped. So a provider gives up the request when it is dropped, and does not have
-    /// to watch the deadline or the token.
+    /// to watch the deadline or the token. The loop itself reports that text is discarded.
     ///
     /// # Errors
     ///
@@ -85,26 +74,8 @@ pub trait AsyncProvider: Send + Sync {
     fn send(
         &self,
         prepared: &PreparedRequest,
-        options: &mut AsyncSendOptions<'_>,
+        options: &mut SendOptions<'_>,
     ) -> impl Future<Output = Result<ProviderAnswer, Box<ProviderError>>> + Send;
-}
-
-/// Contains the limits of a request, and the receiver of its text.
-#[derive(Default)]
-pub struct AsyncSendOptions<'a> {
-    /// Moment at which the request is given up.
-    pub deadline: Option<Instant>,
-    /// Token that cancels the request.
-    pub cancel: CancelToken,
-    /// Receives text as it arrives, before it is recorded. The loop itself reports that the text is
-    /// discarded.
-    pub on_delta: Option<&'a mut (dyn FnMut(Delta<'_>) + Send)>,
-}
-
-impl fmt::Debug for AsyncSendOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncSendOptions").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
 }
 
 /// Adapts a blocking [`Provider`] to the async loop. Each request occupies a thread of a pool until
@@ -125,12 +96,6 @@ impl<P: Provider + 'static> BlockingProvider<P> {
     }
 }
 
-/// Owned form of a [`Delta`], as a thread sends it.
-enum OwnedDelta {
-    Text(String),
-    Discarded,
-}
-
 /// Cancels a token when it is dropped.
 struct CancelOnDrop(CancelToken);
 
@@ -149,10 +114,6 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         self.0.limited_as()
     }
 
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
-    }
-
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
@@ -160,7 +121,7 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
     async fn send(
         &self,
         prepared: &PreparedRequest,
-        options: &mut AsyncSendOptions<'_>,
+        options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let (provider, prepared) = (Arc::clone(&self.0), prepared.clone());
         let given_up = CancelOnDrop(options.cancel.child_token());
@@ -169,22 +130,19 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         let sent = unblock(move || {
             let mut tell = |delta: Delta<'_>| {
                 let told = match delta {
-                    Delta::Text(text) => OwnedDelta::Text(text.to_owned()),
-                    Delta::Discarded => OwnedDelta::Discarded,
+                    Delta::Text(text) => Some(text.to_owned()),
+                    Delta::Discarded => None,
                 };
                 // Without a receiver, the request was given up.
                 let _ = tells.try_send(told);
             };
-            let on_delta = is_heard.then_some(&mut tell as &mut dyn FnMut(Delta<'_>));
+            let on_delta = is_heard.then_some(&mut tell as _);
             provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta })
         });
         // The thread closes the channel when the provider has returned.
         while let Ok(told) = told.recv().await {
             if let Some(on_delta) = &mut options.on_delta {
-                match &told {
-                    OwnedDelta::Text(text) => on_delta(Delta::Text(text)),
-                    OwnedDelta::Discarded => on_delta(Delta::Discarded),
-                }
+                on_delta(told.as_deref().map_or(Delta::Discarded, Delta::Text));
             }
         }
         sent.await

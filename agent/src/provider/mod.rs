@@ -7,37 +7,29 @@
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
-#[cfg(any(feature = "openai", feature = "anthropic"))]
-mod api_key;
 #[cfg(feature = "async")]
 mod futures;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 mod http;
-#[cfg(any(feature = "openai", feature = "anthropic"))]
-mod merge;
 #[cfg(feature = "openai")]
 pub mod openai;
-#[cfg(any(feature = "openai", feature = "anthropic"))]
-mod parameters;
 pub mod rendering;
 pub mod retry;
 pub mod scripted;
-#[cfg(any(feature = "openai", feature = "anthropic"))]
-mod sse;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::pairing::MessageFormat;
-#[cfg(any(feature = "openai", feature = "anthropic"))]
-pub use api_key::ApiKey;
-use foldlog::conversation::{ContentBlocks, ConversationMessage, TokenUsage, ToolCallRecord};
+/// Answer of a provider, complete or not at all. The loop sets `evaluation_id`, `request` and
+/// `original`, and a provider none of them.
+pub use foldlog::conversation::NewAnswer as ProviderAnswer;
+use foldlog::conversation::{ConversationMessage, TokenUsage};
 #[cfg(feature = "async")]
-pub use futures::{AsyncProvider, AsyncSendOptions, BlockingProvider};
+pub use futures::{AsyncProvider, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
-pub use http::{HttpProvider, Timeouts};
+pub use http::{ApiKey, HttpProvider, Timeouts};
 
 /// Describes a tool to a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,13 +121,7 @@ pub struct SendOptions<'a> {
     /// Token that cancels the request.
     pub cancel: CancelToken,
     /// Receives text as it arrives, before it is recorded.
-    pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
-}
-
-impl fmt::Debug for SendOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendOptions").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
+    pub on_delta: Option<&'a mut (dyn FnMut(Delta<'_>) + Send)>,
 }
 
 impl SendOptions<'_> {
@@ -194,34 +180,6 @@ impl CancelToken {
     }
 }
 
-/// Contains a complete answer of a provider.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ProviderAnswer {
-    /// Text of the answer; `None` if it has none.
-    pub content: Option<String>,
-    /// Tool calls of the answer, by ordinal.
-    pub calls: Vec<ToolCallRecord>,
-    /// Whether the arguments of the last call are incomplete, because the answer reached its
-    /// greatest length.
-    pub last_call_incomplete: bool,
-    /// Answer in the provider's own form, if text and calls do not reproduce it byte for byte.
-    pub blocks: Option<ContentBlocks>,
-    /// Reason of the provider for ending the answer.
-    pub stop: Option<String>,
-    /// Whether the provider expects another request with the unchanged answer.
-    pub continues: bool,
-    /// Model that answered.
-    pub model: Option<String>,
-    /// Id of the request, assigned by the provider.
-    pub request_id: Option<String>,
-    /// Tokens that the request used.
-    pub usage: Option<TokenUsage>,
-    /// Headers of the reply that state rate limits.
-    pub rate_limits: Vec<(String, String)>,
-    /// Additional data to store with the answer.
-    pub payload: Option<serde_json::Value>,
-}
-
 /// Describes why a provider cannot answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleKind {
@@ -237,13 +195,11 @@ pub enum ThrottleKind {
     Unknown,
 }
 
-impl ProviderAnswer {
-    /// Returns whether a provider's reason for ending an answer means that the answer reached its
-    /// greatest length: `length` of OpenAI, and `max_tokens` and `model_context_window_exceeded` of
-    /// Anthropic.
-    pub fn is_cut(stop: Option<&str>) -> bool {
-        matches!(stop, Some("length" | "max_tokens" | "model_context_window_exceeded"))
-    }
+/// Returns whether a provider's reason for ending an answer means that the answer reached its
+/// greatest length: `length` of OpenAI, and `max_tokens` and `model_context_window_exceeded` of
+/// Anthropic.
+pub(crate) fn is_cut(stop: Option<&str>) -> bool {
+    matches!(stop, Some("length" | "max_tokens" | "model_context_window_exceeded"))
 }
 
 /// Contains the details of a provider that cannot answer now.
@@ -260,6 +216,15 @@ pub struct ThrottleDetails {
     pub retry_safe: bool,
     /// Body of the provider's error, as far as it can be shown.
     pub provider_payload: Option<serde_json::Value>,
+}
+
+impl ThrottleDetails {
+    /// Creates the details of a request that was sent once. Its retry is harmless unless a quota is
+    /// used up.
+    pub fn new(kind: ThrottleKind) -> ThrottleDetails {
+        let retry_safe = kind != ThrottleKind::QuotaExhausted;
+        ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe, provider_payload: None }
+    }
 }
 
 /// Reports why a request got no answer.
@@ -331,13 +296,10 @@ impl ProviderErrorKind {
     /// details except whether it was retried.
     pub(crate) fn from_recorded_name(name: &str, asked_again: bool) -> ProviderErrorKind {
         match name {
-            "throttled" => ProviderErrorKind::Throttled(ThrottleDetails {
-                kind: ThrottleKind::Unknown,
-                retry_after: None,
-                attempts: 1,
-                retry_safe: asked_again,
-                provider_payload: None,
-            }),
+            "throttled" => {
+                let details = ThrottleDetails::new(ThrottleKind::Unknown);
+                ProviderErrorKind::Throttled(ThrottleDetails { retry_safe: asked_again, ..details })
+            }
             "cut" => ProviderErrorKind::Cut,
             "refused" => ProviderErrorKind::Refused,
             "content_filter" => ProviderErrorKind::ContentFilter,
@@ -388,9 +350,6 @@ pub trait Provider: Send + Sync {
         self.name()
     }
 
-    /// Returns the format and rules of the provider's messages.
-    fn message_format(&self) -> MessageFormat;
-
     /// Builds the request's body. Sends nothing.
     ///
     /// # Errors
@@ -420,10 +379,6 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn limited_as(&self) -> &str {
         (**self).limited_as()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        (**self).message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

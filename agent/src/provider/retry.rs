@@ -3,7 +3,6 @@
 //! Nothing here waits or reads a clock. The caller does both, so tests take no time.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -71,6 +70,7 @@ impl RetryPolicy {
 /// Limits the rate of requests to each provider, by the name that it [is limited
 /// as](super::Provider::limited_as). For the providers of this crate the name depends on address
 /// and key.
+#[derive(Default)]
 pub struct RateLimiter {
     lanes: Mutex<HashMap<String, Lane>>,
 }
@@ -86,22 +86,10 @@ struct Lane {
     blocked: Option<Instant>,
 }
 
-impl fmt::Debug for RateLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("providers", &self.lanes.lock().len()).finish()
-    }
-}
-
-impl Default for RateLimiter {
-    fn default() -> RateLimiter {
-        RateLimiter::new()
-    }
-}
-
 impl RateLimiter {
     /// Creates a limiter that lets every request pass until a provider is blocked.
     pub fn new() -> RateLimiter {
-        RateLimiter { lanes: Mutex::new(HashMap::new()) }
+        RateLimiter::default()
     }
 
     /// Returns the limiter shared by all loops of this process.

@@ -2,10 +2,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::pairing::MessageFormat;
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, TokenUsage, ToolCallRecord};
 use parking_lot::Mutex;
@@ -17,7 +15,7 @@ use super::{
     ProviderRequest, SendOptions,
 };
 
-/// Name of the scripted model.
+/// Name of the scripted provider and of its model.
 const MODEL: &str = "scripted";
 
 /// Describes one reply of a script.
@@ -112,111 +110,67 @@ struct ScriptedBody {
 
 type Answerer = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
 
-enum Script {
-    List(Mutex<VecDeque<ScriptedReply>>),
-    Function(Box<Answerer>),
-}
-
 /// Answers requests from a script, and counts them.
 ///
 /// Its requests are JSON of the messages, in a format of its own and without times and ids. So
 /// every process sends the same bytes for the same conversation.
 pub struct ScriptedProvider {
-    name: String,
-    message_format: MessageFormat,
-    script: Script,
-    requests: AtomicU64,
+    reply: Box<Answerer>,
     seen: Mutex<Vec<ScriptedRequest>>,
 }
 
 impl fmt::Debug for ScriptedProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScriptedProvider")
-            .field("name", &self.name)
-            .field("message_format", &self.message_format)
-            .field("requests", &self.requests())
-            .finish_non_exhaustive()
+        f.debug_struct("ScriptedProvider").field("requests", &self.requests()).finish_non_exhaustive()
     }
 }
 
 impl ScriptedProvider {
     /// Creates a provider that returns these replies, one per request. Further requests fail.
     pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> ScriptedProvider {
-        ScriptedProvider::from_script(Script::List(Mutex::new(replies.into_iter().map(Into::into).collect())))
+        let replies: VecDeque<ScriptedReply> = replies.into_iter().map(Into::into).collect();
+        let replies = Mutex::new(replies);
+        ScriptedProvider::from_fn(move |request| {
+            replies.lock().pop_front().unwrap_or_else(|| {
+                let message = format!("the script has no reply to request number {}", request.number);
+                ScriptedReply::fail(ProviderErrorKind::BadRequest, message)
+            })
+        })
     }
 
     /// Creates a provider that calls a function for each reply.
     pub fn from_fn(
         reply: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> ScriptedProvider {
-        ScriptedProvider::from_script(Script::Function(Box::new(reply)))
-    }
-
-    fn from_script(script: Script) -> ScriptedProvider {
-        ScriptedProvider {
-            name: MODEL.to_owned(),
-            message_format: MessageFormat::OpenAi,
-            script,
-            requests: AtomicU64::new(0),
-            seen: Mutex::new(Vec::new()),
-        }
-    }
-
-    /// Sets the provider's name. The default is `scripted`.
-    pub fn with_name(mut self, name: impl Into<String>) -> ScriptedProvider {
-        self.name = name.into();
-        self
-    }
-
-    /// Sets the provider's format of messages. The default is OpenAI's.
-    pub fn with_message_format(mut self, message_format: MessageFormat) -> ScriptedProvider {
-        self.message_format = message_format;
-        self
+        ScriptedProvider { reply: Box::new(reply), seen: Mutex::new(Vec::new()) }
     }
 
     /// Returns the number of requests sent, including failed ones.
     pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        self.seen.lock().len() as u64
     }
 
     /// Returns the requests sent, in order.
     pub fn seen_requests(&self) -> Vec<ScriptedRequest> {
         self.seen.lock().clone()
     }
-
-    fn reply(&self, request: &ScriptedRequest) -> ScriptedReply {
-        match &self.script {
-            Script::Function(reply) => reply(request),
-            Script::List(replies) => replies.lock().pop_front().unwrap_or_else(|| {
-                let message = format!("the script has no reply to request number {}", request.number);
-                ScriptedReply::fail(ProviderErrorKind::BadRequest, message)
-            }),
-        }
-    }
 }
 
 /// Returns those parameters of a request that are set, for its record.
 fn parameters(config: &LlmConfig) -> serde_json::Value {
-    let mut fields = serde_json::Map::new();
-    let numbers = [
-        ("temperature", config.temperature.map(serde_json::Value::from)),
-        ("max_tokens", config.max_tokens.map(serde_json::Value::from)),
-        ("top_p", config.top_p.map(serde_json::Value::from)),
-        ("seed", config.seed.map(serde_json::Value::from)),
-        ("stream", Some(config.stream.into())),
-    ];
-    let set = numbers.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    fields.extend(set);
-    serde_json::Value::Object(fields)
+    let LlmConfig { temperature, max_tokens, top_p, seed, stream, .. } = config;
+    let mut parameters = serde_json::json!({
+        "temperature": temperature, "max_tokens": max_tokens, "top_p": top_p, "seed": seed, "stream": stream,
+    });
+    if let Some(fields) = parameters.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    parameters
 }
 
 impl Provider for ScriptedProvider {
     fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        self.message_format
+        MODEL
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -246,11 +200,14 @@ impl Provider for ScriptedProvider {
         let body: ScriptedBody = serde_json::from_slice(&prepared.body)
             .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
         check(options)?;
-        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         let ScriptedBody { messages, tools, stream, .. } = body;
-        let request = ScriptedRequest { number, messages, tools, stream };
-        self.seen.lock().push(request.clone());
-        match self.reply(&request) {
+        let request = {
+            let mut seen = self.seen.lock();
+            let request = ScriptedRequest { number: seen.len() as u64 + 1, messages, tools, stream };
+            seen.push(request.clone());
+            request
+        };
+        match (self.reply)(&request) {
             ScriptedReply::Answer(answer) => {
                 show(options, answer.content.as_deref())?;
                 Ok(answer)

@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 
 use foldlog::conversation::{EntryContent, ResumePoint, Role};
 use foldlog::{Cause, Durability, Idempotency};
-use foldlog_agent::{AsyncEvaluateOptions, EvaluateOptions, Prompt, UserMessage};
+use foldlog_agent::{EvaluateOptions, Prompt, UserMessage};
 
 use super::story::{Desk, Said, Script, limits, prompt_of};
 use super::{single, slow, with_futures};
@@ -117,7 +117,7 @@ fn dropped_everywhere(durability: Durability, when_woken: bool) -> (usize, usize
     for polls in 1.. {
         let (desk, script) = (Desk::at(Idempotency::Natural, durability), script());
         let (prompt, adapter) = (Arc::new(prompt(&desk)), slow(script.provider(), limits()));
-        let evaluate = || adapter.evaluate_async(&prompt, &desk.state, AsyncEvaluateOptions::from(options()));
+        let evaluate = || adapter.evaluate_async(&prompt, &desk.state, options());
         let ended = polled(evaluate(), polls, when_woken);
         let at = format!("{durability:?}, dropped behind poll {polls}, when woken: {when_woken}");
         let response = match polls % 2 {

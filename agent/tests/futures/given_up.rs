@@ -11,15 +11,14 @@ use foldlog::conversation::EntryContent;
 use foldlog::tools::{
     AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, BlockingProvider, CancelToken, Delta, PreparedRequest, Provider,
-    ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest, SendOptions,
+    AsyncProvider, BlockingProvider, CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer,
+    ProviderError, ProviderErrorKind, ProviderRequest, SendOptions,
 };
 use foldlog_agent::{
-    AsyncEvaluateOptions, Deadline, Error, EvaluationPhase, LoopLimits, ProviderAdapter, ShortenReason,
+    Deadline, Error, EvaluateOptions, EvaluationPhase, LoopLimits, ProviderAdapter, ShortenReason,
     ShortenRequest, ShortenedRange, Shortener,
 };
 use tokio::sync::Notify;
@@ -29,8 +28,8 @@ use super::{dropped_once, single, slow, soon};
 
 const EVALUATION: &str = "one";
 
-fn options() -> AsyncEvaluateOptions {
-    AsyncEvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), ..AsyncEvaluateOptions::default() }
+fn options() -> EvaluateOptions<'static> {
+    EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), ..EvaluateOptions::default() }
 }
 
 /// Starts an answer, and never completes it.
@@ -57,10 +56,6 @@ impl AsyncProvider for Hangs {
         "hangs"
     }
 
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
-    }
-
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         prepared(request)
     }
@@ -68,7 +63,7 @@ impl AsyncProvider for Hangs {
     async fn send(
         &self,
         _: &PreparedRequest,
-        options: &mut AsyncSendOptions<'_>,
+        options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let _given_up = Counts(self.given_up.clone());
         if let Some(on_delta) = &mut options.on_delta {
@@ -102,8 +97,7 @@ fn a_request_that_is_cancelled_is_dropped_and_what_had_arrived_is_recorded() {
     let (cancel, shown) = (CancelToken::new(), Arc::new(Mutex::new(Vec::new())));
     let showing = shown.clone();
     let on_delta = move |delta: Delta<'_>| showing.lock().unwrap().push(format!("{delta:?}"));
-    let options =
-        AsyncEvaluateOptions { cancel: cancel.clone(), on_delta: Some(Box::new(on_delta)), ..options() };
+    let options = EvaluateOptions { cancel: cancel.clone(), on_delta: Some(Box::new(on_delta)), ..options() };
     single().block_on(async {
         let adapter = Arc::new(ProviderAdapter::new(provider));
         let evaluation = adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, options);
@@ -126,7 +120,7 @@ fn a_request_whose_deadline_passes_is_dropped_then() {
     let deadline = Deadline::after(Duration::from_millis(30));
     single().block_on(async {
         let adapter = Arc::new(ProviderAdapter::new(provider));
-        let options = AsyncEvaluateOptions { deadline, ..options() };
+        let options = EvaluateOptions { deadline, ..options() };
         let late = soon(adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, options)).await;
         assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
         assert_eq!(failed(&desk), ("deadline".to_owned(), Some("half an ".to_owned())));
@@ -162,7 +156,7 @@ fn a_wait_before_a_request_hears_of_its_token_and_of_its_deadline() {
     let cut = || ScriptedProvider::new([ScriptedReply::cut("half")]);
     single().block_on(async {
         let (desk, cancel) = (Desk::new(), CancelToken::new());
-        let cancelled = AsyncEvaluateOptions { cancel: cancel.clone(), ..options() };
+        let cancelled = EvaluateOptions { cancel: cancel.clone(), ..options() };
         let adapter = slow(cut(), limits.clone());
         let waits = tokio::spawn(adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, cancelled));
         while !desk.kinds().ends_with(&["request", "request"]) {
@@ -174,7 +168,7 @@ fn a_wait_before_a_request_hears_of_its_token_and_of_its_deadline() {
         goes_on(&desk).await;
 
         let (desk, began) = (Desk::new(), Instant::now());
-        let late = AsyncEvaluateOptions { deadline: Deadline::after(Duration::from_secs(60)), ..options() };
+        let late = EvaluateOptions { deadline: Deadline::after(Duration::from_secs(60)), ..options() };
         let late = slow(cut(), limits).evaluate_async(&Arc::new(desk.prompt()), &desk.state, late).await;
         assert!(matches!(late, Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request })), "{late:?}");
         assert!(began.elapsed() < Duration::from_secs(30));
@@ -188,10 +182,6 @@ struct Blocks(Mutex<mpsc::Sender<&'static str>>);
 impl Provider for Blocks {
     fn name(&self) -> &str {
         "blocks"
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -221,8 +211,7 @@ fn a_provider_that_blocks_hears_that_its_conversation_was_dropped() {
     let (shown, asked) = (Arc::new(Notify::new()), CancelToken::new());
     let showing = shown.clone();
     let on_delta = move |_: Delta<'_>| showing.notify_one();
-    let options =
-        AsyncEvaluateOptions { cancel: asked.clone(), on_delta: Some(Box::new(on_delta)), ..options() };
+    let options = EvaluateOptions { cancel: asked.clone(), on_delta: Some(Box::new(on_delta)), ..options() };
     single().block_on(async {
         let adapter = Arc::new(ProviderAdapter::new(BlockingProvider::new(Blocks(Mutex::new(tells)))));
         let evaluation = adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, options);
@@ -256,9 +245,9 @@ fn an_evaluation_waits_for_what_a_dropped_one_has_left_until_its_deadline() {
     single().block_on(async {
         let adapter = slow(ScriptedProvider::new([ScriptedReply::text("done")]), limits());
         let prompt = Arc::new(desk.prompt());
-        let first = AsyncEvaluateOptions { shorten, ..options() };
+        let first = EvaluateOptions { shorten, ..options() };
         dropped_once(adapter.evaluate_async(&prompt, &desk.state, first), asked.notified()).await;
-        let late = AsyncEvaluateOptions { deadline: Deadline::after(Duration::from_millis(20)), ..options() };
+        let late = EvaluateOptions { deadline: Deadline::after(Duration::from_millis(20)), ..options() };
         let late = soon(adapter.evaluate_async(&prompt, &desk.state, late)).await;
         assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
         let mut next = std::pin::pin!(adapter.evaluate_async(&prompt, &desk.state, options()));

@@ -9,8 +9,8 @@ use foldlog_agent::provider::{
     CancelToken, Delta, ProviderAnswer, ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    AsyncEvaluateOptions, Budget, Deadline, EvaluateOptions, KeepLastTurns, LoopLimits, MarkdownSection,
-    Prompt, PromptResponse, ProviderAdapter, ShortenOptions, UserMessage,
+    Budget, Deadline, EvaluateOptions, KeepLastTurns, LoopLimits, MarkdownSection, Prompt, PromptResponse,
+    ProviderAdapter, ShortenOptions, UserMessage,
 };
 use foldlog_replay::assert_host_replays;
 
@@ -192,25 +192,20 @@ fn evaluate<O: Send + std::fmt::Debug + 'static>(
     let provider = ScriptedProvider::new(scenario.replies.clone());
     let (shown, turns) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
     let (showing, turning) = (shown.clone(), turns.clone());
-    let mut on_delta = move |delta: Delta<'_>| showing.lock().unwrap().push(format!("{delta:?}"));
-    let mut on_turn = move |_: &Session| {
+    let on_delta = move |delta: Delta<'_>| showing.lock().unwrap().push(format!("{delta:?}"));
+    let on_turn = move |_: &Session| {
         *turning.lock().unwrap() += 1;
         Ok(())
     };
+    let options = EvaluateOptions {
+        on_delta: Some(Box::new(on_delta)),
+        on_turn: Some(Box::new(on_turn)),
+        ..(scenario.options)()
+    };
     let result = if is_async {
-        let options = AsyncEvaluateOptions {
-            on_delta: Some(Box::new(on_delta)),
-            on_turn: Some(Box::new(on_turn)),
-            ..AsyncEvaluateOptions::from((scenario.options)())
-        };
         let adapter = slow(provider, scenario.limits.clone());
         single().block_on(adapter.evaluate_async(&Arc::new(prompt), state, options))
     } else {
-        let options = EvaluateOptions {
-            on_delta: Some(&mut on_delta),
-            on_turn: Some(&mut on_turn),
-            ..(scenario.options)()
-        };
         let adapter = ProviderAdapter::new(provider).with_limits(scenario.limits.clone());
         adapter.evaluate(&prompt, state, options)
     };

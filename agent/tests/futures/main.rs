@@ -19,11 +19,9 @@ use std::time::Duration;
 
 use foldlog::Idempotency;
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::ScriptedProvider;
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, PreparedRequest, Provider, ProviderAnswer, ProviderError,
-    ProviderRequest, SendOptions,
+    AsyncProvider, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 };
 use foldlog_agent::{LoopLimits, ProviderAdapter};
 use story::Line;
@@ -62,10 +60,6 @@ impl AsyncProvider for Slow {
         self.0.name()
     }
 
-    fn message_format(&self) -> MessageFormat {
-        self.0.message_format()
-    }
-
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
@@ -73,14 +67,10 @@ impl AsyncProvider for Slow {
     async fn send(
         &self,
         prepared: &PreparedRequest,
-        options: &mut AsyncSendOptions<'_>,
+        options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         yield_now().await;
-        let answer = {
-            let on_delta = options.on_delta.as_mut().map(|on_delta| &mut **on_delta as _);
-            let (deadline, cancel) = (options.deadline, options.cancel.clone());
-            self.0.send(prepared, &mut SendOptions { deadline, cancel, on_delta })
-        };
+        let answer = self.0.send(prepared, options);
         yield_now().await;
         answer
     }

@@ -12,14 +12,13 @@ use foldlog::conversation::{ResumePoint, Role};
 use foldlog::storage::MemoryStorage;
 use foldlog::tools::ToolRegistry;
 use foldlog::{BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError,
-    ProviderErrorKind, ProviderRequest,
+    AsyncProvider, CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions,
 };
 use foldlog_agent::{
-    AsyncEvaluateOptions, Deadline, Error, MarkdownSection, Prompt, PromptResponse, ProviderAdapter,
+    Deadline, Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, ProviderAdapter,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -90,10 +89,6 @@ impl AsyncProvider for Model {
         "model"
     }
 
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
-    }
-
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
         let system = request.messages.first().and_then(|message| message.content.as_deref()).unwrap();
@@ -105,7 +100,7 @@ impl AsyncProvider for Model {
     async fn send(
         &self,
         prepared: &PreparedRequest,
-        options: &mut AsyncSendOptions<'_>,
+        options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         if self.asked.fetch_add(1, Ordering::SeqCst) + 1 == self.together {
             self.all_asked.add_permits(CONVERSATIONS);
@@ -159,8 +154,7 @@ async fn converse(adapter: Adapter, session: Session, number: usize) {
         .with_tools(with_futures(ToolRegistry::new()));
     let (prompt, cancel) = (Arc::new(prompt), CancelToken::new());
     let evaluate = |options| adapter.evaluate_async(&prompt, &state, options);
-    let named =
-        || AsyncEvaluateOptions { evaluation_id: Some("page".to_owned()), ..AsyncEvaluateOptions::default() };
+    let named = || EvaluateOptions { evaluation_id: Some("page".to_owned()), ..EvaluateOptions::default() };
     let stops = cancel.clone();
     let on_turn = move |_: &Session| {
         if fate(number) == Fate::Cancelled {
@@ -172,7 +166,7 @@ async fn converse(adapter: Adapter, session: Session, number: usize) {
         Fate::Late => Deadline::after(std::time::Duration::ZERO),
         _ => Deadline::after(std::time::Duration::from_secs(600)),
     };
-    let first = AsyncEvaluateOptions { cancel, deadline, on_turn: Some(Box::new(on_turn)), ..named() };
+    let first = EvaluateOptions { cancel, deadline, on_turn: Some(Box::new(on_turn)), ..named() };
     let ended: Option<Result<PromptResponse<String>, Error>> = match fate(number) {
         Fate::Dropped(polls) => DropBehind(Some(Box::pin(evaluate(first))), polls).await,
         _ => Some(evaluate(first).await),

@@ -2,7 +2,7 @@
 //! rules, and accept every rendered history.
 
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
-use foldlog_agent::pairing::{repair, validate};
+use foldlog_agent::pairing::{MessageFormat, repair, validate};
 use foldlog_agent::provider::{
     LlmConfig, PreparedRequest, Provider, ProviderErrorKind, ProviderRequest, SendOptions,
 };
@@ -159,7 +159,7 @@ fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
     for which in BOTH {
         let server = Server::start(move |_, _| which.answers(false, "ok", &[]));
         let provider = which.provider(&server);
-        let format = provider.message_format();
+        let format = if which == Which::OpenAi { MessageFormat::OpenAi } else { MessageFormat::Anthropic };
         for _ in 0..4_000 {
             let mut history = vec![says(Role::User, "go")];
             for _ in 0..*drawn.of(&[0, 1, 2, 3, 4, 6, 9]) {

@@ -148,7 +148,7 @@ impl Recorder {
 
     /// Records a prompt that was rendered again.
     pub(super) fn system(&mut self, text: &str) -> Result<Option<SequenceNumber>> {
-        self.journal.system(text, self.prompt.clone())
+        self.journal.system(text, self.prompt.clone(), None)
     }
 
     /// Records a request to the model, at the start of a run or after a turn.

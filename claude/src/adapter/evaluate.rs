@@ -191,7 +191,7 @@ impl ClaudeAgentSDKAdapter {
         }
         let rendered = prompt.render(&start.overrides)?;
         if !start.is_rendered {
-            let input = journal.system(&rendered.text, identity.clone())?;
+            let input = journal.system(&rendered.text, identity.clone(), None)?;
             let (evaluation, adapter) = (journal.evaluation(), self.adapter_type());
             let overrides = start.overrides.clone();
             record_rendered(session, evaluation, adapter, &identity, &rendered, input, overrides)?;

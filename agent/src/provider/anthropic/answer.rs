@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::provider::http::Reply;
 use crate::provider::rendering::made_blocks;
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind, is_cut};
 
 /// Contains the fields of a message other than its content.
 #[derive(Default, Deserialize)]
@@ -73,7 +73,6 @@ pub(super) struct AnthropicAnswerContent {
 
 /// Parses the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
-    reply.check_values(body)?;
     let fields: BTreeMap<&str, &RawValue> =
         serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     let kind = fields.get("type").map_or("", |kind| kind.get());
@@ -136,7 +135,7 @@ pub(super) fn finish(
         };
         return Err(reply.error_after(reply.error(ProviderErrorKind::Refused, message), &text, usage));
     }
-    let at_length = ProviderAnswer::is_cut(stop.as_deref());
+    let at_length = is_cut(stop.as_deref());
     let blocks = (!content.is_plain)
         .then(|| ContentBlocks { format: MessageFormat::Anthropic.name().to_owned(), json: content.json });
     Ok(ProviderAnswer {
@@ -147,9 +146,7 @@ pub(super) fn finish(
         continues: stop.as_deref() == Some("pause_turn"),
         stop,
         model: head.model,
-        request_id: reply.request_id(),
         usage,
-        rate_limits: reply.rate_limits(),
-        payload: None,
+        ..ProviderAnswer::default()
     })
 }

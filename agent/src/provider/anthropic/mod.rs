@@ -8,14 +8,11 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::http::{Client, Dialect, HttpProvider, Reply};
-use super::parameters::{Parameters, names};
+use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names};
 use super::rendering::AnthropicConversation;
 use super::{
-    LlmConfig, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest, SendOptions, ToolChoice,
-    ToolSpec,
+    LlmConfig, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest, ToolChoice, ToolSpec,
 };
-use crate::pairing::MessageFormat;
 
 /// Version of the API.
 const VERSION: &str = "2023-06-01";
@@ -68,7 +65,7 @@ fn tool_choice(config: &LlmConfig) -> Option<Value> {
 impl Dialect for AnthropicDialect {
     const NAME: &'static str = "anthropic";
     const PATH: &'static str = "/v1/messages";
-    const MESSAGE_FORMAT: MessageFormat = MessageFormat::Anthropic;
+    type Stream = stream::AnthropicStream;
 
     fn of_client(client: &mut Client) -> Result<AnthropicDialect, Box<ProviderError>> {
         client.set_key_header("x-api-key", "")?;
@@ -76,7 +73,7 @@ impl Dialect for AnthropicDialect {
         Ok(AnthropicDialect { cache: false })
     }
 
-    fn set_parameters(
+    fn write_request(
         &self,
         request: &ProviderRequest<'_>,
         parameters: &mut Parameters,
@@ -96,14 +93,6 @@ impl Dialect for AnthropicDialect {
         }
         let format = |schema: &Value| json!({ "format": { "type": "json_schema", "schema": schema } });
         parameters.set("output_config", request.output.map(|output| format(&output.schema)));
-        Ok(())
-    }
-
-    fn add_parts(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>> {
         let conversation = AnthropicConversation::new(request.messages, &names(request.tools));
         if !request.tools.is_empty() {
             parameters.part("tools", &request.tools.iter().map(tool).collect::<Vec<_>>())?;
@@ -121,12 +110,5 @@ impl Dialect for AnthropicDialect {
 
     fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
         answer::read(reply, body)
-    }
-
-    fn read_stream(
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
-        stream::read(reply, options)
     }
 }

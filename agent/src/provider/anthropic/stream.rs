@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::ToolCallRecord;
+use foldlog::conversation::{TokenUsage, ToolCallRecord};
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::answer::{AnthropicAnswerContent, AnthropicAnswerHead, AnthropicUsage, finish};
-use crate::provider::http::Reply;
-use crate::provider::merge::{count, merge};
+use crate::provider::http::{Reply, StreamedAnswer, count, merge};
 use crate::provider::rendering::input;
-use crate::provider::sse::SseEvent;
-use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -54,68 +52,34 @@ struct PartialBlock {
 
 /// Contains the received part of an answer.
 #[derive(Default)]
-struct AnthropicAccumulator {
+pub struct AnthropicStream {
     head: AnthropicAnswerHead,
     blocks: BTreeMap<u64, PartialBlock>,
     /// Number of values in memory.
     kept: usize,
-    done: bool,
-    shown: bool,
 }
 
-/// Reads the stream, and shows its text as it arrives.
-pub(super) fn read(
-    reply: &mut Reply<'_>,
-    options: &mut SendOptions<'_>,
-) -> Result<ProviderAnswer, Box<ProviderError>> {
-    let mut arrived = AnthropicAccumulator::default();
-    let outcome = arrived.read(reply, options);
-    let text = arrived.text();
-    let usage = arrived.head.usage.map(AnthropicUsage::tokens);
-    let shown = arrived.shown;
-    let answer = outcome.and_then(|()| {
-        let content =
-            arrived.content().map_err(|what| reply.error(ProviderErrorKind::InvalidAnswer, what))?;
-        finish(reply, arrived.head, content)
-    });
-    answer.map_err(|error| {
-        options.discard(shown);
-        reply.error_after(error, text.as_deref().unwrap_or_default(), usage)
-    })
-}
-
-impl AnthropicAccumulator {
-    fn read(
-        &mut self,
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<(), Box<ProviderError>> {
-        reply.each_event(|event, reply| {
-            self.take(event, reply, options)?;
-            Ok(self.done)
-        })
-    }
-
+impl StreamedAnswer for AnthropicStream {
     fn take(
         &mut self,
-        event: SseEvent,
+        data: &str,
         reply: &Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<(), Box<ProviderError>> {
-        if self.done {
-            return Ok(());
-        }
-        let said = foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
+        show: &mut dyn FnMut(&str),
+    ) -> Result<bool, Box<ProviderError>> {
+        let mut show = |fields: &Map<String, Value>| {
+            show(fields.get("text").and_then(Value::as_str).unwrap_or_default());
+        };
+        let said = foldlog::escape::read_json(data).map_err(|error| reply.not_json_event(&error))?;
         match said {
             AnthropicStreamEvent::MessageStart { message } => self.head = message,
             AnthropicStreamEvent::ContentBlockStart { index, content_block } => {
                 let block = PartialBlock { fields: content_block, input: String::new() };
-                show(block.fields.get("text"), &mut self.shown, options);
+                show(&block.fields);
                 self.kept += 1 + block.fields.values().map(count).sum::<usize>();
                 self.blocks.insert(index, block);
             }
             AnthropicStreamEvent::ContentBlockDelta { index, delta } => {
-                show(delta.get("text"), &mut self.shown, options);
+                show(&delta);
                 let known = self.blocks.get_mut(&index);
                 let block = known.ok_or_else(|| {
                     reply.error(ProviderErrorKind::InvalidAnswer, "a piece belongs to no block of the stream")
@@ -127,7 +91,7 @@ impl AnthropicAccumulator {
                 let later = usage.or(delta.usage).unwrap_or_default();
                 self.head.usage = Some(self.head.usage.unwrap_or_default().update(later));
             }
-            AnthropicStreamEvent::MessageStop {} => self.done = true,
+            AnthropicStreamEvent::MessageStop {} => return Ok(true),
             AnthropicStreamEvent::Error { error } => {
                 // The reply's status was sent before the failure, and does not describe it.
                 return Err(reply.refusal_error(400, &serde_json::json!({ "error": error })));
@@ -136,24 +100,42 @@ impl AnthropicAccumulator {
             | AnthropicStreamEvent::Ping {}
             | AnthropicStreamEvent::Other => {}
         }
-        reply.check_kept(self.kept)
+        Ok(false)
     }
 
-    /// Returns the received texts, concatenated; `None` if there is no text.
-    fn text(&self) -> Option<String> {
-        let texts = self.blocks.values().filter(|block| block.is("text"));
-        let texts: Vec<&str> = texts.map(|block| block.text("text")).collect();
-        (!texts.is_empty()).then(|| texts.concat())
+    fn text(&self) -> String {
+        self.texts().concat()
+    }
+
+    fn usage(&self) -> Option<TokenUsage> {
+        self.head.usage.map(AnthropicUsage::tokens)
+    }
+
+    fn kept(&self) -> usize {
+        self.kept
+    }
+
+    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+        let content = self.content().map_err(|what| reply.error(ProviderErrorKind::InvalidAnswer, what))?;
+        finish(reply, self.head, content)
+    }
+}
+
+impl AnthropicStream {
+    /// Returns the received texts.
+    fn texts(&self) -> Vec<&str> {
+        self.blocks.values().filter(|block| block.is("text")).map(|block| block.text("text")).collect()
     }
 
     /// Assembles the content.
     fn content(&self) -> Result<AnthropicAnswerContent, &'static str> {
+        let texts = self.texts();
+        let text = (!texts.is_empty()).then(|| texts.concat());
         let mut content =
-            AnthropicAnswerContent { text: self.text(), is_plain: true, ..AnthropicAnswerContent::default() };
+            AnthropicAnswerContent { text, is_plain: true, ..AnthropicAnswerContent::default() };
         let mut json = Vec::with_capacity(self.blocks.len());
-        let texts = self.blocks.values().filter(|block| block.is("text")).count();
         for (place, block) in self.blocks.values().enumerate() {
-            let is_first_text = block.is("text") && place == 0 && texts == 1;
+            let is_first_text = block.is("text") && place == 0 && texts.len() == 1;
             content.is_plain &= (is_first_text && block.has_only(&["type", "text"]))
                 || (block.is("tool_use") && block.has_only(&["type", "id", "name", "input"]));
             content.ends_with_open_call = false;
@@ -230,13 +212,5 @@ impl PartialBlock {
             fields.insert("input", input(&self.arguments()).into_owned());
         }
         to_raw_value(&fields).ok()
-    }
-}
-
-fn show(piece: Option<&Value>, shown: &mut bool, options: &mut SendOptions<'_>) {
-    let text = piece.and_then(Value::as_str).filter(|text| !text.is_empty());
-    if let (Some(text), Some(on_delta)) = (text, &mut options.on_delta) {
-        *shown = true;
-        on_delta(Delta::Text(text));
     }
 }

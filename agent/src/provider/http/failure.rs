@@ -38,12 +38,6 @@ pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
     }
 }
 
-/// Creates the details of a provider that may answer later.
-pub(super) fn throttle_details(kind: ThrottleKind) -> ThrottleDetails {
-    let retry_safe = kind != ThrottleKind::QuotaExhausted;
-    ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe, provider_payload: None }
-}
-
 /// Classifies a failure by its status and the provider's error.
 pub(super) fn classify(
     status: u16,
@@ -55,7 +49,7 @@ pub(super) fn classify(
         ProviderErrorKind::Throttled(ThrottleDetails {
             retry_after,
             provider_payload,
-            ..throttle_details(kind)
+            ..ThrottleDetails::new(kind)
         })
     };
     let message = refusal.message.unwrap_or_default().to_ascii_lowercase();
@@ -105,7 +99,7 @@ pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
 
 /// Classifies the failure of a connection, and describes it.
 pub(super) fn of_transport(error: &Error, bounds: &Bounds) -> (ProviderErrorKind, &'static str) {
-    let throttle = |kind| ProviderErrorKind::Throttled(throttle_details(kind));
+    let throttle = |kind| ProviderErrorKind::Throttled(ThrottleDetails::new(kind));
     match (bounds.give_up_reason(), error) {
         (Some(ProviderErrorKind::Cancelled), _) => {
             (ProviderErrorKind::Cancelled, "the request was cancelled")

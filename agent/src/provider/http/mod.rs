@@ -12,23 +12,33 @@
 //! 5. A deadline ends every phase of a request. A cancellation shuts down the connection within
 //!    [`POLL`]; during name resolution and connecting, it takes effect once that phase ends.
 
+mod api_key;
 mod failure;
+mod merge;
+mod parameters;
 mod provider;
 mod reply;
+mod sse;
 mod watch;
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
+pub use api_key::ApiKey;
 use foldlog::escape;
-pub(super) use provider::Dialect;
+#[cfg(feature = "openai")]
+pub(super) use merge::merge_fields;
+#[cfg(feature = "anthropic")]
+pub(super) use merge::{count, merge};
+pub(super) use parameters::{Parameters, names};
 pub use provider::HttpProvider;
+pub(super) use provider::{Dialect, StreamedAnswer};
 pub(super) use reply::Reply;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::{Agent, Proxy};
 
 use self::watch::Watch;
-use super::{ApiKey, ProviderError, ProviderErrorKind, SendOptions};
+use super::{ProviderError, ProviderErrorKind, SendOptions};
 
 /// Longest body of a reply, in bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;
@@ -66,7 +76,8 @@ impl Default for Timeouts {
 pub struct Client {
     provider: &'static str,
     uri: Uri,
-    host: String,
+    /// Host, with its port if the URL names one.
+    pub(super) host: String,
     /// Name for the rate limiter, which identifies the provider's address and key. It contains a
     /// digest of the key.
     limited_as: String,
@@ -122,28 +133,6 @@ impl Client {
         let limited_as = format!("{provider} {host} {digest}");
         let (headers, secrets, timeouts, proxy) = (Vec::new(), Vec::new(), Timeouts::default(), None);
         Ok(Client { provider, uri, host, limited_as, headers, secrets, key, timeouts, proxy })
-    }
-
-    /// Returns the host, with its port if the URL names one.
-    #[cfg(feature = "openai")]
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// Returns the name of the address and the key in the rate limiter.
-    pub(super) fn limited_as(&self) -> &str {
-        &self.limited_as
-    }
-
-    pub(super) fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.timeouts = timeouts;
-    }
-
-    pub(super) fn set_proxy(&mut self, url: &str) -> Result<(), Box<ProviderError>> {
-        let proxy = Proxy::new(url)
-            .map_err(|_| unsupported_error("the proxy is not a URL such as http://host:port"))?;
-        self.proxy = Some(proxy);
-        Ok(())
     }
 
     /// Adds a header. Its value is removed from all failure messages, unless it is too short to be

@@ -5,22 +5,25 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{Client, Reply, Timeouts};
-use crate::pairing::MessageFormat;
-use crate::provider::parameters::Parameters;
+use foldlog::conversation::TokenUsage;
+use ureq::Proxy;
+
+use super::parameters::Parameters;
+use super::{ApiKey, Client, Reply, Timeouts, unsupported_error};
+use crate::json_size::{self, VALUES_MAX};
 use crate::provider::{
-    ApiKey, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
+    Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
 };
 
 /// Defines a protocol between a provider's server and its clients. A new provider implements it in
 /// its own directory.
 pub trait Dialect: fmt::Debug + Send + Sync + Sized {
-    /// Default name of the provider.
+    /// Name of the provider.
     const NAME: &'static str;
     /// Path of requests below the base URL.
     const PATH: &'static str;
-    /// Format of the messages, and its rules.
-    const MESSAGE_FORMAT: MessageFormat;
+    /// Collects an answer that arrives in pieces.
+    type Stream: StreamedAnswer;
 
     /// Sets the headers of each request, and returns the variant of the protocol for the client's
     /// host.
@@ -31,25 +34,13 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     /// key cannot be a header.
     fn of_client(client: &mut Client) -> Result<Self, Box<ProviderError>>;
 
-    /// Adds the parameters that a request's configuration sets.
+    /// Adds the parameters that a request's configuration sets, its messages and its tools.
     ///
     /// # Errors
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
-    /// protocol lacks one of them.
-    fn set_parameters(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>>;
-
-    /// Adds messages and tools.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if they
-    /// cannot be encoded as JSON.
-    fn add_parts(
+    /// protocol lacks one of the parameters.
+    fn write_request(
         &self,
         request: &ProviderRequest<'_>,
         parameters: &mut Parameters,
@@ -66,16 +57,62 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// A [`ProviderError`] if the server refused the request, or if its reply is invalid.
     fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>>;
+}
 
-    /// Reads an answer that arrives in pieces.
+/// Collects the pieces of an answer. The default has none.
+pub trait StreamedAnswer: Default {
+    /// Takes the data of an event, and shows its text. Returns whether the answer is complete.
     ///
     /// # Errors
     ///
-    /// Those of [`read_answer`](Dialect::read_answer), and an error if the stream broke.
-    fn read_stream(
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>>;
+    /// A [`ProviderError`] if the server reports a failure, or if the event is invalid.
+    fn take(
+        &mut self,
+        data: &str,
+        reply: &Reply<'_>,
+        show: &mut dyn FnMut(&str),
+    ) -> Result<bool, Box<ProviderError>>;
+
+    /// Returns the text so far.
+    fn text(&self) -> String;
+
+    /// Returns the usage reported so far.
+    fn usage(&self) -> Option<TokenUsage>;
+
+    /// Returns the number of JSON values in memory.
+    fn kept(&self) -> usize;
+
+    /// Assembles the complete answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Dialect::read_answer`].
+    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>>;
+}
+
+/// Reads an answer that arrives in pieces, and shows its text.
+fn read_stream<S: StreamedAnswer>(
+    reply: &mut Reply<'_>,
+    options: &mut SendOptions<'_>,
+) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let (mut arrived, mut is_shown) = (S::default(), false);
+    let mut show = |text: &str| {
+        if let Some(on_delta) = options.on_delta.as_mut().filter(|_| !text.is_empty()) {
+            is_shown = true;
+            on_delta(Delta::Text(text));
+        }
+    };
+    let outcome = reply.each_event(|data, reply| {
+        let is_complete = arrived.take(data, reply, &mut show)?;
+        reply.check_values(arrived.kept() <= VALUES_MAX)?;
+        Ok(is_complete)
+    });
+    let (text, usage) = (arrived.text(), arrived.usage());
+    outcome.and_then(|()| arrived.finish(reply)).map_err(|error| {
+        options.discard(is_shown);
+        let usage = error.usage.or(usage);
+        reply.error_after(error, &text, usage)
+    })
 }
 
 /// Sends requests to one model over HTTP, in the protocol `D`. Each request opens a new connection.
@@ -83,7 +120,6 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
 pub struct HttpProvider<D> {
     client: Client,
     model: String,
-    name: String,
     chosen: Vec<(String, Value)>,
     pub(in crate::provider) dialect: D,
 }
@@ -102,19 +138,12 @@ impl<D: Dialect> HttpProvider<D> {
     ) -> Result<HttpProvider<D>, Box<ProviderError>> {
         let mut client = Client::new(D::NAME, base_url, D::PATH, key)?;
         let dialect = D::of_client(&mut client)?;
-        let (model, name) = (model.into(), D::NAME.to_owned());
-        Ok(HttpProvider { client, model, name, chosen: Vec::new(), dialect })
-    }
-
-    /// Sets the provider's name. The default is that of the protocol.
-    pub fn with_name(mut self, name: impl Into<String>) -> HttpProvider<D> {
-        self.name = name.into();
-        self
+        Ok(HttpProvider { client, model: model.into(), chosen: Vec::new(), dialect })
     }
 
     /// Limits the duration of the phases of a request.
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> HttpProvider<D> {
-        self.client.set_timeouts(timeouts);
+        self.client.timeouts = timeouts;
         self
     }
 
@@ -126,7 +155,8 @@ impl<D: Dialect> HttpProvider<D> {
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// URL cannot be used.
     pub fn with_proxy(mut self, url: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
-        self.client.set_proxy(url)?;
+        let wrong = |_| unsupported_error("the proxy is not a URL such as http://host:port");
+        self.client.proxy = Some(Proxy::new(url).map_err(wrong)?);
         Ok(self)
     }
 
@@ -152,22 +182,17 @@ impl<D: Dialect> HttpProvider<D> {
 
 impl<D: Dialect> Provider for HttpProvider<D> {
     fn name(&self) -> &str {
-        &self.name
+        D::NAME
     }
 
     fn limited_as(&self) -> &str {
-        self.client.limited_as()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        D::MESSAGE_FORMAT
+        &self.client.limited_as
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let mut parameters = Parameters::default();
-        self.dialect.set_parameters(request, &mut parameters)?;
+        self.dialect.write_request(request, &mut parameters)?;
         parameters.extend(&self.chosen);
-        self.dialect.add_parts(request, &mut parameters)?;
         parameters.prepare(&self.model, request.config.stream)
     }
 
@@ -179,10 +204,14 @@ impl<D: Dialect> Provider for HttpProvider<D> {
         let body = self.dialect.sent_body(&prepared.body);
         let accept = if prepared.stream { "text/event-stream" } else { "application/json" };
         let mut reply = self.client.post(&body, accept, options)?;
-        if prepared.stream && reply.is_stream() {
-            return D::read_stream(&mut reply, options);
-        }
-        let body = reply.read_all()?;
-        D::read_answer(&reply, &body)
+        let answer = if prepared.stream && reply.is_stream() {
+            read_stream::<D::Stream>(&mut reply, options)?
+        } else {
+            let body = reply.read_all()?;
+            reply.check_values(json_size::is_moderate(&body))?;
+            D::read_answer(&reply, &body)?
+        };
+        let (request_id, rate_limits) = (reply.request_id(), reply.rate_limits());
+        Ok(ProviderAnswer { request_id, rate_limits, ..answer })
     }
 }

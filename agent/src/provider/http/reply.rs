@@ -6,10 +6,10 @@ use foldlog::conversation::TokenUsage;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::{Body, BodyReader};
 
+use super::sse::Events;
 use super::watch::Watch;
 use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
 use crate::json_size::{self, VALUES_MAX};
-use crate::provider::sse::{Events, SseEvent};
 use crate::provider::{ProviderError, ProviderErrorKind};
 
 /// Prefixes of the headers that state rate limits.
@@ -47,24 +47,24 @@ impl<'c> Reply<'c> {
         self.status
     }
 
-    pub(in crate::provider) fn header(&self, name: &str) -> Option<&str> {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
     /// Returns whether the body is a stream of events. Some servers return one JSON value although
     /// a stream was requested.
-    pub(in crate::provider) fn is_stream(&self) -> bool {
+    pub(super) fn is_stream(&self) -> bool {
         !self.header("content-type").is_some_and(|kind| kind.trim_start().starts_with("application/json"))
     }
 
     /// Returns the id that the provider assigned to the request.
-    pub(in crate::provider) fn request_id(&self) -> Option<String> {
+    pub(super) fn request_id(&self) -> Option<String> {
         let id = self.header("request-id").or_else(|| self.header("x-request-id"))?;
         Some(self.client.hide_secrets(id.get(..id.len().min(256)).unwrap_or_default()))
     }
 
     /// Returns the headers that state rate limits.
-    pub(in crate::provider) fn rate_limits(&self) -> Vec<(String, String)> {
+    pub(super) fn rate_limits(&self) -> Vec<(String, String)> {
         let known = self
             .headers
             .iter()
@@ -77,7 +77,7 @@ impl<'c> Reply<'c> {
     }
 
     /// Reads the next piece into a buffer, and returns its length: 0 at the end of the body.
-    pub(in crate::provider) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Box<ProviderError>> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Box<ProviderError>> {
         if let Some(kind) = self.bounds.give_up_reason() {
             return Err(self.error(kind, "the request was given up"));
         }
@@ -96,7 +96,7 @@ impl<'c> Reply<'c> {
         }
     }
 
-    pub(in crate::provider) fn read_all(&mut self) -> Result<Vec<u8>, Box<ProviderError>> {
+    pub(super) fn read_all(&mut self) -> Result<Vec<u8>, Box<ProviderError>> {
         let mut body = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -107,15 +107,15 @@ impl<'c> Reply<'c> {
         }
     }
 
-    /// Reads the body as a stream of events, and passes each to `take`, until that returns that the
-    /// answer is complete.
+    /// Reads the body as a stream of events, and passes the data of each to `take`, until that
+    /// returns that the answer is complete.
     ///
     /// # Errors
     ///
     /// [`ProviderErrorKind::Cut`] if the body ends before; those of reading, and of `take`.
-    pub(in crate::provider) fn each_event(
+    pub(super) fn each_event(
         &mut self,
-        mut take: impl FnMut(SseEvent, &Self) -> Result<bool, Box<ProviderError>>,
+        mut take: impl FnMut(&str, &Self) -> Result<bool, Box<ProviderError>>,
     ) -> Result<(), Box<ProviderError>> {
         let (mut events, mut buffer, mut is_complete) = (Events::default(), vec![0; 16 << 10], false);
         while !is_complete {
@@ -125,35 +125,28 @@ impl<'c> Reply<'c> {
                 return Err(self.error(ProviderErrorKind::Cut, message));
             }
             let bytes = buffer.get(..count).unwrap_or_default();
-            events.push(bytes, |event| {
-                self.check_values(event.data.as_bytes())?;
-                take(event, self).map(|complete| is_complete = complete)
+            events.push(bytes, |data| {
+                if is_complete {
+                    return Ok(());
+                }
+                self.check_values(json_size::is_moderate(data.as_bytes()))?;
+                take(&data, self).map(|complete| is_complete = complete)
             })?;
         }
         Ok(())
     }
 
-    /// Checks that received JSON can be parsed without taking much more memory than its text.
+    /// Checks that received JSON takes little more memory than its text.
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::InvalidAnswer`] if it cannot.
-    pub(in crate::provider) fn check_values(&self, json: &[u8]) -> Result<(), Box<ProviderError>> {
-        if json_size::is_moderate(json) { Ok(()) } else { Err(self.too_many_values()) }
-    }
-
-    /// Checks the number of values of a stream in memory.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::InvalidAnswer`] if there are too many.
-    pub(in crate::provider) fn check_kept(&self, values: usize) -> Result<(), Box<ProviderError>> {
-        if values <= VALUES_MAX { Ok(()) } else { Err(self.too_many_values()) }
-    }
-
-    fn too_many_values(&self) -> Box<ProviderError> {
+    /// [`ProviderErrorKind::InvalidAnswer`] if it has too many values.
+    pub(super) fn check_values(&self, is_moderate: bool) -> Result<(), Box<ProviderError>> {
+        if is_moderate {
+            return Ok(());
+        }
         let message = format!("the reply holds more than {VALUES_MAX} JSON values");
-        self.error(ProviderErrorKind::InvalidAnswer, message)
+        Err(self.error(ProviderErrorKind::InvalidAnswer, message))
     }
 
     fn broken(&self, error: io::Error) -> Box<ProviderError> {
@@ -195,7 +188,7 @@ impl<'c> Reply<'c> {
     }
 
     /// Returns a text from outside without the key.
-    pub(in crate::provider) fn hide_secrets(&self, text: &str) -> String {
+    pub(super) fn hide_secrets(&self, text: &str) -> String {
         self.client.hide_secrets(text)
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::provider::http::Reply;
 use crate::provider::rendering::text_of_blocks;
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind, is_cut};
 
 #[derive(Deserialize)]
 struct Completion<'a> {
@@ -67,7 +67,6 @@ impl OpenAiUsage {
 
 /// Parses the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
-    reply.check_values(body)?;
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
         return Err(reply.refusal_error(reply.status(), &serde_json::json!({ "error": error })));
@@ -125,16 +124,13 @@ impl OpenAiAnswer<'_> {
         };
         Ok(ProviderAnswer {
             content,
-            last_call_incomplete: ProviderAnswer::is_cut(stop.as_deref()) && !last_is_whole,
+            last_call_incomplete: is_cut(stop.as_deref()) && !last_is_whole,
             calls,
             blocks,
             stop,
-            continues: false,
             model,
-            request_id: reply.request_id(),
             usage,
-            rate_limits: reply.rate_limits(),
-            payload: None,
+            ..ProviderAnswer::default()
         })
     }
 

@@ -5,10 +5,9 @@ mod stream;
 
 use serde_json::{Value, json};
 
-use super::http::{Client, Dialect, HttpProvider, Reply};
-use super::parameters::{Parameters, names};
+use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names};
 use super::rendering::{openai_messages, sent_name};
-use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, SendOptions, ToolChoice, ToolSpec};
+use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, ToolChoice, ToolSpec};
 use crate::pairing::MessageFormat;
 
 /// Sends requests to one model of OpenAI's chat completions, or of a server with the same protocol.
@@ -38,7 +37,7 @@ impl HttpProvider<OpenAiDialect> {
 
 impl OpenAiDialect {
     fn response_format(&self, output: &OutputSpec) -> Value {
-        let name = sent_name(&output.name, &[], 64);
+        let name = sent_name(&output.name, &[], MessageFormat::OpenAi);
         json!({
             "type": "json_schema",
             "json_schema": { "name": name, "schema": output.schema, "strict": self.strict },
@@ -65,16 +64,16 @@ fn tool_choice(choice: &ToolChoice) -> Option<Value> {
 impl Dialect for OpenAiDialect {
     const NAME: &'static str = "openai";
     const PATH: &'static str = "/chat/completions";
-    const MESSAGE_FORMAT: MessageFormat = MessageFormat::OpenAi;
+    type Stream = stream::OpenAiStream;
 
     fn of_client(client: &mut Client) -> Result<OpenAiDialect, Box<ProviderError>> {
         client.set_key_header("authorization", "Bearer ")?;
         let max_tokens =
-            if client.host().ends_with("openai.com") { "max_completion_tokens" } else { "max_tokens" };
+            if client.host.ends_with("openai.com") { "max_completion_tokens" } else { "max_tokens" };
         Ok(OpenAiDialect { max_tokens, strict: false })
     }
 
-    fn set_parameters(
+    fn write_request(
         &self,
         request: &ProviderRequest<'_>,
         parameters: &mut Parameters,
@@ -94,14 +93,6 @@ impl Dialect for OpenAiDialect {
             parameters.set("parallel_tool_calls", config.parallel_tool_calls);
         }
         parameters.set("response_format", request.output.map(|output| self.response_format(output)));
-        Ok(())
-    }
-
-    fn add_parts(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>> {
         parameters.part("messages", &openai_messages(request.messages, &names(request.tools)))?;
         if !request.tools.is_empty() {
             parameters.part("tools", &request.tools.iter().map(tool).collect::<Vec<_>>())?;
@@ -111,12 +102,5 @@ impl Dialect for OpenAiDialect {
 
     fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
         answer::read(reply, body)
-    }
-
-    fn read_stream(
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
-        stream::read(reply, options)
     }
 }

@@ -7,10 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{OpenAiAnswer, OpenAiUsage};
-use crate::provider::http::Reply;
-use crate::provider::merge::merge_fields;
-use crate::provider::sse::SseEvent;
-use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
+use crate::provider::http::{Reply, StreamedAnswer, merge_fields};
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 
 /// Data of the event that ends a stream.
 const DONE: &str = "[DONE]";
@@ -35,7 +33,7 @@ struct ChunkChoice {
 
 /// Contains the received part of an answer.
 #[derive(Default)]
-struct OpenAiAccumulator {
+pub struct OpenAiStream {
     fields: Map<String, Value>,
     calls: BTreeMap<u64, Map<String, Value>>,
     stop: Option<String>,
@@ -43,54 +41,20 @@ struct OpenAiAccumulator {
     usage: Option<TokenUsage>,
     /// Number of values in memory.
     kept: usize,
-    done: bool,
-    shown: bool,
 }
 
-/// Reads the stream, and shows its text as it arrives.
-pub(super) fn read(
-    reply: &mut Reply<'_>,
-    options: &mut SendOptions<'_>,
-) -> Result<ProviderAnswer, Box<ProviderError>> {
-    let mut arrived = OpenAiAccumulator::default();
-    let outcome = arrived.read(reply, options);
-    let text = arrived.text().to_owned();
-    let answer = outcome.and_then(|()| arrived.finish(reply));
-    answer.map_err(|error| {
-        options.discard(arrived.shown);
-        let usage = error.usage.or(arrived.usage);
-        reply.error_after(error, &text, usage)
-    })
-}
-
-impl OpenAiAccumulator {
-    fn text(&self) -> &str {
-        self.fields.get("content").and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn read(
-        &mut self,
-        reply: &mut Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<(), Box<ProviderError>> {
-        reply.each_event(|event, reply| {
-            self.take(event, reply, options)?;
-            Ok(self.done)
-        })
-    }
-
+impl StreamedAnswer for OpenAiStream {
     fn take(
         &mut self,
-        event: SseEvent,
+        data: &str,
         reply: &Reply<'_>,
-        options: &mut SendOptions<'_>,
-    ) -> Result<(), Box<ProviderError>> {
-        if self.done || event.data.trim() == DONE {
-            self.done = true;
-            return Ok(());
+        show: &mut dyn FnMut(&str),
+    ) -> Result<bool, Box<ProviderError>> {
+        if data.trim() == DONE {
+            return Ok(true);
         }
         let chunk: CompletionChunk =
-            foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
+            foldlog::escape::read_json(data).map_err(|error| reply.not_json_event(&error))?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(reply.refusal_error(reply.status(), &json!({ "error": error })));
         }
@@ -99,23 +63,50 @@ impl OpenAiAccumulator {
         for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
             self.stop = choice.finish_reason.or(self.stop.take());
             if let Some(delta) = choice.delta {
-                self.add(delta, options);
+                self.add(delta, show);
             }
         }
-        reply.check_kept(self.kept)
+        Ok(false)
     }
 
-    fn add(&mut self, mut delta: Map<String, Value>, options: &mut SendOptions<'_>) {
+    fn text(&self) -> String {
+        self.fields.get("content").and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn usage(&self) -> Option<TokenUsage> {
+        self.usage
+    }
+
+    fn kept(&self) -> usize {
+        self.kept
+    }
+
+    fn finish(mut self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+        if self.stop.is_none() {
+            let message = "the stream ended without a reason: the answer may not be complete";
+            return Err(reply.error(ProviderErrorKind::Cut, message));
+        }
+        // A stream starts its text with an empty piece, even if there is no text.
+        if self.fields.get("content").and_then(Value::as_str) == Some("") {
+            self.fields.insert("content".to_owned(), Value::Null);
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.into_values().map(Value::Object).collect();
+            self.fields.insert("tool_calls".to_owned(), calls);
+        }
+        self.fields.entry("role").or_insert_with(|| "assistant".into());
+        let message = OpenAiAnswer { fields: self.fields, raw: None };
+        message.answer(reply, self.stop, self.model, self.usage)
+    }
+}
+
+impl OpenAiStream {
+    fn add(&mut self, mut delta: Map<String, Value>, show: &mut dyn FnMut(&str)) {
         // Some servers repeat the role in every piece.
         if self.fields.contains_key("role") {
             delta.remove("role");
         }
-        if let Some(text) = delta.get("content").and_then(Value::as_str).filter(|text| !text.is_empty())
-            && let Some(on_delta) = &mut options.on_delta
-        {
-            self.shown = true;
-            on_delta(Delta::Text(text));
-        }
+        show(delta.get("content").and_then(Value::as_str).unwrap_or_default());
         if let Some(Value::Array(calls)) = delta.remove("tool_calls") {
             for call in calls {
                 self.add_call(call);
@@ -147,25 +138,5 @@ impl OpenAiAccumulator {
             function.remove("name");
         }
         self.kept += merge_fields(known, call);
-    }
-
-    /// Creates the answer when the stream has ended.
-    fn finish(&mut self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
-        if self.stop.is_none() {
-            let message = "the stream ended without a reason: the answer may not be complete";
-            return Err(reply.error(ProviderErrorKind::Cut, message));
-        }
-        let mut fields = std::mem::take(&mut self.fields);
-        // A stream starts its text with an empty piece, even if there is no text.
-        if fields.get("content").and_then(Value::as_str) == Some("") {
-            fields.insert("content".to_owned(), Value::Null);
-        }
-        let calls = std::mem::take(&mut self.calls);
-        if !calls.is_empty() {
-            fields.insert("tool_calls".to_owned(), calls.into_values().map(Value::Object).collect());
-        }
-        fields.entry("role").or_insert_with(|| "assistant".into());
-        let message = OpenAiAnswer { fields, raw: None };
-        message.answer(reply, self.stop.take(), self.model.take(), self.usage)
     }
 }

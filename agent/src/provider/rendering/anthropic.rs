@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::pairing::MessageFormat;
+use crate::pairing::{MessageFormat, word};
 #[cfg(feature = "anthropic")]
 use foldlog::conversation::ToolCallRecord;
 use foldlog::conversation::{ConversationMessage, Role};
@@ -13,8 +13,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
-/// Longest name of a tool, in characters.
-const NAME_LONGEST: usize = 128;
+/// Format of the messages.
+const FORMAT: MessageFormat = MessageFormat::Anthropic;
 /// Text of the user's message that is inserted at the start of a conversation without one. The API
 /// requires a user's message there.
 const BEGINNING: &str = "Begin.";
@@ -133,10 +133,7 @@ impl<'a> AnthropicConversation<'a> {
 
 impl<'a> RoleGroup<'a> {
     fn content(self) -> AnthropicContent<'a> {
-        if let Some(whole) = self.whole {
-            return AnthropicContent::Raw(whole);
-        }
-        content_of(self.blocks)
+        self.whole.map_or_else(|| content_of(self.blocks), AnthropicContent::Raw)
     }
 }
 
@@ -202,8 +199,7 @@ fn answer<'a>(
     known: &[&str],
 ) -> (Option<&'a RawValue>, Vec<AnthropicBlock<'a>>) {
     let calls = message.tool_calls.iter().zip(ids);
-    let sent: Vec<_> =
-        calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
+    let sent: Vec<_> = calls.map(|(call, id)| (call, id, sent_name(&call.name, known, FORMAT))).collect();
     if let Some((raw, blocks)) = own_blocks(message)
         && blocks.iter().filter(|block| is_call(block)).count() == sent.len()
     {
@@ -264,11 +260,7 @@ pub(in crate::provider) fn input(arguments: &str) -> Cow<'_, RawValue> {
 
 /// Replaces the characters of an id that the API refuses.
 fn clean(id: &str) -> String {
-    if id.is_empty() {
-        return "call".to_owned();
-    }
-    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    id.chars().map(fit).collect()
+    word(id, usize::MAX, "call")
 }
 
 /// Contains the fields of a block that decide whether it can be sent.
@@ -291,8 +283,7 @@ fn peek(block: &RawValue) -> Option<Peek<'_>> {
 /// Returns content blocks in the API's own form, as a whole and one by one; `None` if the message
 /// has none.
 fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue>)> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::Anthropic.name())?;
-    let raw: &RawValue = serde_json::from_str(&blocks.json).ok()?;
+    let raw: &RawValue = serde_json::from_str(FORMAT.own_blocks(message)?).ok()?;
     Some((raw, serde_json::from_str(raw.get()).ok()?))
 }
 

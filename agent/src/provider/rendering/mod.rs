@@ -36,6 +36,8 @@ use std::borrow::Cow;
 
 use foldlog::conversation::ConversationMessage;
 
+use crate::pairing::MessageFormat;
+
 #[cfg(feature = "anthropic")]
 pub(super) use self::anthropic::{AnthropicConversation, input, made_blocks};
 #[cfg(feature = "openai")]
@@ -72,15 +74,7 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Adapts a tool's name to a provider. Known names are unchanged. In other names, `_` replaces each
-/// invalid character, and the length is limited to `longest`.
-pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], longest: usize) -> Cow<'a, str> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if known.contains(&name) || (!name.is_empty() && name.len() <= longest && name.bytes().all(fits)) {
-        return name.into();
-    }
-    if name.is_empty() {
-        return "unnamed".into();
-    }
-    let fit = |character: char| if character.is_ascii() && fits(character as u8) { character } else { '_' };
-    name.chars().take(longest).map(fit).collect::<String>().into()
+/// invalid character, and the length is limited.
+pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], format: MessageFormat) -> Cow<'a, str> {
+    if known.contains(&name) || format.takes_tool(name) { name.into() } else { format.fit_tool(name).into() }
 }

@@ -11,8 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
-/// Longest name of a tool, in characters.
-const NAME_LONGEST: usize = 64;
+/// Format of the messages.
+const FORMAT: MessageFormat = MessageFormat::OpenAi;
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -68,14 +68,8 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
         if let Some(fit) = whole_message(message).and_then(|raw| fit(raw, message, own, known)) {
             return fit;
         }
-        let calls = message.tool_calls.iter().zip(own).map(|(call, id)| OpenAiToolCall {
-            id: id.clone().into(),
-            r#type: "function",
-            function: Function {
-                name: sent_name(&call.name, known, NAME_LONGEST),
-                arguments: &call.arguments,
-            },
-        });
+        let calls = message.tool_calls.iter().zip(own);
+        let calls = calls.map(|(call, id)| tool_call(call, id.clone(), sent_name(&call.name, known, FORMAT)));
         let content = match content(message) {
             OpenAiContent::Null(()) if message.tool_calls.is_empty() => OpenAiContent::Text("".into()),
             content => content,
@@ -91,11 +85,20 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
     rendered.collect()
 }
 
-pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
-    fn call(call: &ToolCallRecord) -> OpenAiToolCall<'_> {
-        let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
-        OpenAiToolCall { id: call.call_id.as_str().into(), r#type: "function", function }
+fn tool_call<'a>(
+    call: &'a ToolCallRecord,
+    id: impl Into<Cow<'a, str>>,
+    name: Cow<'a, str>,
+) -> OpenAiToolCall<'a> {
+    OpenAiToolCall {
+        id: id.into(),
+        r#type: "function",
+        function: Function { name, arguments: &call.arguments },
     }
+}
+
+pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
+    let call = |call| tool_call(call, &*call.call_id, call.name.as_str().into());
     let rendered = messages.iter().map(|message| match whole_message(message) {
         Some(raw) => OpenAiMessage::Raw(raw),
         None => OpenAiMessage::Made(OpenAiTypedMessage {
@@ -130,8 +133,7 @@ fn is_speaker(name: &str) -> bool {
 }
 
 fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::OpenAi.name())?;
-    serde_json::from_str(&blocks.json).ok()
+    serde_json::from_str(FORMAT.own_blocks(message)?).ok()
 }
 
 /// Returns content blocks that are a whole message, with more fields than its content.
@@ -184,7 +186,7 @@ fn fit<'a>(
         return None;
     }
     let own = serde_json::from_str::<Peek>(raw.get()).ok()?.tool_calls.unwrap_or_default();
-    let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, NAME_LONGEST));
+    let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, FORMAT));
     let sent: Vec<_> = ids.iter().zip(names).collect();
     if own.len() != sent.len() {
         return None;

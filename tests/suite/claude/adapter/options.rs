@@ -160,9 +160,10 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
             assert!(error.to_string().contains(named), "{error}");
         }
         // No delta was streamed or reported.
-        let mut told = |_: Delta<'_>| panic!("something was streamed");
+        let told = |_: Delta<'_>| panic!("something was streamed");
         let messages = asking("Go.").messages;
-        let options = EvaluateOptions { messages, on_delta: Some(&mut told), ..EvaluateOptions::default() };
+        let options =
+            EvaluateOptions { messages, on_delta: Some(Box::new(told)), ..EvaluateOptions::default() };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
         assert!(error.to_string().contains("leave out `on_delta`"), "{error}");
         assert!(

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
+use crate::provider::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
 
 /// Collects the parts of a request.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Parameters {
 
 impl Parameters {
     /// Adds a parameter, if it is set.
-    pub(super) fn set<T: Into<Value>>(&mut self, name: &str, value: Option<T>) {
+    pub(in crate::provider) fn set<T: Into<Value>>(&mut self, name: &str, value: Option<T>) {
         if let Some(value) = value {
             self.set.insert(name.to_owned(), value.into());
         }
@@ -28,7 +28,7 @@ impl Parameters {
     }
 
     /// Adds a part that is left out of the request's record.
-    pub(super) fn part(
+    pub(in crate::provider) fn part(
         &mut self,
         name: &'static str,
         value: &impl Serialize,
@@ -64,6 +64,6 @@ fn no_json(error: serde_json::Error) -> Box<ProviderError> {
 }
 
 /// Returns the names of tools. Calls in messages use these names unchanged.
-pub(super) fn names(tools: &[ToolSpec]) -> Vec<&str> {
+pub(in crate::provider) fn names(tools: &[ToolSpec]) -> Vec<&str> {
     tools.iter().map(|tool| tool.name.as_str()).collect()
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Merges a piece into a partial value. Texts and lists are appended, objects are merged field by
 /// field, other values are replaced. A `null` changes nothing. Returns the number of added values.
-pub(super) fn merge(whole: &mut Value, piece: Value) -> usize {
+pub(in crate::provider) fn merge(whole: &mut Value, piece: Value) -> usize {
     match (whole, piece) {
         (_, Value::Null) => 0,
         (Value::String(whole), Value::String(piece)) => {
@@ -26,7 +26,7 @@ pub(super) fn merge(whole: &mut Value, piece: Value) -> usize {
 }
 
 /// Merges the fields of a piece into a partial object. Returns the number of added values.
-pub(super) fn merge_fields(whole: &mut Map<String, Value>, piece: Map<String, Value>) -> usize {
+pub(in crate::provider) fn merge_fields(whole: &mut Map<String, Value>, piece: Map<String, Value>) -> usize {
     let mut added = 0;
     for (name, value) in piece {
         match whole.get_mut(&name) {
@@ -42,7 +42,7 @@ pub(super) fn merge_fields(whole: &mut Map<String, Value>, piece: Map<String, Va
 }
 
 /// Returns the number of values in a value, including itself.
-pub(super) fn count(value: &Value) -> usize {
+pub(in crate::provider) fn count(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(count).sum::<usize>(),
         Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),

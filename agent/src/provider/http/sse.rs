@@ -1,29 +1,23 @@
 //! Parses a stream of server-sent events.
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SseEvent {
-    /// Name of the event; empty if the stream names none.
-    pub(super) name: String,
-    /// Lines of data, joined by newlines.
-    pub(super) data: String,
-}
-
 /// Collects bytes until an event is complete. It buffers the current event and the incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Vec<u8>,
     after_return: bool,
     begun: bool,
-    event: SseEvent,
+    /// Lines of data, joined by newlines.
+    data: String,
     has_data: bool,
 }
 
 impl Events {
-    /// Adds bytes, and calls `take` with each event that they complete, until `take` fails.
+    /// Adds bytes, and calls `take` with the data of each event that they complete, until `take`
+    /// fails.
     pub(super) fn push<E>(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(SseEvent) -> Result<(), E>,
+        mut take: impl FnMut(String) -> Result<(), E>,
     ) -> Result<(), E> {
         for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             let (text, end) = match piece.split_last() {
@@ -39,8 +33,8 @@ impl Events {
             self.after_return = end == Some(b'\r');
             if end.is_some() {
                 let line = std::mem::take(&mut self.line);
-                if let Some(event) = self.end_line(&line) {
-                    take(event)?;
+                if let Some(data) = self.end_line(&line) {
+                    take(data)?;
                 }
             }
         }
@@ -48,7 +42,7 @@ impl Events {
     }
 
     /// Processes a line. An empty line completes the event before it.
-    fn end_line(&mut self, line: &[u8]) -> Option<SseEvent> {
+    fn end_line(&mut self, line: &[u8]) -> Option<String> {
         let line = String::from_utf8_lossy(line);
         let line = if std::mem::replace(&mut self.begun, true) {
             &*line
@@ -56,20 +50,16 @@ impl Events {
             line.strip_prefix('\u{feff}').unwrap_or(&line)
         };
         if line.is_empty() {
-            let event = std::mem::take(&mut self.event);
-            return std::mem::take(&mut self.has_data).then_some(event);
+            let data = std::mem::take(&mut self.data);
+            return std::mem::take(&mut self.has_data).then_some(data);
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "event" => self.event.name = value.to_owned(),
-            "data" => {
-                if std::mem::replace(&mut self.has_data, true) {
-                    self.event.data.push('\n');
-                }
-                self.event.data.push_str(value);
+        if field == "data" {
+            if std::mem::replace(&mut self.has_data, true) {
+                self.data.push('\n');
             }
-            _ => {}
+            self.data.push_str(value);
         }
         None
     }
@@ -77,13 +67,13 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use super::{Events, SseEvent};
+    use super::Events;
 
-    fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
+    fn events(pieces: &[&[u8]]) -> Vec<String> {
         let (mut events, mut taken) = (Events::default(), Vec::new());
         for piece in pieces {
-            let all: Result<(), ()> = events.push(piece, |SseEvent { name, data }| {
-                taken.push((name, data));
+            let all: Result<(), ()> = events.push(piece, |data| {
+                taken.push(data);
                 Ok(())
             });
             all.unwrap();
@@ -95,7 +85,7 @@ mod tests {
     #[test]
     fn events_are_the_same_however_the_bytes_are_cut() {
         let stream = "\u{feff}: a comment\r\nevent: a\r\ndata: one\r\ndata:two\r\n\r\ndata: é\n\ndata\r\rid: 4\n\ndata: cut";
-        let expected = [("a", "one\ntwo"), ("", "é"), ("", "")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let expected = ["one\ntwo", "é", ""];
         assert_eq!(events(&[stream.as_bytes()]), expected);
         let single: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
         assert_eq!(events(&single), expected);

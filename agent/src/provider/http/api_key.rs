@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderError, ProviderErrorKind};
 
 /// Replacement text for a key.
 const HIDDEN: &str = "[key]";
