@@ -54,6 +54,7 @@ use crate::compaction::{CompactedVolume, Compaction};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::payloads::Payloads;
+use crate::replicator::SessionPayloads;
 use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
 use crate::volume_lookup::{OpenVolume, Shelf, is_marked};
 

@@ -64,7 +64,7 @@ pub struct Bucket {
     /// URL of the place in errors; `None` for a store that the host created.
     place: Option<Arc<str>>,
     retries: Retries,
-    clock: Clock,
+    pub(crate) clock: Clock,
     spans: [u64; 2],
     volume_bytes: u64,
     /// Withdrawn names of payloads, as far as readers know them, by session.

@@ -12,11 +12,12 @@ use uuid::Uuid;
 use crate::directory::DirectoryObjectStore;
 use crate::error::{Error, Result};
 use crate::lease::{SessionLease, objects};
+use crate::object_replicator::{ObjectReplicator, read_here};
 use crate::place::{CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader};
 use crate::reader::ChunkReader;
 use crate::remote::Remote;
-use crate::replicator::ObjectReplicator;
 use crate::retries::Retries;
+use crate::runtime::Runtime;
 
 /// A place for sessions in object storage.
 #[derive(Debug)]
@@ -56,7 +57,8 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
         "s3" | "gs" | "az" => network_store(url, variables)?,
         _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
-    Ok(Remote::new(store, &prefix, retries)?.at(url.as_str().trim_end_matches('/')))
+    let remote = Remote::new(store, &prefix, retries)?;
+    Ok(Remote { bucket: remote.bucket.at(url.as_str().trim_end_matches('/')), ..remote })
 }
 
 fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
@@ -94,17 +96,16 @@ impl Place for BucketPlace {
     }
 
     fn sessions(&self) -> Result<Vec<Uuid>> {
-        self.remote.sessions()
+        self.remote.runtime.run(self.remote.bucket.sessions())?
     }
 
     fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
-        let bucket = self.remote.bucket().clone();
-        self.remote.runtime().run(async move { objects::lease(&bucket, session).await })?
+        self.remote.runtime.run(objects::lease(&self.remote.bucket, session))?
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
-        let reader = ChunkReader::new(self.remote.bucket().clone(), session);
-        Ok(Box::new(BucketReader { remote: self.remote.clone(), reader }))
+        let reader = ChunkReader::new(self.remote.bucket.clone(), session);
+        Ok(Box::new(BucketReader { runtime: self.remote.runtime.clone(), reader }))
     }
 
     fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
@@ -114,14 +115,14 @@ impl Place for BucketPlace {
 
 #[derive(Debug)]
 struct BucketReader {
-    remote: Remote,
+    runtime: Runtime,
     /// Positioned after the last record that was passed on.
     reader: ChunkReader,
 }
 
 impl PlaceReader for BucketReader {
     fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()> {
-        self.remote.read_here_behind(&mut self.reader, &mut |chunk| {
+        read_here(&self.runtime, &mut self.reader, &mut |chunk| {
             if chunk.count == 0 {
                 visit(PlaceItem::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
             }
@@ -130,7 +131,7 @@ impl PlaceReader for BucketReader {
     }
 
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        let (bucket, session) = (self.remote.bucket().clone(), self.reader.chain().session());
-        self.remote.runtime().run(async move { bucket.get_object(session, object).await })?
+        let session = self.reader.chain().session();
+        self.runtime.run(self.reader.bucket().get_object(session, object))?
     }
 }

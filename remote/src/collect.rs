@@ -58,8 +58,7 @@ impl Remote {
     /// The errors of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store).
     /// Objects that were already removed remain so.
     pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
-        let bucket = self.bucket().clone();
-        self.runtime().run(async move { collect(&bucket, session, options).await })?
+        self.runtime.run(collect(&self.bucket, session, options))?
     }
 }
 

@@ -43,19 +43,19 @@
 //! | `referenced_payloads`, `payload_removal` | the payloads that the log names, and removal of the others |
 //! | `lease` | when to take a session over: [`wait_for_lease`] |
 //! | `confirmations` | the time since the place confirmed a claim, which is checked before a tool starts |
-//! | `runtime`, `remote` | a thread of its own, and the blocking API |
+//! | `runtime`, `remote` | a thread that drives requests, and the blocking API |
 //! | `place` | places that people name by URLs, and the operations of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and access to those in networks |
 //! | `exchange`, `connection` | the host of the last request and its answer; the cause of a missing connection |
-//! | `replicator` | the replicator that the engine feeds: [`ObjectReplicator`] |
+//! | `replicator`, `object_replicator` | the replicator that the engine feeds, for any place and for object storage: [`ObjectReplicator`] |
+//! | `kept_payloads` | payloads that were put, until the records that name them are acknowledged |
 //! | `postgres` | a database instead of a bucket, with its own protocol: [`PostgresReplicator`] |
 //!
 //! The feature `postgres`, off by default, stores sessions in a PostgreSQL database. Chunks and
 //! chains belong to object storage; `docs/spec/remote.md` describes their counterparts in a
 //! database.
 //!
-//! All modules but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` need the
-//! feature `object-store`, which is on by default. It brings the crate [`object_store`] with stores
+//! What reads and writes buckets needs the feature `object-store`, which is on by default. It brings the crate [`object_store`] with stores
 //! in memory and in a local directory. The features `s3`, `gcs` and `azure` bring the stores of
 //! networks. A URL names such a store, and its keys come from the environment ([`open_place`]). A
 //! host that builds a store itself with the crate `object_store` passes it to [`ObjectReplicator`].
@@ -92,24 +92,21 @@ mod bucket;
 mod buckets;
 pub mod chain;
 pub mod chunk;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
 pub mod compaction;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod confirmations;
 #[cfg(any(feature = "network", feature = "postgres"))]
 mod connection;
 #[cfg(feature = "object-store")]
 mod directory;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod dropped_bodies;
 mod error;
 #[cfg(feature = "object-store")]
 mod exchange;
 mod fields;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod kept_payloads;
 mod lease;
 #[cfg(feature = "object-store")]
 mod log_end;
@@ -117,26 +114,22 @@ mod log_end;
 mod network;
 mod numbered_objects;
 #[cfg(feature = "object-store")]
+mod object_replicator;
+#[cfg(feature = "object-store")]
 mod payload_removal;
 #[cfg(feature = "object-store")]
 mod payloads;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "object-store")]
 mod reader;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod referenced_payloads;
 #[cfg(feature = "object-store")]
 mod remote;
-#[cfg(feature = "object-store")]
 mod replicator;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod retries;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
 pub mod volume;
 #[cfg(feature = "object-store")]
@@ -154,16 +147,16 @@ pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
 pub use collect::collect;
 pub use error::{Error, FailureDetails, GapEnd, RemoteFailure, Result, ServerAnswer, SqlState};
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
     LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeasePacer, LeaseStanding, LeaseWait, LeaseWaitOutcome,
     LeaseWatch, SessionLease, SteadyPacing, wait_for_lease,
 };
 #[cfg(feature = "object-store")]
+pub use object_replicator::ObjectReplicator;
+#[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(feature = "object-store")]
 pub use payloads::Payloads;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use place::{
     CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader, SessionStanding,
     open_place, open_place_with,
@@ -174,11 +167,8 @@ pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 pub use reader::ChunkReader;
 #[cfg(feature = "object-store")]
 pub use remote::{Remote, RemoteWriter};
-#[cfg(feature = "object-store")]
-pub use replicator::ObjectReplicator;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use replicator::{SessionPayloads, SessionWriter};
 pub use retries::Retries;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
 pub use volume::MIN_AGE;
 #[cfg(feature = "object-store")]

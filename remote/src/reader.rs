@@ -13,12 +13,11 @@ use crate::volume_lookup::{ChunkBytes, Shelf, has};
 /// Maximum number of chunks of a volume that are passed on at once.
 const BATCH: usize = 256;
 
-/// A verified chunk of the chain, and the state of the chain after it.
+/// A verified chunk of the chain.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedChunk {
     pub(crate) number: u64,
     pub(crate) bytes: ChunkBytes,
-    pub(crate) behind: Chain,
 }
 
 /// Reads the chunks of one session in the order of their chain. It can continue once there are
@@ -106,7 +105,7 @@ impl ChunkReader {
             };
             self.shelf.note_taken(&self.bucket, number, bytes.len());
             if is_next {
-                return Ok(Some(VerifiedChunk { number, bytes, behind: self.chain }));
+                return Ok(Some(VerifiedChunk { number, bytes }));
             }
         }
     }

@@ -58,7 +58,6 @@ pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Validity of knowledge about a place's volumes, and about the names of its payloads: half of
 /// [`MIN_AGE`].
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
 
 /// Describes the form of a volume's chunks.

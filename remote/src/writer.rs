@@ -38,7 +38,7 @@
 
 use std::time::Duration;
 
-use foldlog_codec::body::ObjectId;
+use foldlog::replication::CapturePacks;
 use foldlog_codec::{Record, SequenceNumber};
 use object_store::PutPayload;
 use uuid::Uuid;
@@ -48,6 +48,7 @@ use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
 use crate::error::{Error, Reason, RemoteFailure, Result};
 use crate::reader::ChunkReader;
+use crate::replicator::SessionWriter;
 use crate::volume_builder::Makers;
 use crate::volume_lookup::ChunkBytes;
 
@@ -173,91 +174,12 @@ impl ChunkWriter {
     ///
     /// # Errors
     ///
-    /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
-    /// - [`Error::Unknown`] if the store does not report whether it has them. Accepted records are
-    ///   kept: [`ChunkWriter::next_sequence`] returns their end, and [`ChunkWriter::settle`] tries
-    ///   again.
-    /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that
-    ///   cannot be appended. Earlier records may have been appended.
-    /// - The errors of [`Chain::take`] if there is another chunk in place of the records, and it
-    ///   violates the protocol. The writer then stops appending.
+    /// The errors of [`SessionWriter::append_with`].
     pub async fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
     ) -> Result<SequenceNumber> {
-        let mut records = records.into_iter().peekable();
-        loop {
-            let next = self.settle().await?;
-            if records.peek().is_none() {
-                return Ok(next);
-            }
-            self.queue(None, &mut records)?;
-        }
-    }
-
-    /// Takes as many records as fit into one chunk, in memory only: [`ChunkWriter::settle`] puts
-    /// it. `captures` are the packs that their captures add, which the store has, and the bytes of
-    /// one more pack; `None` omits captures.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still
-    /// in doubt. On an error no record is taken.
-    pub fn queue<'a, I>(
-        &mut self,
-        captures: Option<(&[ObjectId], &[u8])>,
-        records: &mut std::iter::Peekable<I>,
-    ) -> Result<()>
-    where
-        I: Iterator<Item = Record<'a>>,
-    {
-        self.check()?;
-        if self.pending.is_some() {
-            let mut attempts = self.reader.bucket().begin();
-            attempts.note_failure(RemoteFailure::TimedOut);
-            return Err(attempts.last().unknown(self.next_sequence()));
-        }
-        let chain = self.reader.chain();
-        let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
-        if let Some((packs, inlined)) = captures {
-            encoder.set_captures(packs, inlined)?;
-        }
-        while let Some(record) = records.peek() {
-            if !encoder.is_empty() && !encoder.has_room(record.body.len()) {
-                break;
-            }
-            encoder.push(*record)?;
-            records.next();
-        }
-        if !encoder.is_empty() {
-            self.pending = Some(PendingChunk::new(encoder, chain));
-        }
-        Ok(())
-    }
-
-    /// Ends the writer. Waits until the volumes whose chunks are in memory are put, at most for the
-    /// time limit of one request.
-    pub async fn finish(mut self) {
-        self.makers.finish().await;
-    }
-
-    /// Puts records that are still in doubt, if there are any. Returns the sequence number up to
-    /// which the log contains all records.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkWriter::append`].
-    pub async fn settle(&mut self) -> Result<SequenceNumber> {
-        self.check()?;
-        if self.pending.is_some() {
-            match self.put_pending(&mut |_| {}).await {
-                Ok(ChunkFate::Acknowledged) => {}
-                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced_error(&other))),
-                Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
-                Err(error) => return Err(self.stop(error)),
-            }
-        }
-        Ok(self.acknowledged_sequence())
+        self.append_with(None, &records.into_iter().collect::<Vec<_>>()).await
     }
 
     /// Puts the pending chunk until its outcome is known, by the module's rules. A chunk that
@@ -413,11 +335,6 @@ impl ChunkWriter {
         self.pending.is_some()
     }
 
-    /// Returns the epoch that this writer claimed.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
     /// Returns this writer's id.
     pub fn id(&self) -> WriterId {
         self.id
@@ -437,6 +354,61 @@ impl ChunkWriter {
         self.pending = None;
         self.stopped = Some(error.clone());
         error
+    }
+}
+
+impl SessionWriter for ChunkWriter {
+    type State = Chain;
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn state(&self) -> Option<Chain> {
+        self.stopped.is_none().then(|| *self.chain())
+    }
+
+    fn queue(&mut self, captures: Option<CapturePacks<'_>>, records: &[Record<'_>]) -> Result<usize> {
+        self.check()?;
+        if self.pending.is_some() {
+            return Err(self.reader.bucket().begin().in_doubt(self.next_sequence()));
+        }
+        let chain = self.reader.chain();
+        let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
+        if let Some(CapturePacks { packs, inlined }) = captures {
+            encoder.set_captures(packs, inlined)?;
+        }
+        let mut taken = 0;
+        for record in records {
+            if taken > 0 && !encoder.has_room(record.body.len()) {
+                break;
+            }
+            encoder.push(*record)?;
+            taken += 1;
+        }
+        if taken > 0 {
+            self.pending = Some(PendingChunk::new(encoder, chain));
+        }
+        Ok(taken)
+    }
+
+    async fn settle(&mut self) -> Result<SequenceNumber> {
+        self.check()?;
+        if self.pending.is_some() {
+            match self.put_pending(&mut |_| {}).await {
+                Ok(ChunkFate::Acknowledged) => {}
+                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced_error(&other))),
+                Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
+                Err(error) => return Err(self.stop(error)),
+            }
+        }
+        Ok(self.acknowledged_sequence())
+    }
+
+    /// Waits until the volumes whose chunks are in memory are put, at most for the time limit of
+    /// one request.
+    async fn finish(mut self) {
+        self.makers.finish().await;
     }
 }
 

@@ -43,7 +43,7 @@ const WHAT: &str = "read a session's lease";
 
 /// Writes the lease of one worker into a bucket.
 #[derive(Debug)]
-pub(crate) struct ObjectLeases {
+pub struct ObjectLeases {
     bucket: Bucket,
     worker: Uuid,
     link: String,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::volume::{Extent, Volume, VolumeEncoder};
-use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, collect};
+use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, SessionWriter, collect};
 use proptest::prelude::{any, proptest};
 use tokio::time;
 use uuid::Uuid;
