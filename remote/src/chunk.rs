@@ -132,22 +132,12 @@ impl fmt::Display for Epoch {
 
 /// Identifies a writer: drawn at random for each claim, so that no two claims have the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct WriterId(Uuid);
+pub struct WriterId(pub Uuid);
 
 impl WriterId {
     /// Draws a new id at random.
     pub fn random() -> WriterId {
         WriterId(Uuid::new_v4())
-    }
-
-    /// Creates an id from its sixteen bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> WriterId {
-        WriterId(Uuid::from_bytes(bytes))
-    }
-
-    /// Returns the id's sixteen bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
     }
 }
 
@@ -502,7 +492,7 @@ fn write_head(
     out.extend_from_slice(head.session.as_bytes());
     out.extend_from_slice(&head.number.to_le_bytes());
     out.extend_from_slice(&head.epoch.0.to_le_bytes());
-    out.extend_from_slice(head.writer.as_bytes());
+    out.extend_from_slice(head.writer.0.as_bytes());
     out.extend_from_slice(&head.nonce);
     out.extend_from_slice(&head.previous.0);
     out.extend_from_slice(&head.first_sequence.to_le_bytes());
@@ -577,7 +567,7 @@ impl<'a> FieldReader<'a> {
         let session = Uuid::from_bytes(self.take()?);
         let number = self.u64()?;
         let epoch = Epoch(self.u64()?);
-        let writer = WriterId::from_bytes(self.take()?);
+        let writer = WriterId(Uuid::from_bytes(self.take()?));
         let nonce = self.take()?;
         let previous = ChunkHash(self.take()?);
         let first_sequence = self.u64()?.into();

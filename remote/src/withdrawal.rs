@@ -48,6 +48,7 @@ const FORM: NumberedObjectFormat = NumberedObjectFormat {
     bytes_max: WITHDRAWAL_BYTES_MAX,
     what: "withdrawal",
     begins_otherwise: "it does not start like a withdrawal",
+    other_number: "its key and its bytes name different numbers",
 };
 const HASH_LEN: usize = 32;
 const NAME_LEN: usize = HASH_LEN + 4;

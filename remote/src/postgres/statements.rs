@@ -174,7 +174,7 @@ impl ClaimRow {
         Some(ClaimRow {
             epoch: Epoch::new(number(row, 0)?),
             next: number(row, 1)?.into(),
-            writer: WriterId::from_bytes(*row.try_get::<_, Uuid>(2).ok()?.as_bytes()),
+            writer: WriterId(row.try_get(2).ok()?),
             name: row.try_get(3).ok()?,
             link: link(row, 4)?,
             nonce: row.try_get(5).ok(),
@@ -195,9 +195,4 @@ pub(super) fn link(row: &Row, column: usize) -> Option<Link> {
 /// Converts a number for a column. No number of a session gets near the maximum.
 pub(super) fn column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Converts a writer's id for a column.
-pub(super) fn writer(id: WriterId) -> Uuid {
-    Uuid::from_bytes(*id.as_bytes())
 }

@@ -36,7 +36,7 @@ use super::connection::{DatabaseFailure, Parameter, is_duplicate};
 use super::leases::TableLeases;
 use super::link::Link;
 use super::reader::Stand;
-use super::statements::{self, ClaimRow, UUID, column, losing_setting, number, writer};
+use super::statements::{self, ClaimRow, UUID, column, losing_setting, number};
 use crate::chunk::{Epoch, WriterId, check_record};
 use crate::error::{Error, RemoteFailure, Result};
 use crate::lease::renewal::Leases;
@@ -128,13 +128,13 @@ impl RowWriter {
 
     async fn put_claim(&self, stand: &Stand, lease: Option<Uuid>) -> Result<Option<Error>> {
         let (next, epoch) = (column(self.next.get()), column(self.epoch.get()));
-        let (before, id, nonce) = (column(stand.epoch.get()), writer(self.id), Uuid::new_v4());
+        let (before, nonce) = (column(stand.epoch.get()), Uuid::new_v4());
         let (link, link_before) = (self.link.column(), stand.link.column());
         let mut parameters: Vec<Parameter<'_>> = vec![
             (&self.session, UUID),
             (&epoch, Type::INT8),
             (&next, Type::INT8),
-            (&id, UUID),
+            (&self.id.0, UUID),
             (&self.tables.name, Type::TEXT),
             (&nonce, UUID),
             (&link, Type::BYTEA),
@@ -179,13 +179,13 @@ impl RowWriter {
     async fn put(&self, batch: &RowBatch) -> Result<Option<Error>> {
         let (epoch, next, behind) =
             (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
-        let (id, link, link_before) = (writer(self.id), batch.link.column(), self.link.column());
+        let (link, link_before) = (batch.link.column(), self.link.column());
         let parameters: [Parameter<'_>; 13] = [
             (&self.session, UUID),
             (&epoch, Type::INT8),
             (&next, Type::INT8),
             (&behind, Type::INT8),
-            (&id, UUID),
+            (&self.id.0, UUID),
             (&batch.nonce, UUID),
             (&link, Type::BYTEA),
             (&link_before, Type::BYTEA),
@@ -280,9 +280,13 @@ impl RowWriter {
     /// Makes the server acknowledge a commit after the one that was found. Another writer's claim
     /// after it is such a commit.
     async fn confirm(&self, nonce: Uuid) -> bool {
-        let (epoch, id) = (column(self.epoch.get()), writer(self.id));
-        let parameters =
-            [(&self.session as _, UUID), (&epoch as _, Type::INT8), (&id as _, UUID), (&nonce as _, UUID)];
+        let epoch = column(self.epoch.get());
+        let parameters = [
+            (&self.session as _, UUID),
+            (&epoch as _, Type::INT8),
+            (&self.id.0 as _, UUID),
+            (&nonce as _, UUID),
+        ];
         if matches!(self.tables.commit(statements::CONFIRM, &parameters, 1).await, Ok(true)) {
             return true;
         }

@@ -234,7 +234,7 @@ fn write_chunks() {
         session,
         number,
         epoch: Epoch::new(1),
-        writer: WriterId::from_bytes([3; 16]),
+        writer: WriterId(Uuid::from_bytes([3; 16])),
         nonce: [5; 16],
         previous: ChunkHash([number as u8; 32]),
         first_sequence: 0.into(),

@@ -7,7 +7,7 @@
 //! the outcome is known:
 //!
 //! 1. The store reports that it created the object, and the number was not collected before
-//!    ([`volume_lookup`](crate::volume_lookup) describes how that is known; mostly it takes no request). The
+//!    ([`volume_lookup`](super::volume_lookup) describes how that is known; mostly it takes no request). The
 //!    chunk is in the chain, and its records are acknowledged. If more than half of
 //!    [`MIN_AGE`](crate::MIN_AGE) has passed since the previous chunk was put, that one is read
 //!    back too.
@@ -31,7 +31,7 @@
 //! If a volume contains a number, rules 2 to 4 apply to the volume's chunk, and not to an object
 //! under that number.
 //!
-//! Volumes are put by a separate task ([`volume_builder`](crate::volume_builder)), for which no
+//! Volumes are put by a separate task ([`volume_builder`](super::volume_builder)), for which no
 //! append waits.
 //!
 //! Dropping a future of this module leaves the writer in the same state as [`Error::Unknown`].
@@ -43,14 +43,14 @@ use foldlog_codec::{Record, SequenceNumber};
 use object_store::PutPayload;
 use uuid::Uuid;
 
-use crate::bucket::{Get, PutOutcome};
+use super::bucket::{PutOutcome, RequestFailure};
+use super::reader::ChunkReader;
+use super::volume_builder::Makers;
+use super::volume_lookup::ChunkBytes;
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
 use crate::error::{Error, Reason, RemoteFailure, Result};
-use crate::reader::ChunkReader;
 use crate::replicator::SessionWriter;
-use crate::volume_builder::Makers;
-use crate::volume_lookup::ChunkBytes;
 
 /// Maximum number of puts of a claim before it counts as contended.
 const CLAIM_ROUNDS_MAX: u32 = 100;
@@ -205,10 +205,8 @@ impl ChunkWriter {
                         });
                         continue;
                     }
-                    Err(Get::TooLarge(len)) => {
-                        return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
-                    }
-                    Err(Get::Failed(reason)) => {
+                    Err(RequestFailure::Final(error)) => return Err(*error),
+                    Err(RequestFailure::Failed(reason)) => {
                         attempts.note_failure(reason);
                         continue;
                     }

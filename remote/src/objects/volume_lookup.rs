@@ -15,7 +15,7 @@
 //!
 //! The small volume of a range is put once each of its numbers is used, with create-if-absent, and
 //! is never removed. So is the large one once its small ones exist. Both are determined by the
-//! chunks, so every process puts the same bytes ([`volume_builder`](crate::volume_builder)). A
+//! chunks, so every process puts the same bytes ([`volume_builder`](super::volume_builder)). A
 //! crash leaves a range without its volume. Such a range is read by its chunks, and the next writer
 //! puts the volume.
 //!
@@ -77,9 +77,10 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::path::Path;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
@@ -202,7 +203,7 @@ enum VolumeLookup {
 }
 
 /// A reader's knowledge about a session's volumes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
     session: Uuid,
     opened: Option<OpenVolume>,
@@ -232,19 +233,7 @@ struct RangeProgress {
 
 impl Shelf {
     pub(crate) fn new(session: Uuid) -> Shelf {
-        Shelf {
-            session,
-            opened: None,
-            uncovered: None,
-            unusable: None,
-            compaction: None,
-            unfit: None,
-            large: true,
-            walked: Default::default(),
-            missing: Vec::new(),
-            verified: Vec::new(),
-            long: Vec::new(),
-        }
+        Shelf { session, large: true, ..Shelf::default() }
     }
 
     /// Requests only small volumes from now on.
@@ -370,31 +359,33 @@ impl Shelf {
             self.opened = Some(opened);
             return Ok(VolumeLookup::Opened);
         }
-        match volume(bucket, self.session, small).await? {
-            SmallVolumeLookup::Nothing => {
+        let read = match self.read_volume(bucket, small).await? {
+            None if !is_marked(bucket, self.session, small).await? => {
                 self.uncovered = Some(UncoveredRange { from: small.first, last: small.last(), since });
                 return Ok(VolumeLookup::Absent);
             }
-            SmallVolumeLookup::Volume(Ok(opened)) => self.opened = Some(opened),
-            SmallVolumeLookup::Volume(Err(error)) => {
-                // A compacted one may already replace it.
-                self.learn(bucket).await?;
-                match self.read_compacted(bucket, number).await? {
-                    Some(Ok(opened)) => self.opened = Some(opened),
-                    _ => self.unusable = Some((small, error)),
+            // Both may have been put in between.
+            None => self.read_volume(bucket, small).await?,
+            read => read,
+        };
+        if let Some(Ok(opened)) = read {
+            self.opened = Some(opened);
+        } else {
+            // A compacted one may already replace it.
+            self.learn(bucket).await?;
+            match (read, self.read_compacted(bucket, number).await?) {
+                (Some(_), Some(Ok(opened))) => self.opened = Some(opened),
+                (Some(read), _) => self.unusable = read.err().map(|error| (small, error)),
+                (None, compacted) => {
+                    self.opened = Some(compacted.unwrap_or_else(|| Err(small.error("it is missing")))?);
+                    return Ok(VolumeLookup::Opened);
                 }
-            }
-            SmallVolumeLookup::Mark => {
-                self.learn(bucket).await?;
-                let gone = small.error("it is missing");
-                self.opened = Some(self.read_compacted(bucket, number).await?.unwrap_or(Err(gone))?);
-                return Ok(VolumeLookup::Opened);
             }
         }
         // It needs all small ones, and is useful only if it is read from its start.
         if self.large
             && large.first == number
-            && let Some(Ok(opened)) = read_volume(bucket, self.session, large).await?
+            && let Some(Ok(opened)) = self.read_volume(bucket, large).await?
         {
             (self.opened, self.unusable) = (Some(opened), None);
         }
@@ -444,29 +435,22 @@ impl Shelf {
             let Some(compaction) = self.compaction.clone() else { return Ok(None) };
             let Some(named) = compaction.around(number) else { return Ok(None) };
             let key = bucket.compacted_key(self.session, compaction.number, named);
-            let mut unusable = None;
-            for _ in 0..2 {
-                match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
-                    Ok(None) => break,
-                    Ok(Some(bytes)) => match OpenVolume::open_compacted(bytes, self.session, named) {
-                        Ok(opened) => return Ok(Some(Ok(opened))),
-                        Err(error) => unusable = Some(error),
-                    },
-                    Err(Error::TooLarge { .. }) => {
-                        unusable = Some(named.extent.error("it is longer than allowed"));
-                        break;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if let Some(error) = unusable {
-                return Ok(Some(Err(error)));
+            let open = |bytes| OpenVolume::open_compacted(bytes, self.session, named);
+            let read = read_twice(bucket, &key, named.extent, open).await?;
+            if read.is_some() {
+                return Ok(read);
             }
             let newer = self.learn(bucket).await?;
             if newer.is_none_or(|newer| newer.number == compaction.number) {
                 return Ok(Some(Err(named.extent.error("it is missing"))));
             }
         }
+    }
+
+    /// Reads a volume that is not compacted.
+    async fn read_volume(&self, bucket: &Bucket, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
+        let open = |bytes| OpenVolume::new(VolumeForm::Whole, bytes, self.session, extent);
+        read_twice(bucket, &bucket.volume_key(self.session, extent), extent, open).await
     }
 
     /// Notes that the chunk with this number was taken, to determine the missing volumes and those
@@ -536,28 +520,6 @@ async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Ve
     }
 }
 
-/// The result of looking up a small volume.
-enum SmallVolumeLookup {
-    /// Neither a volume nor a mark: no chunk of the range was collected.
-    Nothing,
-    /// A volume, or one that cannot be used.
-    Volume(Result<OpenVolume>),
-    /// Only a mark: the volume is missing, or a compacted one replaces it.
-    Mark,
-}
-
-/// Looks up a small volume, and its mark if there is none.
-async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallVolumeLookup> {
-    if let Some(read) = read_volume(bucket, session, extent).await? {
-        return Ok(SmallVolumeLookup::Volume(read));
-    }
-    if !is_marked(bucket, session, extent).await? {
-        return Ok(SmallVolumeLookup::Nothing);
-    }
-    // Both may have been put in between.
-    Ok(read_volume(bucket, session, extent).await?.map_or(SmallVolumeLookup::Mark, SmallVolumeLookup::Volume))
-}
-
 async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
     let key = bucket.compaction_key(session, number);
     let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
@@ -565,17 +527,21 @@ async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<
     found.ok_or(Error::Compaction { number, reason: "it is missing" })
 }
 
-/// Reads a volume, a second time if it fails verification.
-async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
-    let key = bucket.volume_key(session, extent);
+/// Reads a volume, a second time if it fails verification. Returns `None` if it is missing; the
+/// inner error describes why it cannot be used.
+async fn read_twice(
+    bucket: &Bucket,
+    key: &Path,
+    extent: Extent,
+    open: impl Fn(Vec<u8>) -> Result<OpenVolume>,
+) -> Result<Option<Result<OpenVolume>>> {
     let mut unusable = None;
     for _ in 0..2 {
-        match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
+        match bucket.get(key, VOLUME_BYTES_MAX, READ_VOLUME).await {
             Ok(None) => return Ok(None),
-            Ok(Some(bytes)) => match OpenVolume::new(VolumeForm::Whole, bytes, session, extent) {
-                Ok(opened) => return Ok(Some(Ok(opened))),
-                Err(error @ Error::Volume { reason: BARE, .. }) => return Ok(Some(Err(error))),
-                Err(error) => unusable = Some(error),
+            Ok(Some(bytes)) => match open(bytes) {
+                Err(error) if !matches!(error, Error::Volume { reason: BARE, .. }) => unusable = Some(error),
+                read => return Ok(Some(read)),
             },
             Err(Error::TooLarge { .. }) => {
                 return Ok(Some(Err(extent.error("it is longer than allowed"))));

@@ -3,12 +3,12 @@
 
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::log_end;
+use super::volume_lookup::{ChunkBytes, Shelf, has};
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
 use crate::error::{Error, GapEnd, Result};
-use crate::log_end;
-use crate::volume_lookup::{ChunkBytes, Shelf, has};
 
 /// Maximum number of chunks of a volume that are passed on at once.
 const BATCH: usize = 256;

@@ -18,7 +18,7 @@
 //!    withdrawn in between again, under the next name, before anything is acknowledged:
 //!    [`SessionPayloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until then.
 //! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk
-//!    that was read in between names the payload ([`payload_removal`](crate::payload_removal)). By rules 1 and 2,
+//!    that was read in between names the payload ([`payload_removal`](super::payload_removal)). By rules 1 and 2,
 //!    no later chunk can name it.
 //! 4. A name that was withdrawn is never used again, so a late removal removes only unneeded
 //!    objects.
@@ -37,7 +37,7 @@ use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
 use object_store::PutPayload;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::error::{Error, RemoteFailure, Result};
 use crate::kept_payloads::{KEPT_BYTES_MAX, KeptPayloads};
 use crate::replicator::SessionPayloads;

@@ -6,15 +6,15 @@ use foldlog_codec::{Record, SequenceNumber};
 use object_store::ObjectStore;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::reader::ChunkReader;
+use super::replicator::read_here;
+use super::writer::ChunkWriter;
 use crate::chain::Chain;
 use crate::chunk::Chunk;
 use crate::error::Result;
-use crate::object_replicator;
-use crate::reader::ChunkReader;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
-use crate::writer::ChunkWriter;
 
 /// Provides blocking access to sessions in an object store. Callbacks for chunks run on the calling
 /// thread.
@@ -80,7 +80,7 @@ impl Remote {
     /// The errors of [`ChunkReader::resume`] and [`ChunkReader::read_to_end`].
     pub fn read_behind(&self, chain: Chain, mut each: impl FnMut(&Chunk<'_>)) -> Result<Chain> {
         let mut reader = self.runtime.run(ChunkReader::resume(self.bucket.clone(), chain))??;
-        object_replicator::read_here(&self.runtime, &mut reader, &mut each)?;
+        read_here(&self.runtime, &mut reader, &mut each)?;
         Ok(*reader.chain())
     }
 

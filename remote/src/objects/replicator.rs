@@ -9,20 +9,20 @@ use object_store::ObjectStore;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::leases::ObjectLeases;
+use super::payloads::Payloads;
+use super::reader::{ChunkReader, VerifiedChunk};
+use super::remote::Remote;
+use super::writer::ChunkWriter;
 use crate::chain::Chain;
 use crate::chunk::{Chunk, Epoch};
 use crate::error::{Error, Result};
-use crate::lease::objects::ObjectLeases;
 use crate::lease::renewal::LeaseRenewer;
-use crate::payloads::Payloads;
-use crate::reader::{ChunkReader, VerifiedChunk};
-use crate::remote::Remote;
 use crate::replicator::{SessionPlace, SessionReplicator};
 use crate::retries::Retries;
 use crate::runtime::Runtime;
 use crate::volume::MIN_AGE;
-use crate::writer::ChunkWriter;
 
 const CONFIRM: &str = "confirm the session's claim";
 

@@ -9,13 +9,14 @@ use object_store::ObjectStore;
 use url::Url;
 use uuid::Uuid;
 
-use crate::directory::DirectoryObjectStore;
+use super::directory::DirectoryObjectStore;
+use super::leases;
+use super::reader::ChunkReader;
+use super::remote::Remote;
+use super::replicator::{ObjectReplicator, read_here};
 use crate::error::{Error, Result};
-use crate::lease::{SessionLease, objects};
-use crate::object_replicator::{ObjectReplicator, read_here};
+use crate::lease::SessionLease;
 use crate::place::{CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader};
-use crate::reader::ChunkReader;
-use crate::remote::Remote;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
 
@@ -74,7 +75,7 @@ fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
 
 #[cfg(feature = "network")]
 fn network_store(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
-    crate::network::open(url, variables)
+    super::network::open(url, variables)
 }
 
 #[cfg(not(feature = "network"))]
@@ -100,7 +101,7 @@ impl Place for BucketPlace {
     }
 
     fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
-        self.remote.runtime.run(objects::lease(&self.remote.bucket, session))?
+        self.remote.runtime.run(leases::lease(&self.remote.bucket, session))?
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {

@@ -1,5 +1,5 @@
 //! Removes from a bucket the bodies that a compaction of the session's log has dropped. This is a
-//! step of a collection ([`collect`](crate::collect)).
+//! step of a collection ([`collect`](super::collect)).
 //!
 //! # What is dropped
 //!
@@ -20,7 +20,7 @@
 //! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and unreferenced ones are removed, in any order | some of them. The next collection continues |
 //!
 //! A reader that is active at that time finds the old objects or the new ones
-//! ([`volume_lookup`](crate::volume_lookup)).
+//! ([`volume_lookup`](super::volume_lookup)).
 //!
 //! # Rules
 //!
@@ -34,7 +34,7 @@
 //!    record in the range of the compaction. Positions in that object may need bodies that were
 //!    dropped since.
 //! 4. Payloads that are named only by dropped bodies are removed by another rule
-//!    ([`payload_removal`](crate::payload_removal)), since a writer may be about to name one again.
+//!    ([`payload_removal`](super::payload_removal)), since a writer may be about to name one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,17 +46,17 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, PutPayload};
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::collect::Collection;
+use super::payloads::Payloads;
+use super::volume_lookup::{OpenVolume, Shelf, is_marked};
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
-use crate::collect::Collection;
 use crate::compaction::{CompactedVolume, Compaction};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
-use crate::payloads::Payloads;
 use crate::replicator::SessionPayloads;
 use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
-use crate::volume_lookup::{OpenVolume, Shelf, is_marked};
 
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
@@ -211,7 +211,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
             keys.push(key);
         }
     }
-    if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COMPACT).await }
+    bucket.remove_all(keys, COMPACT).await
 }
 
 #[derive(Clone, Copy, Debug, Default)]

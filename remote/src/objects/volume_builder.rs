@@ -3,7 +3,7 @@
 //! A volume is put with create-if-absent and is determined by its chunks alone, so any process may
 //! put it, any number of times. But the chunks must be those that count. They are: the writer put
 //! them itself, or they were read while no volume contained their numbers
-//! ([`volume_lookup`](crate::volume_lookup)), so none of them had been collected and put again.
+//! ([`volume_lookup`](super::volume_lookup)), so none of them had been collected and put again.
 //!
 //! A writer passes ranges to a separate task, and never waits for it: an append whose volume fails
 //! is acknowledged nevertheless. The writer keeps the bytes of the chunks that it puts until their
@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
 use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder};

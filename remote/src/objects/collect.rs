@@ -10,13 +10,13 @@
 //!    listed chunks of that range are removed, the oldest range first.
 //!
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that
-//!    have their marks are rewritten without them ([`body_removal`](crate::body_removal)).
+//!    have their marks are rewritten without them ([`body_removal`](super::body_removal)).
 //!
 //! 5. Leftovers of earlier killed processes are removed: objects that were put to read the store's
 //!    time.
 //!
 //! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a
-//!    later collection ([`payload_removal`](crate::payload_removal)).
+//!    later collection ([`payload_removal`](super::payload_removal)).
 //!
 //! If a list lacks a chunk, the chunk remains until the next collection. A listed chunk is removed
 //! only if rules 1 to 3 permit it. A crash leaves a mark and some of the chunks, and the next
@@ -33,18 +33,18 @@ use chrono::{DateTime, Utc};
 use object_store::ObjectMeta;
 use uuid::Uuid;
 
-use crate::body_removal::{self, Ranges};
-use crate::bucket::{Bucket, age_at};
+use super::body_removal::{self, Ranges};
+use super::bucket::{Bucket, age_at};
+use super::payload_removal::PayloadListing;
+use super::reader::ChunkReader;
+use super::remote::Remote;
+use super::volume_builder::{self, VolumeOutcome};
 use crate::chunk::Chunk;
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::Result;
-use crate::payload_removal::PayloadListing;
 use crate::place::{CollectOptions, CollectReport};
-use crate::reader::ChunkReader;
 use crate::referenced_payloads::ReferencedPayloads;
-use crate::remote::Remote;
 use crate::volume::{Extent, MIN_AGE};
-use crate::volume_builder::{self, VolumeOutcome};
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -153,9 +153,11 @@ impl Collection<'_> {
     /// Lists the chunks; those in volumes that were put just now count as too young.
     async fn list(&mut self, made: &[Extent]) -> Result<()> {
         let small = self.bucket.spans()[0];
-        for (number, len) in self.bucket.chunks(self.session).await? {
+        let listed = self.bucket.list_objects(self.session, "log", "list the chunks").await?;
+        for ObjectMeta { location, size, .. } in listed {
+            let Some(number) = location.filename().and_then(|name| name.parse().ok()) else { continue };
             let range = Extent::around(number, small);
-            self.listed.entry(range.first).or_default().insert(number, len);
+            self.listed.entry(range.first).or_default().insert(number, size);
         }
         let count = |chunks: &BTreeMap<u64, u64>| chunks.len() as u64;
         self.report.left = self.listed.values().map(count).sum();
@@ -194,7 +196,8 @@ impl Collection<'_> {
         let Some(chunks) = self.listed.remove(&extent.first) else { return Ok(()) };
         if !self.dry_run {
             self.bucket.mark(self.session, extent, COLLECT).await?;
-            self.bucket.remove_chunks(self.session, chunks.keys().copied(), COLLECT).await?;
+            let keys = chunks.keys().map(|number| self.bucket.chunk_key(self.session, *number)).collect();
+            self.bucket.remove_all(keys, COLLECT).await?;
         }
         self.report.chunks += chunks.len() as u64;
         self.report.left -= chunks.len() as u64;
@@ -209,5 +212,5 @@ async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> R
     // No process needs its probe for so long.
     let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= 7 * MIN_AGE;
     let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();
-    if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COLLECT).await }
+    bucket.remove_all(keys, COLLECT).await
 }

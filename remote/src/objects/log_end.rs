@@ -22,7 +22,7 @@ use futures_lite::future::try_zip;
 use object_store::path::Path;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::error::{GapEnd, Result};
 use crate::volume::Extent;
 
