@@ -230,7 +230,7 @@ impl ChunkCaptures<'_> {
 /// ```
 #[derive(Debug)]
 pub struct ChunkEncoder {
-    head: ChunkHead,
+    pub(crate) head: ChunkHead,
     count: u32,
     digest: SegmentDigest,
     /// Encoded captures; `None` in a chunk without.
@@ -332,12 +332,6 @@ impl ChunkEncoder {
         let hash = ChunkHash(*blake3::hash(&out).as_bytes());
         out.extend_from_slice(&hash.0);
         Encoded { bytes: out, hash }
-    }
-
-    /// Returns the head that was passed to [`ChunkEncoder::new`].
-    #[cfg(feature = "object-store")]
-    pub(crate) fn head(&self) -> &ChunkHead {
-        &self.head
     }
 
     /// Returns the sequence number after the chunk's last record.

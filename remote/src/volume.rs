@@ -139,22 +139,13 @@ pub struct Volume<'a> {
 }
 
 impl<'a> Volume<'a> {
-    /// Decodes and verifies the volume of these chunks of a session.
+    /// Decodes and verifies the volume of these chunks of a session, in the given form.
     ///
     /// # Errors
     ///
     /// [`Error::Volume`] if the bytes do not have the hash at their end, are no volume, or are a
     /// different one.
-    pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
-        Volume::decode_as(VolumeForm::Whole, bytes, session, extent)
-    }
-
-    /// Decodes and verifies the volume of these chunks of a session, in the given form.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Volume::decode`].
-    pub fn decode_as(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
+    pub fn decode(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         let (first, count) = (extent.first, extent.count);
         let read = |fields: &mut FieldReader<'a>| Some((fields.u32()?, fields.bytes));
         let (found, rest) =
@@ -208,16 +199,17 @@ pub fn encoded_len(count: u64, bytes: u64) -> u64 {
 /// Encodes the chunks of a volume.
 ///
 /// ```
-/// use foldlog_remote::volume::{VolumeEncoder, Extent, Volume};
+/// use foldlog_remote::volume::{Extent, Volume, VolumeEncoder, VolumeForm};
 ///
 /// let session = uuid::Uuid::from_u128(7);
 /// let extent = Extent { first: 64, count: 3 };
 /// let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
-/// let mut encoder = VolumeEncoder::new(session, extent, chunks.iter().map(|chunk| chunk.len()))?;
+/// let lengths = chunks.iter().map(|chunk| chunk.len());
+/// let mut encoder = VolumeEncoder::new(VolumeForm::Whole, session, extent, lengths)?;
 /// chunks.iter().for_each(|chunk| encoder.push(chunk));
 /// let bytes = encoder.finish()?;
 ///
-/// let volume = Volume::decode(&bytes, session, extent)?;
+/// let volume = Volume::decode(VolumeForm::Whole, &bytes, session, extent)?;
 /// assert_eq!(volume.chunks().collect::<Vec<_>>(), chunks);
 /// # Ok::<(), foldlog_remote::Error>(())
 /// ```
@@ -231,26 +223,13 @@ pub struct VolumeEncoder {
 }
 
 impl VolumeEncoder {
-    /// Starts a volume of chunks with these lengths in bytes.
+    /// Starts a volume of chunks in the given form with these lengths in bytes.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and
     /// [`Error::Volume`] if the number of lengths differs from that of chunks.
     pub fn new(
-        session: Uuid,
-        extent: Extent,
-        lengths: impl IntoIterator<Item = usize>,
-    ) -> Result<VolumeEncoder> {
-        VolumeEncoder::new_as(VolumeForm::Whole, session, extent, lengths)
-    }
-
-    /// Starts a volume of chunks in the given form with these lengths in bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`VolumeEncoder::new`].
-    pub fn new_as(
         form: VolumeForm,
         session: Uuid,
         extent: Extent,
@@ -284,7 +263,7 @@ impl VolumeEncoder {
     /// [`Error::TooLarge`] if there are too many chunks.
     pub fn bare(session: Uuid, extent: Extent) -> Result<Vec<u8>> {
         let count = usize::try_from(extent.count).unwrap_or(usize::MAX);
-        VolumeEncoder::new(session, extent, std::iter::repeat_n(0, count))?.finish()
+        VolumeEncoder::new(VolumeForm::Whole, session, extent, std::iter::repeat_n(0, count))?.finish()
     }
 
     /// Adds the next bytes of the chunks.

@@ -92,7 +92,7 @@ impl Ranges<'_> {
                 ranges.insert(extent.first);
             }
         }
-        let small = usize::try_from(bucket.spans()[0]).unwrap_or(usize::MAX);
+        let small = usize::try_from(bucket.spans[0]).unwrap_or(usize::MAX);
         for CompactedVolume { extent, .. } in before.iter().flat_map(|before| &before.volumes) {
             ranges.extend((extent.first..=extent.last()).step_by(small));
         }
@@ -124,7 +124,7 @@ pub(crate) async fn compact(
     }
     let read = async |object| bucket.get_object(session, object).await;
     let Some((said_at, dropped)) = dropped_bodies.read_dropped(read).await? else { return Ok(None) };
-    let small = bucket.spans()[0];
+    let small = bucket.spans[0];
     let (mut ranges, weighed) = candidates.firsts(collection, before.as_deref()).await?;
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
         Some(*sequence) <= dropped.through() && !ranges.contains(&Extent::around(*number, small).first)
@@ -194,8 +194,8 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
         };
         let (Some(count), Some(first)) = (span, first) else { continue };
         let extent = Extent { first, count };
-        if bucket.spans().contains(&count) && newest.touches(extent) {
-            if count == bucket.spans()[0] {
+        if bucket.spans.contains(&count) && newest.touches(extent) {
+            if count == bucket.spans[0] {
                 bucket.mark(session, extent, COMPACT).await?;
             }
             keys.push(key);
@@ -279,10 +279,10 @@ struct Pass<'a> {
 impl Pass<'_> {
     async fn run(&mut self) -> Result<()> {
         let Some(last) = self.ranges.last().max(self.weighed.last()).copied() else { return Ok(()) };
-        let small = self.bucket.spans()[0];
+        let small = self.bucket.spans[0];
         let end = Extent::around(last, small).last();
         let (mut shelf, mut chain) = (Shelf::new(self.session), Chain::new(self.session));
-        shelf.ask_for_small_alone();
+        shelf.large = false;
         shelf.learn(self.bucket).await?;
         let mut range: Option<(ChunkRange, ChunkCompactionCounts)> = None;
         while chain.next_number() <= end {
@@ -402,7 +402,7 @@ impl Pass<'_> {
             return Err(Error::TooLarge { what: "compacted volume", len, max: VOLUME_BYTES_MAX as u64 });
         }
         let mut encoder =
-            VolumeEncoder::new_as(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
+            VolumeEncoder::new(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
         chunks().for_each(|chunk| encoder.push(chunk));
         let bytes = encoder.finish()?;
         let volume =

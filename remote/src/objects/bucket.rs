@@ -25,14 +25,16 @@
 //! sessions/{session}/objects/{hash}.{n}  the same, put again after n of its names were withdrawn
 //! sessions/{session}/withdrawn/{number:020}
 //!                                        a withdrawal, from 1 on
-//! sessions/{session}/lease/{epoch:020}   the worker with the claim's lease (`lease::objects`)
+//! sessions/{session}/lease/{epoch:020}   the worker with the claim's lease (`leases`)
 //! leases/{worker}/{renewal:020}          a renewal of a worker's lease
 //! sessions/{session}/probe/{random}      tests whether puts are conditional; removed at once
 //! ```
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,12 +42,12 @@ use chrono::{DateTime, Utc};
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::escape;
 use futures_lite::{StreamExt, stream};
+use object_store::local::LocalFileSystem;
 use object_store::path::{Path, PathPart};
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time;
 use uuid::Uuid;
 
-use super::directory::NotAFile;
 use super::exchange::{self, Exchange};
 use super::payloads::Withdrawn;
 use crate::chunk::ChunkHash;
@@ -63,9 +65,12 @@ pub struct Bucket {
     prefix: Path,
     /// URL of the place in errors; `None` for a store that the host created.
     place: Option<Arc<str>>,
-    retries: Retries,
+    pub(crate) retries: Retries,
     pub(crate) clock: Clock,
-    spans: [u64; 2],
+    /// The store, if it is a local directory.
+    files: Option<Arc<LocalFileSystem>>,
+    /// Numbers of chunks in small and large volumes.
+    pub(crate) spans: [u64; 2],
     volume_bytes: u64,
     /// Withdrawn names of payloads, as far as readers know them, by session.
     withdrawn: Arc<Mutex<BTreeMap<Uuid, Arc<Withdrawn>>>>,
@@ -105,10 +110,37 @@ impl Bucket {
             place: None,
             retries,
             clock: Clock::default(),
+            files: None,
             spans: SPANS,
             volume_bytes,
             withdrawn: Arc::default(),
         })
+    }
+
+    /// Describes sessions in a local directory. Every object there has to be a regular file: a pipe
+    /// in place of an object would block for ever, and `object_store` reports a directory as a
+    /// missing object, so that a log would seem to end there.
+    ///
+    /// # Errors
+    ///
+    /// That of `object_store` if there is no such directory.
+    pub(crate) fn in_directory(path: PathBuf, retries: Retries) -> object_store::Result<Result<Bucket>> {
+        // Objects that are put into it are durable.
+        let files = Arc::new(LocalFileSystem::new_with_prefix(path)?.with_fsync(true));
+        let bucket = Bucket::new(Arc::clone(&files) as _, "", retries);
+        Ok(bucket.map(|bucket| Bucket { files: Some(files), ..bucket }))
+    }
+
+    /// Refuses an entry of a local directory that is not a regular file.
+    fn check_file(&self, key: &Path) -> Result<(), RequestFailure> {
+        let path = self.files.as_ref().and_then(|files| files.path_to_filesystem(key).ok());
+        match path.map(fs::metadata) {
+            Some(Ok(found)) if !found.is_file() => {
+                Err(RequestFailure::Failed(RemoteFailure::NotAFile.into()))
+            }
+            // Opening a missing or inaccessible path reports its own error.
+            _ => Ok(()),
+        }
     }
 
     /// Sets the URL of the place in errors. It must not contain a password.
@@ -155,24 +187,9 @@ impl Bucket {
         self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Arc::new(known));
     }
 
-    /// Returns the numbers of chunks in small and large volumes.
-    pub(crate) fn spans(&self) -> [u64; 2] {
-        self.spans
-    }
-
     /// Returns the time of the clock that also runs while the machine sleeps.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
-    }
-
-    /// Returns the bounds of each request.
-    pub fn retries(&self) -> Retries {
-        self.retries
-    }
-
-    /// Returns the prefix of all keys.
-    pub fn prefix(&self) -> &str {
-        self.prefix.as_ref()
     }
 
     /// Returns the key of a chunk.
@@ -299,6 +316,7 @@ impl Bucket {
 
     /// Reads an object of up to `max` bytes, once; returns `None` if it does not exist.
     pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, RequestFailure> {
+        self.check_file(key)?;
         let get = async {
             let found = with_timeout(self.retries.request_timeout, self.store.get(key)).await?;
             let bound = self.retries.timeout_of(found.meta.size.min(max as u64));
@@ -439,10 +457,13 @@ impl Bucket {
 
     /// Returns the store's metadata of an object; `None` if it does not exist.
     pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
-        let head = async || match request(self.retries.request_timeout, self.store.head(key)).await {
-            Ok(found) => Ok(Some(found)),
-            Err(refusal) if refusal.is_missing => Ok(None),
-            Err(refusal) => Err(refusal.into()),
+        let head = async || {
+            self.check_file(key)?;
+            match request(self.retries.request_timeout, self.store.head(key)).await {
+                Ok(found) => Ok(Some(found)),
+                Err(refusal) if refusal.is_missing => Ok(None),
+                Err(refusal) => Err(refusal.into()),
+            }
         };
         self.retry(what, head).await
     }
@@ -613,7 +634,6 @@ fn answered_failure(answer: &ServerAnswer) -> Option<RemoteFailure> {
 /// Converts a store's error to a failure of this crate.
 fn failure_of(error: &object_store::Error) -> RemoteFailure {
     match error {
-        object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => RemoteFailure::NotAFile,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             RemoteFailure::Denied
         }

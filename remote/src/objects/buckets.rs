@@ -9,7 +9,7 @@ use object_store::ObjectStore;
 use url::Url;
 use uuid::Uuid;
 
-use super::directory::DirectoryObjectStore;
+use super::bucket::Bucket;
 use super::leases;
 use super::reader::ChunkReader;
 use super::remote::Remote;
@@ -53,24 +53,26 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
             reason: "it contains more than a place, such as a user, a port or parameters",
         });
     }
-    let (store, prefix) = match url.scheme() {
-        "file" => (directory(url)?, String::new()),
-        "s3" | "gs" | "az" => network_store(url, variables)?,
+    let bucket = match url.scheme() {
+        "file" => directory(url, retries)?,
+        "s3" | "gs" | "az" => {
+            let (store, prefix) = network_store(url, variables)?;
+            Bucket::new(store, &prefix, retries)?
+        }
         _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
-    let remote = Remote::new(store, &prefix, retries)?;
-    Ok(Remote { bucket: remote.bucket.at(url.as_str().trim_end_matches('/')), ..remote })
+    let bucket = bucket.at(url.as_str().trim_end_matches('/'));
+    Ok(Remote { bucket, runtime: Runtime::start()? })
 }
 
-fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+fn directory(url: &Url, retries: Retries) -> Result<Bucket> {
     let refused = |reason| Error::Url { reason };
     let path = url.to_file_path().map_err(|()| refused("it does not name a local directory"))?;
     if path.parent().is_none() {
         return Err(refused("it names the root directory"));
     }
-    let files = DirectoryObjectStore::open(path)
-        .map_err(|_| refused("the directory does not exist: create it first"))?;
-    Ok(Arc::new(files))
+    Bucket::in_directory(path, retries)
+        .map_err(|_| refused("the directory does not exist: create it first"))?
 }
 
 #[cfg(feature = "network")]
@@ -133,6 +135,6 @@ impl PlaceReader for BucketReader {
 
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let session = self.reader.chain().session();
-        self.runtime.run(self.reader.bucket().get_object(session, object))?
+        self.runtime.run(self.reader.bucket.get_object(session, object))?
     }
 }

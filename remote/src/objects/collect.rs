@@ -27,6 +27,7 @@
 //! worker and reader of a place has a version with both.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -71,7 +72,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let time = bucket.store_time(session).await?;
     let payloads = PayloadListing::read(bucket, session, time).await?;
     let mut reader = ChunkReader::new(bucket.clone(), session);
-    reader.shelf().0.ask_for_small_alone();
+    reader.shelf.large = false;
     let (mut dropped_bodies, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
     let see = &mut |chunk: &Chunk<'_>| {
         for record in chunk.records() {
@@ -86,15 +87,15 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let (min_age, dry_run) = (options.min_age.max(MIN_AGE), options.dry_run);
     let listed = BTreeMap::new();
     let mut collection = Collection { bucket, session, time, min_age, dry_run, listed, report };
-    let shelf = reader.shelf().0;
-    let made = collection.make(shelf.take_missing()).await?;
+    let shelf = &mut reader.shelf;
+    let made = collection.make(take(&mut shelf.missing)).await?;
     let compaction = shelf.learn(bucket).await?;
     collection.list(&made).await?;
     let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
     let compacted = collection.ranges().filter(is_compacted).collect::<Vec<_>>();
     let is_asked =
         |extent: &Extent| collection.listed.contains_key(&extent.first) || dropped_bodies.is_anything();
-    let fit = shelf.take_verified().into_iter();
+    let fit = take(&mut shelf.verified).into_iter();
     let asked = fit.filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
     let old = collection.old_of(asked).await?;
     // Chunks of a compacted volume were removed before, or still have to be.
@@ -102,7 +103,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         collection.remove(*extent).await?;
     }
     let mut long = Vec::new();
-    for extent in shelf.take_long().into_iter().filter(|_| dropped_bodies.is_anything()) {
+    for extent in take(&mut shelf.long).into_iter().filter(|_| dropped_bodies.is_anything()) {
         long.push((extent, collection.age(extent).await?));
     }
     needed.extend(compaction.iter().map(|compaction| compaction.known));
@@ -152,7 +153,7 @@ impl Collection<'_> {
 
     /// Lists the chunks; those in volumes that were put just now count as too young.
     async fn list(&mut self, made: &[Extent]) -> Result<()> {
-        let small = self.bucket.spans()[0];
+        let small = self.bucket.spans[0];
         let listed = self.bucket.list_objects(self.session, "log", "list the chunks").await?;
         for ObjectMeta { location, size, .. } in listed {
             let Some(number) = location.filename().and_then(|name| name.parse().ok()) else { continue };
@@ -168,7 +169,7 @@ impl Collection<'_> {
 
     /// Returns the ranges of the listed chunks.
     fn ranges(&self) -> impl Iterator<Item = Extent> {
-        let small = self.bucket.spans()[0];
+        let small = self.bucket.spans[0];
         self.listed.keys().map(move |first| Extent::around(*first, small))
     }
 

@@ -11,14 +11,13 @@
 //! | `payloads`, `payload_removal` | putting and reading payloads and packs, and removing unreferenced ones |
 //! | `leases` | the objects of a lease |
 //! | `remote`, `replicator` | the blocking API, and the place of the replicator that the engine feeds |
-//! | `buckets`, `directory`, `network` | places by URLs, and access to directories and networks |
+//! | `buckets`, `network` | places by URLs, and access to those in networks |
 //! | `exchange` | the host of the last request and its answer |
 
 mod body_removal;
 mod bucket;
 pub(crate) mod buckets;
 mod collect;
-mod directory;
 mod exchange;
 mod leases;
 mod log_end;

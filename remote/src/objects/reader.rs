@@ -24,10 +24,11 @@ pub(crate) struct VerifiedChunk {
 /// more.
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
-    bucket: Bucket,
-    chain: Chain,
+    pub(crate) bucket: Bucket,
+    pub(crate) chain: Chain,
     ignored: u64,
-    shelf: Shelf,
+    /// Knowledge about the session's volumes.
+    pub(crate) shelf: Shelf,
     /// Number that was verified to be the end, without later objects.
     end: Option<u64>,
 }
@@ -176,19 +177,5 @@ impl ChunkReader {
     /// Returns the number of ignored chunks, which superseded writers put.
     pub fn ignored_count(&self) -> u64 {
         self.ignored
-    }
-
-    /// Returns the location of the sessions.
-    pub fn bucket(&self) -> &Bucket {
-        &self.bucket
-    }
-
-    pub(crate) fn chain_mut(&mut self) -> &mut Chain {
-        &mut self.chain
-    }
-
-    /// Returns the cached knowledge about the session's volumes, and the bucket.
-    pub(crate) fn shelf(&mut self) -> (&mut Shelf, &Bucket) {
-        (&mut self.shelf, &self.bucket)
     }
 }

@@ -145,7 +145,7 @@ pub(crate) struct OpenVolume {
 
 impl OpenVolume {
     fn new(form: VolumeForm, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<OpenVolume> {
-        let volume = Volume::decode_as(form, &bytes, session, extent)?;
+        let volume = Volume::decode(form, &bytes, session, extent)?;
         if volume.is_bare() {
             return Err(extent.error(BARE));
         }
@@ -192,16 +192,6 @@ struct UncoveredRange {
     since: Duration,
 }
 
-/// The result of looking up the volume of a number.
-enum VolumeLookup {
-    /// The volume is in [`Shelf::opened`].
-    Opened,
-    /// There is none.
-    Absent,
-    /// There is one that cannot be used, which is in [`Shelf::unusable`].
-    Unusable,
-}
-
 /// A reader's knowledge about a session's volumes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
@@ -215,11 +205,15 @@ pub(crate) struct Shelf {
     /// Compacted volume that exists but cannot be used, and why.
     unfit: Option<(Extent, Error)>,
     /// Whether large volumes are requested.
-    large: bool,
+    pub(crate) large: bool,
     walked: [RangeProgress; 2],
-    missing: Vec<Extent>,
-    verified: Vec<Extent>,
-    long: Vec<Extent>,
+    /// Volumes that were missing when the log was read, or that its writer has completed, in the
+    /// order of their numbers.
+    pub(crate) missing: Vec<Extent>,
+    /// Small volumes whose chunks were all taken from them.
+    pub(crate) verified: Vec<Extent>,
+    /// Small ranges with chunks that are too long for a volume.
+    pub(crate) long: Vec<Extent>,
 }
 
 /// Findings about a range that is read from its start.
@@ -236,11 +230,6 @@ impl Shelf {
         Shelf { session, large: true, ..Shelf::default() }
     }
 
-    /// Requests only small volumes from now on.
-    pub(crate) fn ask_for_small_alone(&mut self) {
-        self.large = false;
-    }
-
     /// Returns the bytes that count under a number; the caller has to verify them. Returns `None`
     /// if there are none.
     ///
@@ -253,7 +242,7 @@ impl Shelf {
             return Ok(Some(chunk));
         }
         self.opened = None;
-        let begins = Extent::around(number, bucket.spans()[0]).first == number;
+        let begins = Extent::around(number, bucket.spans[0]).first == number;
         let is_end = self.uncovered.is_some_and(|known| known.from == number);
         // After the known end, a whole range may have been put since.
         if (!self.is_fresh(bucket, number) || begins && !is_end) && self.unusable_at(number).is_none() {
@@ -285,7 +274,8 @@ impl Shelf {
             if self.is_fresh(bucket, number) {
                 return Ok(None);
             }
-            if let VolumeLookup::Absent = self.look(bucket, number).await? {
+            self.look(bucket, number).await?;
+            if self.opened.is_none() && self.unusable.is_none() {
                 return Ok(None);
             }
         }
@@ -297,11 +287,10 @@ impl Shelf {
                     return Ok(None);
                 }
                 // A compacted volume may replace it by now.
-                let is_bare = matches!(error, Error::Volume { reason: BARE, .. });
-                match is_bare && matches!(self.look(bucket, number).await?, VolumeLookup::Opened) {
-                    true => Ok(self.on_hand(number)),
-                    false => Err(error),
+                if matches!(error, Error::Volume { reason: BARE, .. }) {
+                    self.look(bucket, number).await?;
                 }
+                self.on_hand(number).map(Some).ok_or(error)
             }
         }
     }
@@ -329,7 +318,7 @@ impl Shelf {
     pub(crate) fn refuse(&mut self, bucket: &Bucket, number: u64) -> bool {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
         self.uncovered = None;
-        let small = Extent::around(number, bucket.spans()[0]);
+        let small = Extent::around(number, bucket.spans[0]);
         if opened.form == VolumeForm::Compacted {
             self.unfit =
                 Some((opened.extent, opened.extent.error("one of its chunks does not match the log")));
@@ -350,19 +339,20 @@ impl Shelf {
         self.unusable.clone().filter(|(extent, _)| extent.holds(number))
     }
 
-    /// Looks up the volume that contains a number.
-    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<VolumeLookup> {
-        let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
+    /// Looks up the volume that contains a number. Afterwards it is `opened` or `unusable`, unless
+    /// there is none.
+    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<()> {
+        let [small, large] = bucket.spans.map(|span| Extent::around(number, span));
         let since = bucket.now();
         (self.opened, self.unusable) = (None, None);
         if let Some(Ok(opened)) = self.read_compacted(bucket, number).await? {
             self.opened = Some(opened);
-            return Ok(VolumeLookup::Opened);
+            return Ok(());
         }
         let read = match self.read_volume(bucket, small).await? {
             None if !is_marked(bucket, self.session, small).await? => {
                 self.uncovered = Some(UncoveredRange { from: small.first, last: small.last(), since });
-                return Ok(VolumeLookup::Absent);
+                return Ok(());
             }
             // Both may have been put in between.
             None => self.read_volume(bucket, small).await?,
@@ -378,7 +368,7 @@ impl Shelf {
                 (Some(read), _) => self.unusable = read.err().map(|error| (small, error)),
                 (None, compacted) => {
                     self.opened = Some(compacted.unwrap_or_else(|| Err(small.error("it is missing")))?);
-                    return Ok(VolumeLookup::Opened);
+                    return Ok(());
                 }
             }
         }
@@ -389,7 +379,7 @@ impl Shelf {
         {
             (self.opened, self.unusable) = (Some(opened), None);
         }
-        Ok(if self.opened.is_some() { VolumeLookup::Opened } else { VolumeLookup::Unusable })
+        Ok(())
     }
 
     /// Finds the newest compaction, unless it is known, and returns it.
@@ -465,7 +455,7 @@ impl Shelf {
             self.walked.iter_mut().for_each(|walked| walked.extent = None);
             return;
         }
-        for (walked, span) in self.walked.iter_mut().zip(bucket.spans()) {
+        for (walked, span) in self.walked.iter_mut().zip(bucket.spans) {
             let extent = Extent::around(number, span);
             if number == extent.first {
                 *walked = RangeProgress { extent: Some(extent), ..RangeProgress::default() };
@@ -482,30 +472,14 @@ impl Shelf {
             let fits = bucket.has_volume_of(extent.count, walked.bytes);
             let is_within_large =
                 self.opened.as_ref().is_some_and(|opened| opened.extent.count > extent.count);
-            if walked.held == extent.count && span == bucket.spans()[0] && !self.large {
+            if walked.held == extent.count && span == bucket.spans[0] && !self.large {
                 self.verified.push(extent);
             } else if walked.held == 0 && fits && !is_within_large && self.missing.len() < MISSING_MAX {
                 self.missing.push(extent);
-            } else if walked.held == 0 && !fits && span == bucket.spans()[0] && !self.large {
+            } else if walked.held == 0 && !fits && span == bucket.spans[0] && !self.large {
                 self.long.push(extent);
             }
         }
-    }
-
-    /// Takes the volumes that were missing when the log was read, or that its writer has completed,
-    /// in the order of their numbers.
-    pub(crate) fn take_missing(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.missing)
-    }
-
-    /// Takes the small ranges with chunks that are too long for a volume.
-    pub(crate) fn take_long(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.long)
-    }
-
-    /// Takes the small volumes whose chunks were all taken from them.
-    pub(crate) fn take_verified(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.verified)
     }
 }
 
@@ -569,7 +543,7 @@ pub(crate) async fn has(bucket: &Bucket, session: Uuid, number: u64, hash: Chunk
     }
     // Collected, and perhaps revived.
     let mut shelf = Shelf::new(session);
-    shelf.ask_for_small_alone();
+    shelf.large = false;
     match shelf.look(bucket, number).await {
         Ok(_) => Ok(shelf
             .on_hand(number)

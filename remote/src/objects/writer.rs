@@ -85,7 +85,7 @@ impl PendingChunk {
             number: chain.next_number(),
             previous: chain.last_hash(),
             nonce: *Uuid::new_v4().as_bytes(),
-            ..encoder.head().clone()
+            ..encoder.head.clone()
         };
         let encoded = encoder.finish_as(&head);
         PendingChunk { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash, since: None }
@@ -164,7 +164,7 @@ impl ChunkWriter {
         })?;
         let encoder = ChunkEncoder::new(head(&chain, id, epoch, note))?;
         let pending = Some(PendingChunk::new(encoder, &chain));
-        let makers = Makers::new(reader.bucket().clone(), chain.session());
+        let makers = Makers::new(reader.bucket.clone(), chain.session());
         Ok(ChunkWriter { reader, id, epoch, pending, makers, stopped: None })
     }
 
@@ -185,9 +185,9 @@ impl ChunkWriter {
     /// Puts the pending chunk until its outcome is known, by the module's rules. A chunk that
     /// overtook it is passed to `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<ChunkFate> {
-        let mut attempts = self.reader.bucket().begin();
+        let mut attempts = self.reader.bucket.begin();
         while attempts.wait_for_next().await {
-            let bucket = self.reader.bucket().clone();
+            let bucket = self.reader.bucket.clone();
             let Some(pending) = &mut self.pending else { return Ok(ChunkFate::Acknowledged) };
             pending.since.get_or_insert_with(|| bucket.now());
             let payload = pending.payload.clone();
@@ -240,7 +240,7 @@ impl ChunkWriter {
     /// was put or just read.
     async fn find_collected(&mut self) -> Result<Option<ChunkBytes>> {
         let number = self.reader.chain().next_number();
-        let (shelf, bucket) = self.reader.shelf();
+        let ChunkReader { shelf, bucket, .. } = &mut self.reader;
         if shelf.is_fresh(bucket, number) {
             return Ok(None);
         }
@@ -259,7 +259,7 @@ impl ChunkWriter {
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
     ) -> Result<Option<ChunkFate>> {
         let ours = self.pending.as_ref().map(|pending| pending.hash);
-        let chain = self.reader.chain_mut();
+        let chain = &mut self.reader.chain;
         let number = chain.next_number();
         let fate = match found.take_by(chain)? {
             TakenChunk::Next(chunk) if Some(chunk.hash) == ours => {
@@ -285,7 +285,7 @@ impl ChunkWriter {
     fn acknowledge(&mut self) {
         if let Some(pending) = &self.pending {
             let (next, hash) = (pending.encoder.next_sequence(), pending.hash);
-            self.reader.chain_mut().advance(self.epoch, self.id, next, hash);
+            self.reader.chain.advance(self.epoch, self.id, next, hash);
             self.acknowledge_behind();
         }
     }
@@ -296,7 +296,7 @@ impl ChunkWriter {
         let next = self.reader.chain().next_number();
         if let Some(since) = pending.since {
             // No writer put a chunk after it before it was put.
-            self.reader.shelf().0.note_end(next, since);
+            self.reader.shelf.note_end(next, since);
         }
         let number = next.saturating_sub(1);
         let len = pending.payload.content_length();
@@ -306,9 +306,9 @@ impl ChunkWriter {
 
     /// Notes that the chain has passed a number, and queues the volumes that this completes.
     fn note_taken(&mut self, number: u64, len: usize) {
-        let (shelf, bucket) = self.reader.shelf();
+        let ChunkReader { shelf, bucket, .. } = &mut self.reader;
         shelf.note_taken(bucket, number, len);
-        let missing = shelf.take_missing();
+        let missing = std::mem::take(&mut shelf.missing);
         if self.stopped.is_none() {
             self.makers.make(missing);
         }
@@ -369,7 +369,7 @@ impl SessionWriter for ChunkWriter {
     fn queue(&mut self, captures: Option<CapturePacks<'_>>, records: &[Record<'_>]) -> Result<usize> {
         self.check()?;
         if self.pending.is_some() {
-            return Err(self.reader.bucket().begin().in_doubt(self.next_sequence()));
+            return Err(self.reader.bucket.begin().in_doubt(self.next_sequence()));
         }
         let chain = self.reader.chain();
         let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
