@@ -218,18 +218,27 @@ impl Client {
                 let waited = options.initialize_timeout.as_secs_f64();
                 let (kind, reason) = match cancel.is_cancelled() {
                     true => {
-                        let reason = "the start was cancelled, and the program killed";
-                        (ErrorKind::Cancelled, reason.to_owned())
+                        (ErrorKind::Cancelled, "the start was cancelled, and the program killed".to_owned())
                     }
                     false => {
                         let reason = format!("the program did not answer within {waited} s, and was killed");
                         (ErrorKind::InitializeTimeout, reason)
                     }
                 };
-                let error = ClientError::new(kind, Stage::Initialize, reason);
-                Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+                Err(self.error(kind, Stage::Initialize, reason, exit))
             }
         }
+    }
+
+    /// Returns an error about a program that ended with this status, if it is known.
+    fn error(
+        &self,
+        kind: ErrorKind,
+        stage: Stage,
+        reason: impl Into<String>,
+        exit: Option<ExitStatus>,
+    ) -> ClientError {
+        ClientError::new(kind, stage, reason).with_exit(exit).with_stderr(self.process.stderr())
     }
 
     /// Waits for an answer, until `until` or `cancel`. If the program has ended while another
@@ -398,9 +407,7 @@ impl Client {
         if is_settled || (!is_asked && exit.is_some_and(|exit| exit.success())) {
             return None;
         }
-        let error =
-            ClientError::new(ErrorKind::Exited, Stage::Response, "the program ended without a result");
-        Some(error.with_exit(exit).with_stderr(self.process.stderr()))
+        Some(self.error(ErrorKind::Exited, Stage::Response, "the program ended without a result", exit))
     }
 
     /// Returns an error if the program has ended, which its pipe may not show yet.
@@ -409,8 +416,7 @@ impl Client {
         if exit.is_none() || self.channel.inbox.is_closing() {
             return Ok(());
         }
-        let error = ClientError::new(ErrorKind::Disconnected, Stage::Request, "the program has ended");
-        Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+        Err(self.error(ErrorKind::Disconnected, Stage::Request, "the program has ended", exit))
     }
 
     /// Adds the program's exit status to the error of a line that it did not read.
@@ -450,8 +456,7 @@ impl Client {
             Err(RecvTimeoutError::Disconnected) => {
                 let exit = self.process.wait(after(self.stop_grace));
                 let reason = format!("the program ended before it answered the request `{name}`");
-                let error = ClientError::new(ErrorKind::Exited, Stage::Request, reason);
-                Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+                Err(self.error(ErrorKind::Exited, Stage::Request, reason, exit))
             }
         }
     }

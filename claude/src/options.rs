@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::{ClientError, ErrorKind, Stage};
 
@@ -88,7 +88,11 @@ impl FromStr for PermissionMode {
         use PermissionMode::{AcceptEdits, Auto, BypassPermissions, Default, DontAsk, Plan};
         let modes = [Default, AcceptEdits, Plan, BypassPermissions, DontAsk, Auto];
         let found = modes.into_iter().find(|mode| mode.name() == name);
-        found.ok_or_else(|| no_such("permission mode", name, &modes.map(PermissionMode::name)))
+        found.ok_or_else(|| {
+            let names = modes.map(PermissionMode::name).join(", ");
+            let reason = format!("unknown permission mode `{name}`: use one of {names}");
+            ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
+        })
     }
 }
 
@@ -112,26 +116,6 @@ impl SettingSource {
             SettingSource::Local => "local",
         }
     }
-}
-
-impl FromStr for SettingSource {
-    type Err = ClientError;
-
-    /// Parses a source's name on the wire.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Options`] if no source has the name.
-    fn from_str(name: &str) -> Result<SettingSource, ClientError> {
-        let sources = [SettingSource::User, SettingSource::Project, SettingSource::Local];
-        let found = sources.into_iter().find(|source| source.name() == name);
-        found.ok_or_else(|| no_such("setting source", name, &sources.map(SettingSource::name)))
-    }
-}
-
-fn no_such(what: &str, name: &str, names: &[&str]) -> ClientError {
-    let reason = format!("unknown {what} `{name}`: use one of {}", names.join(", "));
-    ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 
 /// Selects the system prompt of the program.
@@ -377,32 +361,22 @@ impl ClientOptions {
 
     /// Returns the request `initialize` with which the client starts.
     pub fn initialize_request(&self) -> Value {
-        let mut hooks = Map::new();
+        let mut hooks: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
         for hook in &self.hooks {
-            let mut entry = Map::new();
-            entry.insert("matcher".into(), hook.matcher.clone().into());
-            entry.insert("hookCallbackIds".into(), hook.callback_ids.clone().into());
+            let mut entry = json!({"matcher": hook.matcher, "hookCallbackIds": hook.callback_ids});
             if let Some(timeout) = hook.timeout {
-                entry.insert("timeout".into(), timeout.as_secs().max(1).into());
+                entry["timeout"] = timeout.as_secs().max(1).into();
             }
-            let entries = hooks.entry(hook.event.clone()).or_insert_with(|| Value::Array(Vec::new()));
-            if let Value::Array(entries) = entries {
-                entries.push(Value::Object(entry));
-            }
+            hooks.entry(&hook.event).or_default().push(entry);
         }
         let mut request = Map::new();
         request.insert("subtype".into(), "initialize".into());
-        let hooks = if hooks.is_empty() { Value::Null } else { Value::Object(hooks) };
-        request.insert("hooks".into(), hooks);
-        if let Some(agents) = &self.agents {
-            request.insert("agents".into(), Value::Object(agents.clone()));
-        }
-        if let Some(skills) = &self.skills {
-            request.insert("skills".into(), skills.clone().into());
-        }
-        if let Some(keeps) = self.system_prompt_snapshot {
-            request.insert("systemPromptSnapshot".into(), keeps.into());
-        }
+        request.insert("hooks".into(), if hooks.is_empty() { Value::Null } else { json!(hooks) });
+        let agents = self.agents.clone().map(|agents| ("agents", Value::Object(agents)));
+        let skills = self.skills.clone().map(|skills| ("skills", skills.into()));
+        let snapshot = self.system_prompt_snapshot.map(|keeps| ("systemPromptSnapshot", keeps.into()));
+        let given = [agents, skills, snapshot].into_iter().flatten();
+        request.extend(given.map(|(name, value)| (name.to_owned(), value)));
         Value::Object(request)
     }
 }

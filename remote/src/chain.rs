@@ -38,7 +38,7 @@ use crate::error::{Error, Result};
 
 /// Describes the end of a chain so far, with all state that is needed to decide about the next
 /// chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     session: Uuid,
     next_number: u64,
@@ -61,14 +61,7 @@ pub enum TakenChunk<'a> {
 impl Chain {
     /// Returns an empty chain, before the first chunk of a session.
     pub fn new(session: Uuid) -> Chain {
-        Chain {
-            session,
-            next_number: 0,
-            next_sequence: SequenceNumber::new(0),
-            epoch: Epoch::default(),
-            writer: WriterId::default(),
-            last: None,
-        }
+        Chain { session, ..Chain::default() }
     }
 
     /// Takes the chunk with the number [`Chain::next_number`], by the module's rules.

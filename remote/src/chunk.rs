@@ -59,7 +59,7 @@ use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_len};
 use crate::fields::FieldReader;
 
 /// Newest format version that this crate writes into chunks, and the newest that it reads.
@@ -132,22 +132,12 @@ impl fmt::Display for Epoch {
 
 /// Identifies a writer: drawn at random for each claim, so that no two claims have the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct WriterId(Uuid);
+pub struct WriterId(pub Uuid);
 
 impl WriterId {
     /// Draws a new id at random.
     pub fn random() -> WriterId {
         WriterId(Uuid::new_v4())
-    }
-
-    /// Creates an id from its sixteen bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> WriterId {
-        WriterId(Uuid::from_bytes(bytes))
-    }
-
-    /// Returns the id's sixteen bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
     }
 }
 
@@ -240,7 +230,7 @@ impl ChunkCaptures<'_> {
 /// ```
 #[derive(Debug)]
 pub struct ChunkEncoder {
-    head: ChunkHead,
+    pub(crate) head: ChunkHead,
     count: u32,
     digest: SegmentDigest,
     /// Encoded captures; `None` in a chunk without.
@@ -264,13 +254,7 @@ impl ChunkEncoder {
     ///
     /// [`Error::TooLarge`] if the note is longer than [`NOTE_BYTES_MAX`].
     pub fn new(head: ChunkHead) -> Result<ChunkEncoder> {
-        if head.note.len() > NOTE_BYTES_MAX {
-            return Err(Error::TooLarge {
-                what: "note",
-                len: head.note.len() as u64,
-                max: NOTE_BYTES_MAX as u64,
-            });
-        }
+        check_len("note", head.note.len(), NOTE_BYTES_MAX)?;
         Ok(ChunkEncoder { head, count: 0, digest: SegmentDigest::new(), captures: None, records: Vec::new() })
     }
 
@@ -282,15 +266,9 @@ impl ChunkEncoder {
     /// [`Error::TooLarge`] if there are more than [`PACKS_MAX`] packs, or the additional one is
     /// longer than [`INLINED_BYTES_MAX`].
     pub fn set_captures(&mut self, packs: &[ObjectId], inlined: &[u8]) -> Result<()> {
-        let too_large = |what, len: usize, max: usize| {
-            (len > max).then_some(Error::TooLarge { what, len: len as u64, max: max as u64 })
-        };
         let packs_len = packs.len() * PACK_NAME_LEN;
-        let refused = too_large("list of packs", packs_len, PACKS_MAX * PACK_NAME_LEN)
-            .or_else(|| too_large("pack of captures", inlined.len(), INLINED_BYTES_MAX));
-        if let Some(error) = refused {
-            return Err(error);
-        }
+        check_len("list of packs", packs_len, PACKS_MAX * PACK_NAME_LEN)?;
+        check_len("pack of captures", inlined.len(), INLINED_BYTES_MAX)?;
         let mut names = Vec::with_capacity(packs_len);
         for pack in packs {
             names.extend_from_slice(&pack.hash);
@@ -327,14 +305,8 @@ impl ChunkEncoder {
     ///   room for it.
     /// - [`Error::NotContent`] if it is an envelope frame, or its time is invalid in a log.
     pub fn push(&mut self, record: Record<'_>) -> Result<()> {
-        let expected = self.head.first_sequence + u64::from(self.count);
-        if record.sequence != expected {
-            return Err(Error::OutOfOrder { expected, found: record.sequence });
-        }
-        if record.kind.is_envelope() || !(TIME_US_MIN..=TIME_US_MAX).contains(&record.time_us) {
-            return Err(Error::NotContent { sequence: record.sequence });
-        }
-        if record.body.len() > BODY_LEN_MAX || !self.has_room(record.body.len()) || self.count == u32::MAX {
+        check_record(&record, self.next_sequence())?;
+        if !self.has_room(record.body.len()) || self.count == u32::MAX {
             let len = record.body.len() as u64;
             return Err(Error::TooLarge { what: "record", len, max: BODY_LEN_MAX as u64 });
         }
@@ -362,12 +334,6 @@ impl ChunkEncoder {
         Encoded { bytes: out, hash }
     }
 
-    /// Returns the head that was passed to [`ChunkEncoder::new`].
-    #[cfg(feature = "object-store")]
-    pub(crate) fn head(&self) -> &ChunkHead {
-        &self.head
-    }
-
     /// Returns the sequence number after the chunk's last record.
     pub fn next_sequence(&self) -> SequenceNumber {
         self.head.first_sequence + u64::from(self.count)
@@ -387,10 +353,7 @@ impl<'a> Chunk<'a> {
     ///   follow the protocol.
     /// - [`Error::TooLarge`] if there are more bytes than a chunk may have.
     pub fn decode(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
-        if bytes.len() > CHUNK_BYTES_MAX {
-            let len = bytes.len() as u64;
-            return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
-        }
+        check_len("chunk", bytes.len(), CHUNK_BYTES_MAX)?;
         let hash = verify_hash(bytes, number)?;
         Chunk::fields(bytes, number, hash, &[MAGIC], true)
     }
@@ -402,10 +365,7 @@ impl<'a> Chunk<'a> {
     ///
     /// The errors of [`Chunk::decode`] except [`Error::Damaged`].
     pub fn decode_compacted(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
-        if bytes.len() > CHUNK_BYTES_MAX {
-            let len = bytes.len() as u64;
-            return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
-        }
+        check_len("chunk", bytes.len(), CHUNK_BYTES_MAX)?;
         let hash = bytes.last_chunk::<HASH_LEN>().copied().unwrap_or_default();
         Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC_COMPACTED], true)
     }
@@ -494,6 +454,22 @@ impl<'a> Chunk<'a> {
     }
 }
 
+/// Checks a record that is to be appended as the record `expected`.
+///
+/// # Errors
+///
+/// [`Error::OutOfOrder`], [`Error::NotContent`] and [`Error::TooLarge`].
+pub(crate) fn check_record(record: &Record<'_>, expected: SequenceNumber) -> Result<()> {
+    let Record { sequence, kind, time_us, body } = *record;
+    if sequence != expected {
+        return Err(Error::OutOfOrder { expected, found: sequence });
+    }
+    if kind.is_envelope() || !(TIME_US_MIN..=TIME_US_MAX).contains(&time_us) {
+        return Err(Error::NotContent { sequence });
+    }
+    check_len("record", body.len(), BODY_LEN_MAX)
+}
+
 /// Writes the fields before the captures: the head, and the note.
 fn write_head(
     out: &mut Vec<u8>,
@@ -510,7 +486,7 @@ fn write_head(
     out.extend_from_slice(head.session.as_bytes());
     out.extend_from_slice(&head.number.to_le_bytes());
     out.extend_from_slice(&head.epoch.0.to_le_bytes());
-    out.extend_from_slice(head.writer.as_bytes());
+    out.extend_from_slice(head.writer.0.as_bytes());
     out.extend_from_slice(&head.nonce);
     out.extend_from_slice(&head.previous.0);
     out.extend_from_slice(&head.first_sequence.to_le_bytes());
@@ -585,7 +561,7 @@ impl<'a> FieldReader<'a> {
         let session = Uuid::from_bytes(self.take()?);
         let number = self.u64()?;
         let epoch = Epoch(self.u64()?);
-        let writer = WriterId::from_bytes(self.take()?);
+        let writer = WriterId(Uuid::from_bytes(self.take()?));
         let nonce = self.take()?;
         let previous = ChunkHash(self.take()?);
         let first_sequence = self.u64()?.into();

@@ -55,6 +55,7 @@ const FORM: NumberedObjectFormat = NumberedObjectFormat {
     bytes_max: COMPACTION_BYTES_MAX,
     what: "compaction",
     begins_otherwise: "it does not start like a compaction",
+    other_number: "its key and its bytes name different numbers",
 };
 const HASH_LEN: usize = 32;
 const FACTS_LEN: usize = 8 + HASH_LEN + 4;

@@ -1,5 +1,6 @@
 //! Tracks the records of a session about bodies that compactions have dropped.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Rollback};
@@ -67,19 +68,14 @@ impl DroppedBodiesTracker {
         read: impl AsyncFnOnce(ObjectId) -> Result<Option<Vec<u8>>>,
     ) -> Result<Option<(SequenceNumber, DroppedBodies)>> {
         let Some((sequence, data)) = &self.newest else { return Ok(None) };
-        let payload = match data {
-            Data::Here(_) => None,
+        let bytes = match data {
+            Data::Here(bytes) => Cow::Borrowed(bytes),
             Data::Payload(object) => {
                 let missing = || Error::MissingPayload { object: object.file_name() };
-                Some(read(*object).await?.ok_or_else(missing)?)
+                Cow::Owned(read(*object).await?.ok_or_else(missing)?)
             }
         };
-        let bytes = match (data, &payload) {
-            (Data::Here(bytes), _) => bytes,
-            (_, Some(bytes)) => bytes,
-            _ => return Ok(None),
-        };
-        let dropped = DroppedBodies::decode(bytes).map_err(|_| Error::NotContent { sequence: *sequence })?;
+        let dropped = DroppedBodies::decode(&bytes).map_err(|_| Error::NotContent { sequence: *sequence })?;
         let is_needed = self.went_back_to.iter().any(|to| dropped.hides(*to));
         Ok((!is_needed).then_some((*sequence, dropped)))
     }

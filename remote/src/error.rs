@@ -86,7 +86,6 @@ pub enum RemoteFailure {
     Sql(SqlState),
 }
 
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 impl RemoteFailure {
     /// Returns whether the same request may succeed a little later.
     pub(crate) fn may_pass(self) -> bool {
@@ -180,14 +179,12 @@ impl fmt::Display for ServerAnswer {
 }
 
 /// Why one request failed.
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
     pub(crate) failure: RemoteFailure,
     pub(crate) details: FailureDetails,
 }
 
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 impl Reason {
     /// Reports that the request was not carried out.
     pub(crate) fn store(self, what: &'static str) -> Error {
@@ -200,7 +197,6 @@ impl Reason {
     }
 }
 
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 impl From<RemoteFailure> for Reason {
     fn from(failure: RemoteFailure) -> Reason {
         Reason { failure, details: FailureDetails::default() }
@@ -506,6 +502,11 @@ pub enum Error {
     NoRuntime,
 }
 
+/// Checks the length of an object, a chunk, a record or a note in bytes.
+pub(crate) fn check_len(what: &'static str, len: usize, max: usize) -> Result<()> {
+    if len > max { Err(Error::TooLarge { what, len: len as u64, max: max as u64 }) } else { Ok(()) }
+}
+
 /// Names the object after a missing chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -546,7 +547,6 @@ fn claimant(note: &str) -> String {
 }
 
 /// Converts a store's error to an error of the engine.
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub(crate) fn replica_error(error: Error) -> foldlog::replication::ReplicaError {
     use foldlog::replication::ReplicaError;
 

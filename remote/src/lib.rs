@@ -30,35 +30,30 @@
 //! |---|---|
 //! | [`chunk`] | the bytes of a chunk |
 //! | [`chain`] | the rules by which chunks form a log; no I/O |
-//! | `bucket` | requests to a store, bounded in time, size and number |
 //! | [`volume`] | the bytes of a volume |
-//! | `volume_lookup`, `clock` | finding the chunk with a number, and whether it counts |
-//! | `reader` | reading a chain without a list |
-//! | `writer` | claiming and appending, and resolving a lost answer |
-//! | `volume_builder`, `collect` | putting volumes, and removing the chunks in them ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that record which compacted volumes replace which chunks |
-//! | `dropped_bodies`, `body_removal` | the bodies that a compaction dropped, from the session's records; putting compacted volumes, and removing the objects that they replace |
-//! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that record which of their names no writer uses any more |
+//! | [`withdrawal`] | the bytes that record which names of payloads no writer uses any more |
 //! | `fields`, `numbered_objects` | the fields of these bytes, and the common parts of objects that a session numbers |
-//! | `referenced_payloads`, `payload_removal` | the payloads that the log names, and removal of the others |
-//! | `lease` | when to take a session over: [`wait_for_lease`] |
+//! | `objects` | sessions in object storage: [`ObjectReplicator`] |
+//! | `postgres` | sessions in a database, with its own protocol: [`PostgresReplicator`] |
+//! | `replicator`, `slots` | the replicator that the engine feeds, for both |
 //! | `confirmations` | the time since the place confirmed a claim, which is checked before a tool starts |
-//! | `runtime`, `remote` | a thread of its own, and the blocking API |
+//! | `lease` | when to take a session over: [`wait_for_lease`] |
+//! | `kept_payloads` | payloads that were put, until the records that name them are acknowledged |
+//! | `dropped_bodies`, `referenced_payloads` | the bodies that a compaction dropped, and the payloads that the log names, both from the session's records |
 //! | `place` | places that people name by URLs, and the operations of each: [`Place`], [`open_place`] |
-//! | `buckets`, `network` | places in object storage, and access to those in networks |
-//! | `exchange`, `connection` | the host of the last request and its answer; the cause of a missing connection |
-//! | `replicator` | the replicator that the engine feeds: [`ObjectReplicator`] |
-//! | `postgres` | a database instead of a bucket, with its own protocol: [`PostgresReplicator`] |
+//! | `runtime`, `clock`, `retries` | a thread that drives requests, elapsed time, and bounds of requests |
+//! | `connection` | the cause of a missing connection |
 //!
 //! The feature `postgres`, off by default, stores sessions in a PostgreSQL database. Chunks and
 //! chains belong to object storage; `docs/spec/remote.md` describes their counterparts in a
 //! database.
 //!
-//! All modules but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` need the
-//! feature `object-store`, which is on by default. It brings the crate [`object_store`] with stores
-//! in memory and in a local directory. The features `s3`, `gcs` and `azure` bring the stores of
-//! networks. A URL names such a store, and its keys come from the environment ([`open_place`]). A
-//! host that builds a store itself with the crate `object_store` passes it to [`ObjectReplicator`].
+//! The module `objects` needs the feature `object-store`, which is on by default. It brings the crate
+//! [`object_store`] with stores in memory and in a local directory. The features `s3`, `gcs` and
+//! `azure` bring the stores of networks. A URL names such a store, and its keys come from the
+//! environment ([`open_place`]). A host that builds a store itself with the crate `object_store`
+//! passes it to [`ObjectReplicator`].
 //!
 //! # Invariants
 //!
@@ -84,77 +79,33 @@
 
 #![deny(clippy::indexing_slicing)]
 
-#[cfg(feature = "object-store")]
-mod body_removal;
-#[cfg(feature = "object-store")]
-mod bucket;
-#[cfg(feature = "object-store")]
-mod buckets;
 pub mod chain;
 pub mod chunk;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod clock;
-#[cfg(feature = "object-store")]
-mod collect;
 pub mod compaction;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod confirmations;
 #[cfg(any(feature = "network", feature = "postgres"))]
 mod connection;
-#[cfg(feature = "object-store")]
-mod directory;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod dropped_bodies;
 mod error;
-#[cfg(feature = "object-store")]
-mod exchange;
 mod fields;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod kept_payloads;
 mod lease;
-#[cfg(feature = "object-store")]
-mod log_end;
-#[cfg(feature = "network")]
-mod network;
 mod numbered_objects;
 #[cfg(feature = "object-store")]
-mod payload_removal;
-#[cfg(feature = "object-store")]
-mod payloads;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod objects;
 mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "object-store")]
-mod reader;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod referenced_payloads;
-#[cfg(feature = "object-store")]
-mod remote;
-#[cfg(feature = "object-store")]
 mod replicator;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod retries;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
 pub mod volume;
-#[cfg(feature = "object-store")]
-mod volume_builder;
-#[cfg(feature = "object-store")]
-mod volume_lookup;
 pub mod withdrawal;
-#[cfg(feature = "object-store")]
-mod writer;
 
-#[cfg(feature = "object-store")]
-pub use bucket::Bucket;
-#[cfg(feature = "object-store")]
-pub use buckets::open_remote;
-#[cfg(feature = "object-store")]
-pub use collect::collect;
 pub use error::{Error, FailureDetails, GapEnd, RemoteFailure, Result, ServerAnswer, SqlState};
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
     LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeasePacer, LeaseStanding, LeaseWait, LeaseWaitOutcome,
     LeaseWatch, SessionLease, SteadyPacing, wait_for_lease,
@@ -162,24 +113,16 @@ pub use lease::{
 #[cfg(feature = "object-store")]
 pub use object_store;
 #[cfg(feature = "object-store")]
-pub use payloads::Payloads;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use objects::{
+    Bucket, ChunkReader, ChunkWriter, ObjectReplicator, Payloads, Remote, RemoteWriter, collect, open_remote,
+};
 pub use place::{
     CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader, SessionStanding,
     open_place, open_place_with,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
-#[cfg(feature = "object-store")]
-pub use reader::ChunkReader;
-#[cfg(feature = "object-store")]
-pub use remote::{Remote, RemoteWriter};
-#[cfg(feature = "object-store")]
-pub use replicator::ObjectReplicator;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
+pub use replicator::{SessionPayloads, SessionWriter};
 pub use retries::Retries;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use runtime::Runtime;
 pub use volume::MIN_AGE;
-#[cfg(feature = "object-store")]
-pub use writer::ChunkWriter;

@@ -1,5 +1,5 @@
-//! Encodes and decodes the common parts of objects that a session numbers: compactions and
-//! withdrawals.
+//! Encodes and decodes the common parts of objects that a session numbers: compactions, withdrawals
+//! and volumes, whose number is that of their first chunk.
 //!
 //! Byte offset, length in bytes, and field:
 //!
@@ -17,7 +17,7 @@
 
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, check_len};
 use crate::fields::FieldReader;
 
 /// Length of the fields before the content, in bytes.
@@ -36,6 +36,8 @@ pub(crate) struct NumberedObjectFormat {
     pub(crate) what: &'static str,
     /// Error text for bytes with a different magic.
     pub(crate) begins_otherwise: &'static str,
+    /// Error text for bytes with a different number than their key.
+    pub(crate) other_number: &'static str,
 }
 
 impl NumberedObjectFormat {
@@ -44,11 +46,21 @@ impl NumberedObjectFormat {
         BEGIN_LEN + content_len + HASH_LEN
     }
 
+    /// Returns the fields before the content.
+    pub(crate) fn begin(&self, session: Uuid, number: u64) -> Vec<u8> {
+        let mut out = self.magic.to_vec();
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&(self.head_len as u16).to_le_bytes());
+        out.extend_from_slice(session.as_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        out
+    }
+
     /// Encodes an object, to which `write_content` appends `content_len` bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] if it would be longer than permitted.
+    /// [`Error::TooLarge`](crate::Error::TooLarge) if it would be longer than permitted.
     pub(crate) fn encode(
         &self,
         session: Uuid,
@@ -57,15 +69,9 @@ impl NumberedObjectFormat {
         write_content: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Vec<u8>> {
         let len = NumberedObjectFormat::encoded_len(content_len);
-        if len > self.bytes_max {
-            return Err(Error::TooLarge { what: self.what, len: len as u64, max: self.bytes_max as u64 });
-        }
-        let mut out = Vec::with_capacity(len);
-        out.extend_from_slice(&self.magic);
-        out.extend_from_slice(&self.version.to_le_bytes());
-        out.extend_from_slice(&(self.head_len as u16).to_le_bytes());
-        out.extend_from_slice(session.as_bytes());
-        out.extend_from_slice(&number.to_le_bytes());
+        check_len(self.what, len, self.bytes_max)?;
+        let mut out = self.begin(session, number);
+        out.reserve(len);
         write_content(&mut out);
         let hash = *blake3::hash(&out).as_bytes();
         out.extend_from_slice(&hash);
@@ -78,12 +84,12 @@ impl NumberedObjectFormat {
     /// # Errors
     ///
     /// The defect of the bytes.
-    pub(crate) fn decode<T>(
+    pub(crate) fn decode<'a, T>(
         &self,
-        bytes: &[u8],
+        bytes: &'a [u8],
         session: Uuid,
         number: u64,
-        read_content: impl FnOnce(&mut FieldReader<'_>) -> Option<T>,
+        read_content: impl FnOnce(&mut FieldReader<'a>) -> Option<T>,
     ) -> Result<T, &'static str> {
         let (before, hash) =
             bytes.split_last_chunk::<HASH_LEN>().ok_or("it is damaged: it has too few bytes")?;
@@ -113,7 +119,7 @@ impl NumberedObjectFormat {
             return Err("it belongs to another session");
         }
         if at != number {
-            return Err("its key and its bytes name different numbers");
+            return Err(self.other_number);
         }
         Ok(content)
     }

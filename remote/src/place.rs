@@ -270,7 +270,7 @@ pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment
 
 #[cfg(feature = "object-store")]
 fn bucket(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
-    crate::buckets::open(url, retries, variables)
+    crate::objects::buckets::open(url, retries, variables)
 }
 
 #[cfg(not(feature = "object-store"))]

@@ -1,108 +1,206 @@
-//! Replicates the sessions of a store into object storage: the engine's [`Replicator`] for buckets.
+//! Replicates the sessions of a store into a place: the engine's [`Replicator`] for any place.
+//! [`SessionPlace`] has what distinguishes one kind of place from another.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replicator};
-use foldlog::{ObjectId, Record, SequenceNumber};
-use futures_lite::future;
-use object_store::ObjectStore;
-use tokio::sync::mpsc;
+use foldlog_codec::body::ObjectId;
+use foldlog_codec::{Record, SequenceNumber};
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
-use crate::chain::Chain;
-use crate::chunk::Chunk;
+use crate::chunk::{Epoch, NOTE_BYTES_MAX};
 use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
-use crate::lease::objects::ObjectLeases;
-use crate::lease::renewal::LeaseRenewer;
+use crate::lease::renewal::{LeaseRenewer, Leases};
 use crate::lease::{LEASE_LENGTH, check_length};
-use crate::payloads::Payloads;
-use crate::reader::{ChunkReader, VerifiedChunk};
-use crate::remote::{Remote, RemoteWriter};
-use crate::retries::Retries;
+use crate::runtime::Runtime;
 use crate::slots::Slots;
-use crate::volume::MIN_AGE;
-use crate::writer::ChunkWriter;
 
-const CONFIRM: &str = "confirm the session's claim";
+/// Provides the operations of one kind of place.
+#[allow(async_fn_in_trait)]
+pub trait SessionPlace: fmt::Debug + Send + Sync + Sized {
+    /// A reader at the end of a session.
+    type Reader: fmt::Debug + Send;
+    /// The writer that claimed a session.
+    type Writer: SessionWriter<State = Self::State> + fmt::Debug + Send;
+    /// The payloads that a writer puts.
+    type Payloads: SessionPayloads + fmt::Debug + Send;
+    /// The leases of the place.
+    type Leases: Leases + fmt::Debug;
+    /// The state of a session's log when its claim was confirmed.
+    type State: Copy + fmt::Debug + Send;
 
-/// Number of chunks, or of parts of volumes, that are read ahead of their consumer.
-const AHEAD: usize = 2;
+    /// Returns the time of the clock that also runs while the machine sleeps.
+    fn now(&self) -> Duration;
 
-/// Replicates the sessions of one store into object storage.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use foldlog::replication::Replication;
-/// use foldlog::{Store, StoreOptions};
-/// use foldlog_remote::{ObjectReplicator, Retries};
-/// use object_store::memory::InMemory;
-///
-/// let bucket = Arc::new(InMemory::new());
-/// let replicator = ObjectReplicator::new(bucket, "team/agents", "worker 7", Retries::default())?;
-/// let directory = tempfile::tempdir()?;
-/// let options = StoreOptions {
-///     replication: Some(Replication::new(Arc::new(replicator))),
-///     ..StoreOptions::default()
-/// };
-/// let store = Store::open_with(directory.path(), options)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct ObjectReplicator {
-    remote: Remote,
-    /// Location of the sessions, in words for people.
-    at: String,
-    name: String,
-    sessions: Slots<ChunkReader, RemoteWriter>,
-    /// For each claim, the last time when it was the newest one, and the chain at that time.
-    confirmations: Confirmations<Chain>,
-    /// Validity of a confirmation.
-    fresh_for: Duration,
-    /// Payloads that writers have put, by session.
-    payloads: Mutex<BTreeMap<Uuid, Payloads>>,
-    /// `None` if it keeps no lease.
-    lease: Option<Arc<LeaseRenewer<ObjectLeases>>>,
-}
+    /// Returns the lease of a worker with this name.
+    fn leases(&self, name: &str, length: Duration) -> Self::Leases;
 
-impl ObjectReplicator {
-    /// Replicates sessions beneath `prefix` in `store`. `name` identifies the writer in claims, and
-    /// must belong to this one directory of sessions. Another directory with the same name would
-    /// continue from records that this one has not brought to the bucket.
+    /// Reads a session to its end, and passes its parts to `visit`. `name` is this worker's.
+    fn read(
+        &self,
+        runtime: &Runtime,
+        session: Uuid,
+        name: &str,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<(Self::Reader, ReplicaStatus)>;
+
+    /// Returns the sequence number after the last record that a reader has passed.
+    fn next_sequence(reader: &Self::Reader) -> SequenceNumber;
+
+    /// Claims a session after a reader's position, with one attempt: if anything was added after
+    /// that, nothing is claimed.
+    async fn claim(
+        &self,
+        session: Uuid,
+        reader: Self::Reader,
+        name: &str,
+        lease: Option<&LeaseRenewer<Self::Leases>>,
+    ) -> Result<Self::Writer>;
+
+    /// Returns the payloads of a session's writer. Sends no request.
+    fn payloads(&self, session: Uuid) -> Self::Payloads;
+
+    /// Returns the bytes of a payload, verified against their hash; `None` if it is missing.
+    async fn object(&self, session: Uuid, object: ObjectId) -> Result<Option<Vec<u8>>>;
+
+    /// Checks that the claim of `epoch` is the newest one, and returns the state of the log now.
+    /// It had the state `known` this long `ago`.
     ///
     /// # Errors
     ///
-    /// [`Error::Prefix`], [`Error::NoRuntime`], and [`Error::TooLarge`] if the name is longer than
-    /// a claim's note may be.
-    pub fn new(
-        store: Arc<dyn ObjectStore>,
-        prefix: &str,
-        name: &str,
-        retries: Retries,
-    ) -> Result<ObjectReplicator> {
-        let at = match prefix {
-            "" => "object storage".to_owned(),
-            prefix => format!("object storage beneath `{prefix}`"),
-        };
-        ObjectReplicator::over(Remote::new(store, prefix, retries)?, &at, name)
+    /// [`Error::Fenced`] if there is a later claim.
+    async fn confirm(
+        &self,
+        session: Uuid,
+        epoch: Epoch,
+        known: Self::State,
+        ago: Duration,
+    ) -> Result<Self::State>;
+
+    /// Notifies those who follow a session of new records.
+    fn note_appended(&self, _session: Uuid) {}
+}
+
+/// Appends to one session, as the writer of one epoch.
+#[allow(async_fn_in_trait)]
+pub trait SessionWriter {
+    /// The state of the session's log.
+    type State;
+
+    /// Returns the epoch that this writer claimed.
+    fn epoch(&self) -> Epoch;
+
+    /// Returns the state of the log, as far as this writer knows; `None` once it has stopped.
+    fn state(&self) -> Option<Self::State>;
+
+    /// Takes as many records as fit into one request, in memory only, and returns their number.
+    /// `captures` are the packs that their captures add; `None` omits captures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`],
+    /// [`Error::TooLarge`] and [`Error::NotContent`]. No record is taken then.
+    fn queue(&mut self, captures: Option<CapturePacks<'_>>, records: &[Record<'_>]) -> Result<usize>;
+
+    /// Puts records that are still in doubt, if there are any. Returns the sequence number up to
+    /// which the log contains all records.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
+    /// - [`Error::Unknown`] if the place does not report whether it has the records. They are kept,
+    ///   and the next call tries again.
+    /// - The errors of what was found in place of the records. The writer then stops appending.
+    async fn settle(&mut self) -> Result<SequenceNumber>;
+
+    /// Appends records, in as many requests as they need, after those that are still in doubt.
+    /// Returns the sequence number after the last one, once the log contains them all.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`queue`](SessionWriter::queue) and [`settle`](SessionWriter::settle). Earlier
+    /// records may have been appended.
+    async fn append_with(
+        &mut self,
+        mut captures: Option<CapturePacks<'_>>,
+        mut records: &[Record<'_>],
+    ) -> Result<SequenceNumber> {
+        loop {
+            let next = self.settle().await?;
+            if records.is_empty() {
+                return Ok(next);
+            }
+            let taken = self.queue(captures, records)?;
+            records = records.get(taken..).unwrap_or_default();
+            // The first request contains the captures of all.
+            captures = captures.map(|_| CapturePacks::default());
+        }
     }
 
-    /// Replicates sessions through an existing [`Remote`], which logs name `at`.
-    #[doc(hidden)]
-    pub fn over(remote: Remote, at: &str, name: &str) -> Result<ObjectReplicator> {
-        let max = crate::chunk::NOTE_BYTES_MAX;
-        if name.len() > max {
-            return Err(Error::TooLarge { what: "note", len: name.len() as u64, max: max as u64 });
+    /// Ends the writer.
+    async fn finish(self);
+}
+
+/// Puts the payloads that a writer's next records name.
+#[allow(async_fn_in_trait)]
+pub trait SessionPayloads {
+    /// Puts a payload under its hash, unless it exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and [`Error::Withdrawal`] if the withdrawn names cannot be read.
+    async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()>;
+
+    /// Ensures that the payloads remain under the names that the next records use, unless that is
+    /// already certain. If the place already has such a record, it is acknowledged only after this
+    /// returns.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`put`](SessionPayloads::put), and [`Error::MissingPayload`]: no record may
+    /// name the payload, and a record that does must not be relied on.
+    async fn make_sure(&mut self) -> Result<()>;
+
+    /// Forgets the payloads that were put: the records that name them are acknowledged.
+    fn forget(&mut self);
+}
+
+/// Replicates the sessions of one store into a place.
+#[derive(Debug)]
+pub struct SessionReplicator<P: SessionPlace> {
+    pub(crate) place: P,
+    pub(crate) runtime: Runtime,
+    /// Location of the sessions, in words for people.
+    at: String,
+    name: String,
+    sessions: Slots<P::Reader, P::Writer>,
+    /// For each claim, the last time when it was the newest one, and the log's state at that time.
+    confirmations: Confirmations<P::State>,
+    /// Validity of a confirmation.
+    fresh_for: Duration,
+    /// Payloads that writers have put, by session.
+    payloads: Mutex<BTreeMap<Uuid, P::Payloads>>,
+    /// `None` if it keeps no lease.
+    lease: Option<Arc<LeaseRenewer<P::Leases>>>,
+}
+
+impl<P: SessionPlace> SessionReplicator<P> {
+    /// Replicates sessions into a place, which logs name `at`.
+    pub(crate) fn start(place: P, runtime: Runtime, at: &str, name: &str) -> Result<SessionReplicator<P>> {
+        let (len, max) = (name.len() as u64, NOTE_BYTES_MAX as u64);
+        if len > max {
+            return Err(Error::TooLarge { what: "note", len, max });
         }
-        let (at, name) = (at.to_owned(), name.to_owned());
-        ObjectReplicator {
-            remote,
-            at,
-            name,
+        SessionReplicator {
+            place,
+            runtime,
+            at: at.to_owned(),
+            name: name.to_owned(),
             sessions: Slots::default(),
             confirmations: Confirmations::default(),
             fresh_for: fresh_for(None),
@@ -113,64 +211,53 @@ impl ObjectReplicator {
     }
 
     /// Sets the length of its lease, from 100 ms to an hour; the default is [`LEASE_LENGTH`]. It
-    /// puts an object three times in that time, while it has sessions claimed, and one with each
-    /// claim. Call this before anything is claimed.
+    /// writes to the place three times in that time, while it has sessions claimed; in a bucket
+    /// also with each claim. Call this before anything is claimed.
     ///
     /// # Errors
     ///
     /// [`Error::LeaseLength`].
-    pub fn with_lease(self, length: Duration) -> Result<ObjectReplicator> {
-        let leases = ObjectLeases::new(self.remote.bucket().clone(), &self.name, check_length(length)?);
-        let lease = Some(LeaseRenewer::new(leases, length));
-        Ok(ObjectReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
+    pub fn with_lease(self, length: Duration) -> Result<Self> {
+        let lease = Some(LeaseRenewer::new(self.place.leases(&self.name, check_length(length)?), length));
+        Ok(SessionReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 
     /// Keeps no lease, so that its sessions can be taken over without waiting.
     #[must_use]
-    pub fn without_lease(self) -> ObjectReplicator {
-        ObjectReplicator { lease: None, fresh_for: fresh_for(None), ..self }
+    pub fn without_lease(self) -> Self {
+        SessionReplicator { lease: None, fresh_for: fresh_for(None), ..self }
     }
 
-    fn payloads(&self) -> MutexGuard<'_, BTreeMap<Uuid, Payloads>> {
+    fn payloads(&self) -> MutexGuard<'_, BTreeMap<Uuid, P::Payloads>> {
         self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime.run(request)?
     }
 
     /// Ensures that the payloads of records that are about to be appended, or were just appended,
     /// still exist.
     fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
-        if self.payloads().get(&session).is_none_or(Payloads::is_sure) {
-            return Ok(());
-        }
         let Some(mut payloads) = self.payloads().remove(&session) else { return Ok(()) };
-        let (payloads, made) = self.remote.runtime().run(async move {
-            let made = payloads.make_sure().await;
-            (payloads, made)
-        })?;
+        let made = self.run(payloads.make_sure());
         self.payloads().insert(session, payloads);
         made
     }
 
-    /// Sets the clock. For tests, which cannot wait for days.
-    #[doc(hidden)]
-    pub fn with_clock(self, read: impl Fn() -> Duration + Send + Sync + 'static) -> ObjectReplicator {
-        ObjectReplicator { remote: self.remote.with_clock(read), ..self }
-    }
-
-    /// Returns the location of the sessions.
-    pub fn remote(&self) -> &Remote {
-        &self.remote
-    }
-
-    /// Forgets a claim that was replaced by a later one.
-    fn lose(&self, session: Uuid, epoch: u64) {
-        self.confirmations.forget(session, epoch);
-        if let Some(lease) = &self.lease {
-            lease.lose(session, epoch);
+    /// Forgets a claim that was replaced by a later one, if a request found that.
+    fn note_fenced<T>(&self, session: Uuid, epoch: u64, done: Result<T>) -> Result<T, ReplicaError> {
+        if matches!(done, Err(Error::Fenced { .. })) {
+            self.confirmations.forget(session, epoch);
+            if let Some(lease) = &self.lease {
+                lease.lose(session, epoch);
+            }
         }
+        done.map_err(replica_error)
     }
 }
 
-impl Replicator for ObjectReplicator {
+impl<P: SessionPlace> Replicator for SessionReplicator<P> {
     fn place(&self) -> String {
         self.at.clone()
     }
@@ -184,66 +271,41 @@ impl Replicator for ObjectReplicator {
         session: Uuid,
         visit: &mut dyn FnMut(HeldPart<'_>),
     ) -> Result<ReplicaStatus, ReplicaError> {
-        let mut claimed_by = String::new();
-        let mut others_end = SequenceNumber::MIN;
-        let mut each = |chunk: &Chunk<'_>| {
-            if chunk.count == 0 {
-                claimed_by.clone_from(&chunk.head.note);
-            } else if claimed_by != self.name {
-                others_end = chunk.next_sequence();
-            }
-            if let Some(captures) = &chunk.captures {
-                let packs: Vec<ObjectId> = captures.packs().collect();
-                let captures = CapturePacks { packs: &packs, inlined: captures.inlined };
-                visit(HeldPart::Captures { next: chunk.next_sequence(), captures });
-            }
-            chunk.records().for_each(|record| visit(HeldPart::Record(record)));
-        };
-        let reader = self.remote.read_here(session, &mut each).map_err(replica_error)?;
-        let chain = *reader.chain();
+        let read = self.place.read(&self.runtime, session, &self.name, visit);
+        let (reader, status) = read.map_err(replica_error)?;
         self.sessions.note_read(session, reader);
-        let (next, epoch) = (chain.next_sequence(), chain.epoch().get());
-        Ok(ReplicaStatus { next, epoch, is_ours: claimed_by == self.name, others_end })
+        Ok(status)
     }
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
-        let reader = self.sessions.take_read(session, |reader| reader.chain().next_sequence() == expected)?;
-        let name = self.name.clone();
-        let (bucket, lease) = (self.remote.bucket().clone(), self.lease.clone());
-        let asked = bucket.now();
-        let claim = async move {
-            bucket.require_conditional_puts(session).await?;
-            let writer = ChunkWriter::claim_behind(reader, &name).await?;
-            if let Some(lease) = lease {
+        let reader = self.sessions.take_read(session, |reader| P::next_sequence(reader) == expected)?;
+        let asked = self.place.now();
+        let claim = async {
+            let writer = self.place.claim(session, reader, &self.name, self.lease.as_deref()).await?;
+            if let Some(lease) = &self.lease {
                 lease.hold(session, writer.epoch().get()).await;
             }
             Ok(writer)
         };
-        let writer = self.remote.writer_of(claim).map_err(replica_error)?;
-        let epoch = epoch_of(&writer);
-        if let Some(writer) = writer.writer() {
-            self.confirmations.note(session, epoch, asked, *writer.chain());
+        let writer = self.run(claim).map_err(replica_error)?;
+        let epoch = writer.epoch().get();
+        if let Some(state) = writer.state() {
+            self.confirmations.note(session, epoch, asked, state);
         }
-        self.sessions.note_claimed(session, Box::new(writer));
+        self.sessions.note_claimed(session, writer);
         Ok(epoch)
     }
 
     fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
-        let (known, bytes) = (self.payloads().remove(&session), bytes.to_vec());
-        let mut payloads = known.unwrap_or_else(|| Payloads::new(self.remote.bucket().clone(), session));
-        let put = async move {
-            let put = payloads.put(object, bytes).await;
-            (payloads, put)
-        };
-        let (payloads, put) = self.remote.runtime().run(put).map_err(replica_error)?;
+        let known = self.payloads().remove(&session);
+        let mut payloads = known.unwrap_or_else(|| self.place.payloads(session));
+        let put = self.run(payloads.put(object, bytes.to_vec()));
         self.payloads().insert(session, payloads);
         put.map_err(replica_error)
     }
 
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
-        let bucket = self.remote.bucket().clone();
-        let get = async move { bucket.get_object(session, object).await };
-        let found = self.remote.runtime().run(get).and_then(|found| found).map_err(replica_error)?;
+        let found = self.run(self.place.object(session, object)).map_err(replica_error)?;
         found.ok_or_else(|| ReplicaError::Failed {
             reason: format!("the payload {} is missing", object.file_name()),
         })
@@ -260,139 +322,59 @@ impl Replicator for ObjectReplicator {
         captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
-        let mut writer = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch)?;
-        let captures = captures.map(|CapturePacks { packs, inlined }| (packs, inlined));
+        let mut writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
         let append = |()| {
-            let asked = self.remote.bucket().now();
-            writer.append_with(captures, records.iter().copied())?;
-            if let Some(writer) = writer.writer() {
-                self.confirmations.note(session, epoch, asked, *writer.chain());
+            let asked = self.place.now();
+            self.run(writer.append_with(captures, records))?;
+            if let Some(state) = writer.state() {
+                self.confirmations.note(session, epoch, asked, state);
             }
             self.make_sure_of_payloads(session)
         };
         let appended = self.make_sure_of_payloads(session).and_then(append);
-        if appended.is_ok()
-            && let Some(payloads) = self.payloads().get_mut(&session)
-        {
-            payloads.forget();
+        if appended.is_ok() {
+            if let Some(payloads) = self.payloads().get_mut(&session) {
+                payloads.forget();
+            }
+            self.place.note_appended(session);
         }
-        // Without the thread there is no writer, and nothing more is appended under its epoch.
-        if writer.writer().is_some() {
+        // After a panic the writer's state is unknown, and nothing more is appended under its epoch.
+        if !matches!(appended, Err(Error::NoRuntime)) {
             self.sessions.note_claimed(session, writer);
         }
-        if matches!(appended, Err(Error::Fenced { .. })) {
-            self.lose(session, epoch);
-        }
-        appended.map_err(replica_error)
+        self.note_fenced(session, epoch, appended)
     }
 
     fn is_confirmed(&self, session: Uuid, epoch: u64) -> bool {
-        self.confirmations.is_fresh(session, epoch, self.remote.bucket().now(), self.fresh_for)
+        self.confirmations.is_fresh(session, epoch, self.place.now(), self.fresh_for)
     }
 
     fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
-        let (before, chain) = self.confirmations.last(session, epoch)?;
-        let bucket = self.remote.bucket().clone();
-        let asked = bucket.now();
-        let ask = async move { newest_claim(bucket, chain, asked.saturating_sub(before)).await };
-        let asked_for = self.remote.runtime().run(ask).and_then(|newest| newest);
-        let (chain, note) = asked_for.map_err(replica_error)?;
-        if chain.epoch().get() == epoch {
-            self.confirmations.note(session, epoch, asked, chain);
-            return Ok(());
-        }
-        self.lose(session, epoch);
-        Err(replica_error(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note }))
+        let (before, known) = self.confirmations.last(session, epoch)?;
+        let asked = self.place.now();
+        let ago = asked.saturating_sub(before);
+        let confirmed = self.run(self.place.confirm(session, Epoch::new(epoch), known, ago));
+        let state = self.note_fenced(session, epoch, confirmed)?;
+        self.confirmations.note(session, epoch, asked, state);
+        Ok(())
     }
 
     fn release(&self, session: Uuid, epoch: u64) {
         // Another handle may have claimed the session since.
-        let claimed = self.sessions.take_claimed(session, |writer| epoch_of(writer) == epoch);
+        let claimed = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch);
         if claimed.is_ok() {
             self.payloads().remove(&session);
         }
         self.confirmations.forget(session, epoch);
-        if let Some(lease) = self.lease.clone() {
-            // If this fails, a takeover waits until the lease has run out.
-            let _ = self.remote.runtime().run(async move { lease.release(session, epoch).await });
-        }
-        // After the release, so that a takeover waits only for the lease.
-        if let Ok(writer) = claimed {
-            writer.finish();
-        }
-    }
-}
-
-impl Remote {
-    /// Reads a session's log to its end and passes each chunk to `each`, on the calling thread.
-    /// Returns a reader positioned after the last one.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkReader::read_to_end`].
-    pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<ChunkReader> {
-        let mut reader = ChunkReader::new(self.bucket().clone(), session);
-        self.read_here_behind(&mut reader, each)?;
-        Ok(reader)
-    }
-
-    /// Continues with a reader, as [`read_here`](Remote::read_here) does. Even after an error, the
-    /// reader is positioned after the last chunk that was passed to `each`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkReader::read_to_end`].
-    pub fn read_here_behind(&self, reader: &mut ChunkReader, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
-        let (send, mut chunks) = mpsc::channel(AHEAD);
-        let mut reads = reader.clone();
-        self.runtime().spawn(async move {
-            loop {
-                let read = reads.read_some().await;
-                let ends = !matches!(&read, Ok(some) if !some.is_empty());
-                let end = ends.then(|| Box::new(reads.clone()));
-                if send.send((read, end)).await.is_err() || ends {
-                    return;
-                }
+        // If this fails, a takeover waits until the lease has run out.
+        let _ = self.runtime.run(async {
+            if let Some(lease) = &self.lease {
+                lease.release(session, epoch).await;
             }
-        })?;
-        loop {
-            let (read, end) = future::block_on(chunks.recv()).ok_or(Error::NoRuntime)?;
-            let ended = read.map(|some| {
-                some.iter().try_for_each(|VerifiedChunk { number, bytes, behind }| {
-                    each(&Chunk::decode_verified(bytes, *number)?);
-                    *reader.chain_mut() = *behind;
-                    Ok(())
-                })
-            });
-            if let Some(end) = end {
-                *reader = *end;
-                return ended.and_then(|read| read);
+            // After the release, so that a takeover waits only for the lease.
+            if let Ok(writer) = claimed {
+                writer.finish().await;
             }
-            ended??;
-        }
+        });
     }
-}
-
-/// Reads on after a chain that was known `age` ago. Returns the chain at the end, whose last claim
-/// is the newest one, and the name of a claim that was read.
-async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Chain, String)> {
-    let mut name = String::new();
-    // A later claim takes the next number, and its chunk remains there until it is a day old.
-    let key = bucket.chunk_key(chain.session(), chain.next_number());
-    if age < MIN_AGE / 2 && bucket.size(&key, CONFIRM).await?.is_none() {
-        return Ok((chain, name));
-    }
-    let mut reader = ChunkReader::resume(bucket, chain).await?;
-    let mut each = |chunk: &Chunk<'_>| {
-        if chunk.count == 0 {
-            name.clone_from(&chunk.head.note);
-        }
-    };
-    reader.read_to_end(&mut each).await?;
-    Ok((*reader.chain(), name))
-}
-
-/// Returns the epoch that a writer claimed; 0, which no claim has, once the thread has lost it.
-fn epoch_of(writer: &RemoteWriter) -> u64 {
-    writer.writer_and_epoch().map_or(0, |(_, epoch)| epoch.get())
 }

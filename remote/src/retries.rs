@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldlog_codec::SequenceNumber;
 use tokio::time::{self, Instant};
 
 use crate::error::{Error, FailureDetails, Reason, RemoteFailure};
@@ -98,18 +99,24 @@ impl Attempts {
     }
 
     /// Returns the failure of the last attempt.
-    pub(crate) fn last(self) -> Reason {
-        let Reason { failure, details } = self.last;
-        Reason { failure, details: FailureDetails { place: self.place, ..details } }
+    pub(crate) fn last(&self) -> Reason {
+        let Reason { failure, details } = self.last.clone();
+        Reason { failure, details: FailureDetails { place: self.place.clone(), ..details } }
+    }
+
+    /// Returns the error for records that cannot be appended while those before `next` are in doubt.
+    pub(crate) fn in_doubt(mut self, next: SequenceNumber) -> Error {
+        self.last = RemoteFailure::TimedOut.into();
+        self.last().unknown(next)
     }
 
     /// Returns the error of a request that failed finally.
-    pub(crate) fn error(self, what: &'static str) -> Error {
+    pub(crate) fn error(&self, what: &'static str) -> Error {
         self.last().store(what)
     }
 
     /// Returns the error of a request that failed finally for this reason.
-    pub(crate) fn end(mut self, what: &'static str, reason: impl Into<Reason>) -> Error {
+    pub(crate) fn end(&mut self, what: &'static str, reason: impl Into<Reason>) -> Error {
         self.last = reason.into();
         self.error(what)
     }

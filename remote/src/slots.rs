@@ -6,20 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use foldlog::replication::ReplicaError;
 use uuid::Uuid;
 
-/// Maximum number of bytes of a session's payloads that a replicator keeps until the records that
-/// name them are acknowledged.
-pub(crate) const KEPT_BYTES_MAX: u64 = 64 << 20;
-
 /// Stores, for each session, a reader at its end, or the writer that claimed it there.
 #[derive(Debug)]
 pub(crate) struct Slots<R, W>(Mutex<BTreeMap<Uuid, Slot<R, W>>>);
 
 #[derive(Debug)]
 enum Slot<R, W> {
-    /// A reader at the end of the session, before a claim.
     Read(R),
-    /// The writer that claimed the session.
-    Claimed(Box<W>),
+    Claimed(W),
 }
 
 impl<R, W> Default for Slots<R, W> {
@@ -39,7 +33,7 @@ impl<R, W> Slots<R, W> {
     }
 
     /// Stores the writer that claimed a session.
-    pub(crate) fn note_claimed(&self, session: Uuid, writer: Box<W>) {
+    pub(crate) fn note_claimed(&self, session: Uuid, writer: W) {
         self.slots().insert(session, Slot::Claimed(writer));
     }
 
@@ -71,7 +65,7 @@ impl<R, W> Slots<R, W> {
         &self,
         session: Uuid,
         is_it: impl FnOnce(&W) -> bool,
-    ) -> Result<Box<W>, ReplicaError> {
+    ) -> Result<W, ReplicaError> {
         let mut slots = self.slots();
         match slots.remove(&session) {
             Some(Slot::Claimed(writer)) if is_it(&writer) => Ok(writer),

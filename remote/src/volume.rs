@@ -42,6 +42,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::fields::FieldReader;
+use crate::numbered_objects::NumberedObjectFormat;
 
 /// Newest format version of volumes, the only one so far.
 pub const FORMAT_VERSION: u16 = 1;
@@ -58,7 +60,6 @@ pub const MIN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Validity of knowledge about a place's volumes, and about the names of its payloads: half of
 /// [`MIN_AGE`].
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2);
 
 /// Describes the form of a volume's chunks.
@@ -71,13 +72,24 @@ pub enum VolumeForm {
 }
 
 impl VolumeForm {
-    fn magic(self) -> [u8; 8] {
-        match self {
-            VolumeForm::Whole => *b"FOLDVOL\n",
-            VolumeForm::Compacted => *b"FOLDVOC\n",
+    fn format(self) -> NumberedObjectFormat {
+        NumberedObjectFormat {
+            magic: match self {
+                VolumeForm::Whole => *b"FOLDVOL\n",
+                VolumeForm::Compacted => *b"FOLDVOC\n",
+            },
+            version: FORMAT_VERSION,
+            head_len: HEAD_LEN,
+            bytes_max: VOLUME_BYTES_MAX,
+            what: "volume",
+            begins_otherwise: "it does not start like a volume",
+            other_number: OTHER_CHUNKS,
         }
     }
 }
+
+/// Error text for a volume of other chunks.
+const OTHER_CHUNKS: &str = "it contains other chunks";
 
 const HEAD_LEN: usize = 40;
 const HASH_LEN: usize = 32;
@@ -127,50 +139,23 @@ pub struct Volume<'a> {
 }
 
 impl<'a> Volume<'a> {
-    /// Decodes and verifies the volume of these chunks of a session.
+    /// Decodes and verifies the volume of these chunks of a session, in the given form.
     ///
     /// # Errors
     ///
     /// [`Error::Volume`] if the bytes do not have the hash at their end, are no volume, or are a
     /// different one.
-    pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
-        Volume::decode_as(VolumeForm::Whole, bytes, session, extent)
-    }
-
-    /// Decodes and verifies the volume of these chunks of a session, in the given form.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Volume::decode`].
-    pub fn decode_as(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
-        let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
-            return Err(extent.error("it is damaged: it has too few bytes"));
-        };
-        if bytes.len() > VOLUME_BYTES_MAX {
-            return Err(extent.error("it is longer than allowed"));
+    pub fn decode(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
+        let (first, count) = (extent.first, extent.count);
+        let read = |fields: &mut FieldReader<'a>| Some((fields.u32()?, fields.bytes));
+        let (found, rest) =
+            form.format().decode(bytes, session, first, read).map_err(|reason| extent.error(reason))?;
+        if u64::from(found) != count {
+            return Err(extent.error(OTHER_CHUNKS));
         }
-        if blake3::hash(before).as_bytes() != hash {
-            return Err(extent.error("it is damaged: its bytes do not match the hash at their end"));
-        }
-        let Some((head, rest)) = before.split_first_chunk::<HEAD_LEN>() else {
-            return Err(extent.error("it ends within its head"));
-        };
-        let reason = match VolumeHead::from_bytes(head) {
-            head if head.magic != form.magic() => "it does not start like a volume",
-            head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
-            head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head cannot be decoded",
-            head if head.session != session => "it belongs to another session",
-            head if head.first != extent.first || u64::from(head.count) != extent.count => {
-                "it contains other chunks"
-            }
-            head => match lengths_and_chunks(rest, head.count) {
-                Some(lengths) => {
-                    return Ok(Volume { extent, chunks_at: HEAD_LEN + lengths.len(), lengths, bytes });
-                }
-                None => "the lengths of its chunks do not match its bytes",
-            },
-        };
-        Err(extent.error(reason))
+        let unfit = || extent.error("the lengths of its chunks do not match its bytes");
+        let lengths = lengths_and_chunks(rest, found).ok_or_else(unfit)?;
+        Ok(Volume { extent, chunks_at: HEAD_LEN + lengths.len(), lengths, bytes })
     }
 
     /// Returns whether it is a bare volume.
@@ -195,33 +180,6 @@ impl<'a> Volume<'a> {
     }
 }
 
-/// The fields of a head, unchecked.
-struct VolumeHead {
-    magic: [u8; 8],
-    version: u16,
-    len: u16,
-    session: Uuid,
-    first: u64,
-    count: u32,
-}
-
-impl VolumeHead {
-    fn from_bytes(bytes: &[u8; HEAD_LEN]) -> VolumeHead {
-        let mut fields = bytes.iter().copied();
-        let mut number = |len: u32| {
-            (0..len).fold(0_u128, |sum, at| sum | u128::from(fields.next().unwrap_or(0)) << (8 * at))
-        };
-        VolumeHead {
-            magic: (number(8) as u64).to_le_bytes(),
-            version: number(2) as u16,
-            len: number(2) as u16,
-            session: Uuid::from_bytes(number(16).to_le_bytes()),
-            first: number(8) as u64,
-            count: number(4) as u32,
-        }
-    }
-}
-
 fn length_fields(lengths: &[u8]) -> impl Iterator<Item = usize> {
     lengths.as_chunks::<4>().0.iter().map(|field| u32::from_le_bytes(*field) as usize)
 }
@@ -241,16 +199,17 @@ pub fn encoded_len(count: u64, bytes: u64) -> u64 {
 /// Encodes the chunks of a volume.
 ///
 /// ```
-/// use foldlog_remote::volume::{VolumeEncoder, Extent, Volume};
+/// use foldlog_remote::volume::{Extent, Volume, VolumeEncoder, VolumeForm};
 ///
 /// let session = uuid::Uuid::from_u128(7);
 /// let extent = Extent { first: 64, count: 3 };
 /// let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
-/// let mut encoder = VolumeEncoder::new(session, extent, chunks.iter().map(|chunk| chunk.len()))?;
+/// let lengths = chunks.iter().map(|chunk| chunk.len());
+/// let mut encoder = VolumeEncoder::new(VolumeForm::Whole, session, extent, lengths)?;
 /// chunks.iter().for_each(|chunk| encoder.push(chunk));
 /// let bytes = encoder.finish()?;
 ///
-/// let volume = Volume::decode(&bytes, session, extent)?;
+/// let volume = Volume::decode(VolumeForm::Whole, &bytes, session, extent)?;
 /// assert_eq!(volume.chunks().collect::<Vec<_>>(), chunks);
 /// # Ok::<(), foldlog_remote::Error>(())
 /// ```
@@ -264,37 +223,19 @@ pub struct VolumeEncoder {
 }
 
 impl VolumeEncoder {
-    /// Starts a volume of chunks with these lengths in bytes.
+    /// Starts a volume of chunks in the given form with these lengths in bytes.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and
     /// [`Error::Volume`] if the number of lengths differs from that of chunks.
     pub fn new(
-        session: Uuid,
-        extent: Extent,
-        lengths: impl IntoIterator<Item = usize>,
-    ) -> Result<VolumeEncoder> {
-        VolumeEncoder::new_as(VolumeForm::Whole, session, extent, lengths)
-    }
-
-    /// Starts a volume of chunks in the given form with these lengths in bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`VolumeEncoder::new`].
-    pub fn new_as(
         form: VolumeForm,
         session: Uuid,
         extent: Extent,
         lengths: impl IntoIterator<Item = usize>,
     ) -> Result<VolumeEncoder> {
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&form.magic());
-        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        bytes.extend_from_slice(&((HEAD_LEN) as u16).to_le_bytes());
-        bytes.extend_from_slice(session.as_bytes());
-        bytes.extend_from_slice(&extent.first.to_le_bytes());
+        let mut bytes = form.format().begin(session, extent.first);
         bytes.extend_from_slice(&(extent.count as u32).to_le_bytes());
         let (mut left, mut count) = (0_usize, 0_u64);
         for len in lengths {
@@ -322,7 +263,7 @@ impl VolumeEncoder {
     /// [`Error::TooLarge`] if there are too many chunks.
     pub fn bare(session: Uuid, extent: Extent) -> Result<Vec<u8>> {
         let count = usize::try_from(extent.count).unwrap_or(usize::MAX);
-        VolumeEncoder::new(session, extent, std::iter::repeat_n(0, count))?.finish()
+        VolumeEncoder::new(VolumeForm::Whole, session, extent, std::iter::repeat_n(0, count))?.finish()
     }
 
     /// Adds the next bytes of the chunks.

@@ -366,9 +366,9 @@ impl<'a> CallRunner<'a> {
     /// of the sub-agent that it started. `call` is `None` if no block has named the call.
     pub(super) fn drop_waiting(&mut self, call_id: &str, call: Option<CallNumber>, heard: &Recorders<'_>) {
         let recorder = heard.asked_with(call_id);
-        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked_calls().next(meant));
+        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked.next(meant));
         // If several calls are alike, each has its own hook.
-        let has_twin = recorder.is_some_and(|recorder| recorder.asked_calls().count_waiting(call_id) > 1);
+        let has_twin = recorder.is_some_and(|recorder| recorder.asked.count_waiting(call_id) > 1);
         let mut is_dropped = false;
         self.waiting.retain(|waiting| {
             let id = waiting.call_id().unwrap_or_default();
@@ -475,7 +475,7 @@ impl<'a> CallRunner<'a> {
     ) -> Result<()> {
         let recorder = heard.recorder_of_call(&call.call_id);
         let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
-        if recorder.asked_calls().next(meant).is_none() && recorder.asked_calls().asks_for(&call.call_id) {
+        if recorder.asked.next(meant).is_none() && recorder.asked.asks_for(&call.call_id) {
             return Ok(());
         }
         let begun = recorder.begin(call, input, &self.runner)?;

@@ -69,13 +69,13 @@ pub(super) struct Recorder {
     /// Answer whose turn is not recorded.
     open: Option<OpenAnswer>,
     /// Calls of both.
-    asked: AskedCalls,
+    pub(super) asked: AskedCalls,
     /// Results of calls that wait until the sub-agents of the open answer have ended.
     told_early: Vec<EarlyCallResult>,
     /// Usage in the recorded answers of this run.
     told: TokenUsage,
     /// Outcome of the run so far.
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
 }
 
 #[derive(Debug, Default)]
@@ -139,11 +139,6 @@ impl Recorder {
             told: TokenUsage::default(),
             outcome: Outcome::default(),
         }
-    }
-
-    /// Returns the journal, and the outcome of this conversation in this run.
-    pub(super) fn into_parts(self) -> (Journal, Outcome) {
-        (self.journal, self.outcome)
     }
 
     /// Records a prompt that was rendered again.
@@ -254,11 +249,6 @@ impl Recorder {
         let place = self.asked.open().position(|(open, _)| open == number)?;
         let answer = self.open.as_ref()?.answer;
         Some(answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
-    }
-
-    /// Returns the calls of the last answer.
-    pub(super) fn asked_calls(&self) -> &AskedCalls {
-        &self.asked
     }
 
     /// Returns a call in the model's form.
@@ -453,7 +443,7 @@ pub(super) fn of_sub_agent(evaluation: &str, call_id: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Recorders<'a> {
     pub(super) own: Recorder,
-    session: &'a Session,
+    pub(super) session: &'a Session,
     children: BTreeMap<String, Recorder>,
     /// Calls that started sub-agents, by the ids of the sub-agents.
     agents: BTreeMap<String, String>,
@@ -479,10 +469,6 @@ impl<'a> Recorders<'a> {
             last_texts: BTreeMap::new(),
             ended: BTreeSet::new(),
         }
-    }
-
-    pub(super) fn session(&self) -> &'a Session {
-        self.session
     }
 
     /// Notes that a call started a sub-agent.

@@ -430,7 +430,7 @@ impl ClaudeAgentSDKAdapter {
         let captured =
             captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
         self.keep(ready, &run.state.session_id);
-        let (journal, outcome) = run.heard.own.into_parts();
+        let Recorder { journal, outcome, .. } = run.heard.own;
         let (result, is_resume) = (run.result, ready.is_resume);
         let session_id = run.state.session_id;
         Ok(FinishedRun { journal, outcome, result, output, failed, captured, session_id, is_resume })

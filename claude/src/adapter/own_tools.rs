@@ -25,7 +25,7 @@ use super::calls::{
     is_no_call_of_its_own,
 };
 use super::config::{OnLeftover, RunOptions};
-use super::conversation::{BegunCall, Recorder, Recorders};
+use super::conversation::{BegunCall, Recorders};
 use super::logs;
 use super::recovery::end_left;
 use super::tool_outcome::{NativeToolOutcome, ToldError, time_of_command, unclear_result};
@@ -160,7 +160,7 @@ impl CallRunner<'_> {
         self.begun.insert(call_id);
         let together = self.runner.runs_together(tool);
         // A replay starts no processes.
-        let since = if together || heard.session().replays() { None } else { StartMoment::now() };
+        let since = if together || heard.session.replays() { None } else { StartMoment::now() };
         let time = time_of_command(tool, arguments_in(told));
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
         self.open.insert(number, OpenCall { call: recorded, operation, together, since, times_out_us });
@@ -236,7 +236,7 @@ impl CallRunner<'_> {
 
     /// Returns whether this is a late report on a call that is closed.
     fn is_over(&self, meant: MeantCall<'_>, has_failed: bool, heard: &Recorders<'_>) -> bool {
-        let asked = heard.asked_with(meant.id).map(Recorder::asked_calls);
+        let asked = heard.asked_with(meant.id).map(|recorder| &recorder.asked);
         let is_denied = has_failed && self.denied.contains(meant.id);
         if asked.is_none_or(|asked| asked.next(meant).is_none()) {
             return is_denied || self.begun.contains(meant.id);
@@ -286,7 +286,7 @@ impl CallRunner<'_> {
         };
         if let Some(since) = since.filter(|_| has_failed) {
             // A process that continued could change the restored resources.
-            end_left(heard.session(), Some(since));
+            end_left(heard.session, Some(since));
         }
         let report = match (ending, self.stopped) {
             (NativeToolOutcome::Failed, Some(stopped)) => {
@@ -294,7 +294,7 @@ impl CallRunner<'_> {
             }
             (NativeToolOutcome::Failed, None) => operation.fail(ToolError::failed(shown)),
             (NativeToolOutcome::Unclear, _) => {
-                if !heard.session().replays() {
+                if !heard.session.replays() {
                     logs::unclear(&call.call_id, shown);
                 }
                 operation.end(ToolResult::ok(shown, unclear_result(response)))
@@ -324,8 +324,8 @@ impl CallRunner<'_> {
     ) -> Result<RunAction> {
         let mut text = text_of(content);
         let recorder = heard.recorder_of_call(call_id);
-        let number = recorder.asked_calls().result_of(call_id, is_error);
-        let asked = number.and_then(|number| recorder.asked_calls().get(number));
+        let number = recorder.asked.result_of(call_id, is_error);
+        let asked = number.and_then(|number| recorder.asked.get(number));
         let has_begun = asked.is_some_and(|asked| asked.has_begun);
         let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
         if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {

@@ -29,10 +29,7 @@
 //! |---|---|
 //! | `watch` | the result of a look at a lease, and a judgement from two of them; waiting for a session |
 //! | `renewal` | renewal, for any place |
-//! | `objects` | the objects of a lease in a bucket |
 
-#[cfg(feature = "object-store")]
-pub(crate) mod objects;
 pub(crate) mod renewal;
 mod watch;
 

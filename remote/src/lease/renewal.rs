@@ -13,7 +13,7 @@ const RENEWALS: u32 = 3;
 
 /// Writes leases into a place. A failed write is not tried again until the next renewal: a lost
 /// lease only costs time.
-pub(crate) trait Leases: Send + Sync + 'static {
+pub trait Leases: Send + Sync + 'static {
     /// Renews the worker's lease.
     fn renew(&self) -> impl Future<Output = ()> + Send;
 
@@ -29,8 +29,8 @@ pub(crate) trait Leases: Send + Sync + 'static {
 
 /// Keeps the lease of one worker.
 #[derive(Debug)]
-pub(crate) struct LeaseRenewer<L> {
-    leases: L,
+pub struct LeaseRenewer<L> {
+    pub(crate) leases: L,
     length: Duration,
     held: Mutex<LeasedSessions>,
 }
@@ -58,12 +58,6 @@ impl<L: Leases> LeaseRenewer<L> {
 
     fn lock_sessions(&self) -> MutexGuard<'_, LeasedSessions> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Renews, on behalf of a session that is about to be claimed.
-    #[cfg(feature = "postgres")]
-    pub(crate) async fn renew(&self) {
-        self.leases.renew().await;
     }
 
     /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews

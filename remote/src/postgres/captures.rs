@@ -9,7 +9,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ObjectId;
 
 use crate::chunk::PACKS_MAX;
-use crate::error::{Error, Result};
+use crate::error::{Result, check_len};
 
 /// Maximum length of such a column in bytes.
 pub(super) const COLUMN_BYTES_MAX: usize = 12 + PACKS_MAX * 40 + INLINED_BYTES_MAX;
@@ -24,42 +24,28 @@ pub(super) struct AppendCaptures {
 }
 
 impl AppendCaptures {
-    /// Copies the captures of an append.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLarge`].
-    pub(super) fn new(CapturePacks { packs, inlined }: CapturePacks<'_>) -> Result<AppendCaptures> {
-        for (what, len, max) in [
-            ("list of packs", packs.len(), PACKS_MAX),
-            ("pack of captures", inlined.len(), INLINED_BYTES_MAX),
-        ] {
-            if len > max {
-                return Err(Error::TooLarge { what, len: len as u64, max: max as u64 });
-            }
-        }
-        Ok(AppendCaptures { next: SequenceNumber::MIN, packs: packs.to_vec(), inlined: inlined.to_vec() })
-    }
-
-    /// Returns captures without data.
-    pub(super) fn none() -> AppendCaptures {
-        AppendCaptures { next: SequenceNumber::MIN, packs: Vec::new(), inlined: Vec::new() }
-    }
-
     /// Returns a view in the engine's form.
     pub(super) fn packs(&self) -> CapturePacks<'_> {
         CapturePacks { packs: &self.packs, inlined: &self.inlined }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut column = self.next.to_le_bytes().to_vec();
-        column.extend_from_slice(&(self.packs.len() as u32).to_le_bytes());
-        for pack in &self.packs {
+    /// Encodes the captures of an append that ends before the record `next`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`](crate::Error::TooLarge).
+    pub(super) fn encode(next: SequenceNumber, captures: CapturePacks<'_>) -> Result<Vec<u8>> {
+        let CapturePacks { packs, inlined } = captures;
+        check_len("list of packs", packs.len(), PACKS_MAX)?;
+        check_len("pack of captures", inlined.len(), INLINED_BYTES_MAX)?;
+        let mut column = next.to_le_bytes().to_vec();
+        column.extend_from_slice(&(packs.len() as u32).to_le_bytes());
+        for pack in packs {
             column.extend_from_slice(&pack.hash);
             column.extend_from_slice(&pack.len.to_le_bytes());
         }
-        column.extend_from_slice(&self.inlined);
-        column
+        column.extend_from_slice(inlined);
+        Ok(column)
     }
 
     /// Returns `None` if it is no such column.

@@ -14,6 +14,8 @@
 //! dropped since. If the server keeps old versions of rows, dropped bodies exist until it clears
 //! them (`VACUUM`).
 
+use std::sync::Arc;
+
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use tokio_postgres::Row;
@@ -22,14 +24,14 @@ use uuid::Uuid;
 
 use super::Tables;
 use super::connection::{DatabaseFailure, PooledConnection};
-use super::reader::{Item, RowReader};
-use super::replicator::PostgresReplicator;
+use super::reader::{Item, RowReader, read_here};
 use super::schema;
-use super::statements::{LOCK, UUID, column, link, number};
+use super::statements::{self, UUID, column, link, number};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::place::CollectReport;
 use crate::referenced_payloads::ReferencedPayloads;
+use crate::runtime::Runtime;
 
 const DROP: &str = "drop bodies from the database";
 
@@ -52,32 +54,33 @@ struct TableCompactionCounts {
     before: u64,
 }
 
-impl PostgresReplicator {
-    /// Drops the bodies that a compaction of the session dropped, by its records, and the payloads
-    /// that no record names; or only counts them.
-    pub(super) fn collect(&self, session: Uuid, dry_run: bool) -> Result<CollectReport> {
-        let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
-        let tables = self.tables();
-        let time_us = self.runtime().run(async move { tables.time_us().await })??;
-        let (reader, read) = self.read_here(self.reader(session), &mut |item| match item {
-            Item::Claim { .. } => {}
-            Item::Captures(captures) => needed.extend(captures.packs.iter().map(|pack| pack.hash)),
-            Item::Record(held) => {
-                said.see(held.sequence.get(), &held.record());
-                needed.see(&held.record());
-            }
-        });
-        read?;
-        let tables = self.tables();
-        self.runtime().run(async move {
-            let mut report = CollectReport { next: reader.stand.next, ..CollectReport::default() };
-            if said.is_anything() {
-                report = drop_bodies(&tables, &reader, said, dry_run, &mut needed, report).await?;
-            }
-            tables.collect_objects(session, &needed, time_us, dry_run, &mut report).await?;
-            Ok(report)
-        })?
-    }
+/// Drops the bodies that a compaction of the session dropped, by its records, and the payloads that
+/// no record names; or only counts them.
+pub(super) fn collect(
+    tables: &Arc<Tables>,
+    runtime: &Runtime,
+    session: Uuid,
+    dry_run: bool,
+) -> Result<CollectReport> {
+    let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
+    let time_us = runtime.run(tables.time_us())??;
+    let mut reader = RowReader::new(Arc::clone(tables), session);
+    read_here(runtime, &mut reader, &mut |item| match item {
+        Item::Claim { .. } => {}
+        Item::Captures(captures) => needed.extend(captures.packs.iter().map(|pack| pack.hash)),
+        Item::Record(held) => {
+            said.see(held.sequence.get(), &held.record());
+            needed.see(&held.record());
+        }
+    })?;
+    runtime.run(async {
+        let mut report = CollectReport { next: reader.stand.next, ..CollectReport::default() };
+        if said.is_anything() {
+            report = drop_bodies(tables, &reader, said, dry_run, &mut needed, report).await?;
+        }
+        tables.collect_objects(session, &needed, time_us, dry_run, &mut report).await?;
+        Ok(report)
+    })?
 }
 
 async fn drop_bodies(
@@ -88,13 +91,13 @@ async fn drop_bodies(
     needed: &mut ReferencedPayloads,
     mut report: CollectReport,
 ) -> Result<CollectReport> {
-    let session = reader.session();
+    let session = reader.session;
     let read = async |object| tables.object(session, object).await;
     let Some((_, dropped)) = said.read_dropped(read).await? else { return Ok(report) };
     let Some(through) = dropped.through() else { return Ok(report) };
     report.waiting = dropped.count();
     if !dry_run {
-        schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
+        schema::prepare(tables).await?;
     } else if tables.version(DROP).await?.is_none_or(|version| version < schema::VERSION) {
         // Nothing was dropped there yet, and a dry run changes nothing.
         return Ok(report);
@@ -107,7 +110,7 @@ async fn drop_bodies(
     let (next, known) = (reader.stand.next, (known, known_bytes.as_slice()));
     let dropping =
         TableCompaction { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
-    let counts = tables.retry_request(DROP, || dropping.run(dry_run)).await??;
+    let counts = tables.retry_request(DROP, || dropping.run(dry_run)).await?;
     if let Some(counts) = counts {
         report.dropped = counts.dropped;
         report.dropped_bytes = counts.bytes;
@@ -131,12 +134,11 @@ struct TableCompaction<'a> {
 
 impl TableCompaction<'_> {
     /// Changes the rows in one transaction. Returns `None` if nothing may be dropped.
-    async fn run(&self, dry_run: bool) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
+    async fn run(&self, dry_run: bool) -> Result<Option<TableCompactionCounts>, DatabaseFailure> {
         let mut lease = self.tables.pool.lease().await?;
         lease.begin().await?;
         let done = self.change(&mut lease, dry_run).await?;
-        let is_changed = matches!(done, Ok(Some(_))) && !dry_run;
-        lease.end(is_changed).await?;
+        lease.end(done.is_some() && !dry_run).await?;
         Ok(done)
     }
 
@@ -144,13 +146,13 @@ impl TableCompaction<'_> {
         &self,
         lease: &mut PooledConnection,
         dry_run: bool,
-    ) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
+    ) -> Result<Option<TableCompactionCounts>, DatabaseFailure> {
         // Collections of a session run one after the other, and none continues after one with newer
         // knowledge.
         let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
-        lease.query(LOCK, &[(&lock as _, Type::INT8)]).await?;
+        lease.query(statements::LOCK, &[(&lock as _, Type::INT8)]).await?;
         if self.is_behind(lease).await? {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         if !dry_run {
             // Within the transaction, so that it cannot be removed in between.
@@ -158,7 +160,7 @@ impl TableCompaction<'_> {
             let hash: &[u8] = &object.hash;
             let parameters =
                 [(&self.session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
-            lease.query(&self.tables.statements.put_object, &parameters).await?;
+            lease.query(&self.tables.sql(statements::PUT_OBJECT), &parameters).await?;
         }
         let (mut counts, mut from) = (TableCompactionCounts::default(), 0);
         let to = column(self.through.get());
@@ -169,14 +171,12 @@ impl TableCompaction<'_> {
                 (&to as _, Type::INT8),
                 (&PAGE_ROWS as _, Type::INT8),
             ];
-            let rows = lease.query(&self.tables.statements.to_drop, &parameters).await?;
-            let Some(last) = rows.last().and_then(|row| number(row, 0)) else { return Ok(Ok(Some(counts))) };
+            let rows = lease.query(&self.tables.sql(statements::TO_DROP), &parameters).await?;
+            let Some(last) = rows.last().and_then(|row| number(row, 0)) else { return Ok(Some(counts)) };
             let mut changes = CompactedRows::default();
             for row in &rows {
-                match self.row(row, &mut changes, &mut counts) {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Ok(None)),
-                    Err(error) => return Ok(Err(error)),
+                if !self.row(row, &mut changes, &mut counts)? {
+                    return Ok(None);
                 }
             }
             if !dry_run && !changes.sequences.is_empty() {
@@ -189,10 +189,9 @@ impl TableCompaction<'_> {
                     (&changes.hashes as _, Type::BYTEA_ARRAY),
                     (&changes.links as _, Type::BYTEA_ARRAY),
                 ];
-                let changed = lease.query(&self.tables.statements.drop, &parameters).await?;
+                let changed = lease.query(&self.tables.sql(statements::DROP), &parameters).await?;
                 if changed.len() != changes.sequences.len() {
-                    let reason = "it changed after it was read";
-                    return Ok(Err(self.row_error(last.into(), reason)));
+                    return Err(self.row_error(last.into(), "it changed after it was read").into());
                 }
             }
             from = column(last.saturating_add(1));
@@ -204,7 +203,7 @@ impl TableCompaction<'_> {
     async fn is_behind(&self, lease: &mut PooledConnection) -> Result<bool, DatabaseFailure> {
         let (next, kind) = (column(self.next.get()), i16::from(RecordKind::Observed.byte()));
         let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
-        let rows = lease.query(&self.tables.statements.said_behind, &parameters).await?;
+        let rows = lease.query(&self.tables.sql(statements::SAID_BEHIND), &parameters).await?;
         let says = |row: &Row| {
             let (sequence, body) = (number(row, 0)?, row.try_get::<_, &[u8]>(1).ok()?);
             let record = Record { sequence: sequence.into(), kind: RecordKind::Observed, time_us: 0, body };

@@ -14,7 +14,7 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldlog_codec::escape;
@@ -28,8 +28,8 @@ use tokio_postgres::{AsyncMessage, Client, Row, RowStream};
 
 use super::Database;
 use crate::connection;
-use crate::error::{Reason, RemoteFailure, ServerAnswer, SqlState};
-use crate::retries::{Attempts, Retries};
+use crate::error::{Error, FailureDetails, Reason, RemoteFailure, Result, ServerAnswer, SqlState};
+use crate::retries::Attempts;
 
 /// Maximum number of characters of a server's message in an error.
 const MESSAGE_CHARS_MAX: usize = 200;
@@ -40,46 +40,72 @@ const CONNECTIONS_MAX: usize = 8;
 /// One parameter of a statement, and its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Why a request failed.
+/// Why a request had no result.
 #[derive(Clone, Debug)]
-pub(super) struct DatabaseFailure {
-    pub(super) reason: Reason,
-    /// Whether the request certainly made no change.
-    pub(super) is_certain: bool,
+pub(super) enum DatabaseFailure {
+    /// The request failed.
+    Request {
+        reason: Reason,
+        /// Whether the request certainly made no change.
+        is_certain: bool,
+    },
+    /// The answer shows that a repetition is useless.
+    Final(Box<Error>),
+}
+
+impl From<Error> for DatabaseFailure {
+    fn from(error: Error) -> DatabaseFailure {
+        DatabaseFailure::Final(Box::new(error))
+    }
 }
 
 impl DatabaseFailure {
     pub(super) fn uncertain(failure: RemoteFailure) -> DatabaseFailure {
-        DatabaseFailure { reason: failure.into(), is_certain: false }
+        DatabaseFailure::Request { reason: failure.into(), is_certain: false }
     }
 
-    /// Returns whether the same request may succeed a little later.
-    pub(super) fn may_pass(&self) -> bool {
-        self.reason.failure.may_pass()
+    /// States that the request certainly made no change.
+    pub(super) fn certain(self) -> DatabaseFailure {
+        match self {
+            DatabaseFailure::Request { reason, .. } => DatabaseFailure::Request { reason, is_certain: true },
+            error => error,
+        }
+    }
+
+    /// Notes a failure of an attempt, if the same request may succeed a little later.
+    ///
+    /// # Errors
+    ///
+    /// The error of the request, if not.
+    pub(super) fn note(self, attempts: &mut Attempts, what: &'static str) -> Result<()> {
+        match self {
+            DatabaseFailure::Request { reason, .. } if reason.failure.may_pass() => {
+                attempts.note_failure(reason);
+                Ok(())
+            }
+            DatabaseFailure::Request { reason, .. } => Err(attempts.end(what, reason)),
+            DatabaseFailure::Final(error) => Err(*error),
+        }
     }
 
     /// Returns whether the server reports that there is no such table or schema.
     pub(super) fn is_no_table(&self) -> bool {
-        matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
+        let DatabaseFailure::Request { reason, .. } = self else { return false };
+        matches!(reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
     }
+}
 
-    /// Returns whether the server reports that there is such a row already.
-    pub(super) fn is_duplicate(&self) -> bool {
-        matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"23505")
-    }
+/// Returns whether the server reports that there is such a row already.
+pub(super) fn is_duplicate(reason: &Reason) -> bool {
+    reason.failure == RemoteFailure::Sql(SqlState(*b"23505"))
 }
 
 /// Keeps connections to one database.
-#[derive(Clone)]
 pub(super) struct Pool {
-    shared: Arc<SharedPool>,
-}
-
-struct SharedPool {
     database: Database,
     /// Name of the database in errors.
-    place: Arc<str>,
-    request_timeout: Duration,
+    pub(super) place: Arc<str>,
+    pub(super) request_timeout: Duration,
     idle: Mutex<Vec<Connection>>,
     room: Arc<Semaphore>,
 }
@@ -106,7 +132,7 @@ pub(super) struct PooledConnection {
     is_busy: bool,
     /// Whether a transaction is in progress.
     has_begun: bool,
-    shared: Arc<SharedPool>,
+    pool: Arc<Pool>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -116,76 +142,52 @@ impl Drop for PooledConnection {
         if let Some(connection) = connection
             && !self.is_busy
         {
-            self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            self.pool.lock_idle().push(connection);
         }
     }
 }
 
 impl Pool {
     /// Returns a pool without connections.
-    pub(super) fn new(database: Database, request_timeout: Duration) -> Pool {
+    pub(super) fn new(database: Database, request_timeout: Duration) -> Arc<Pool> {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let place = escape::text(&database.place()).into();
-        Pool {
-            shared: Arc::new(SharedPool { database, place, request_timeout, idle: Mutex::default(), room }),
-        }
+        Arc::new(Pool { database, place, request_timeout, idle: Mutex::default(), room })
     }
 
-    /// Starts to count the attempts of one request.
-    pub(super) fn attempts(&self, retries: Retries) -> Attempts {
-        retries.begin(Some(&self.shared.place))
-    }
-
-    /// Converts an error that came after the start of an answer.
-    pub(super) fn refusal(&self, error: &tokio_postgres::Error) -> DatabaseFailure {
-        self.shared.refusal(error, false)
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns an idle connection, or a new one.
-    pub(super) async fn lease(&self) -> Result<PooledConnection, DatabaseFailure> {
-        let shared = Arc::clone(&self.shared);
-        let room = time::timeout(shared.request_timeout, Arc::clone(&shared.room).acquire_owned()).await;
+    pub(super) async fn lease(self: &Arc<Self>) -> Result<PooledConnection, DatabaseFailure> {
+        let room = time::timeout(self.request_timeout, Arc::clone(&self.room).acquire_owned()).await;
         let Ok(Ok(room)) = room else { return Err(DatabaseFailure::uncertain(RemoteFailure::TimedOut)) };
         let idle = {
-            let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.lock_idle();
             idle.retain(|connection| !connection.client.is_closed());
             idle.pop()
         };
         let connection = match idle {
             Some(connection) => connection,
-            None => shared.connect(Arc::default()).await?,
+            None => self.connect(Arc::default()).await?,
         };
         connection.warned.store(false, Ordering::SeqCst);
         Ok(PooledConnection {
             connection: Some(connection),
             is_busy: false,
             has_begun: false,
-            shared,
+            pool: Arc::clone(self),
             _room: room,
         })
     }
 
-    /// Runs one statement.
-    pub(super) async fn query(
-        &self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, DatabaseFailure> {
-        self.lease().await?.query(statement, parameters).await
-    }
-
     /// Returns a connection that is used only for notifications, and wakes `woken` when the server
     /// sends one.
-    pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, DatabaseFailure> {
-        Ok(Listener { connection: self.shared.connect(woken).await?, shared: Arc::clone(&self.shared) })
+    pub(super) async fn listener(self: &Arc<Self>, woken: Arc<Notify>) -> Result<Listener, DatabaseFailure> {
+        Ok(Listener { connection: self.connect(woken).await?, pool: Arc::clone(self) })
     }
 
-    pub(super) fn request_timeout(&self) -> Duration {
-        self.shared.request_timeout
-    }
-}
-
-impl SharedPool {
     async fn connect(&self, woken: Arc<Notify>) -> Result<Connection, DatabaseFailure> {
         let mut config = self.database.config.clone();
         config.tcp_user_timeout(self.request_timeout).connect_timeout(self.request_timeout);
@@ -193,7 +195,7 @@ impl SharedPool {
         let connected = time::timeout(self.request_timeout, connect).await;
         let connected = connected.map_err(|_| DatabaseFailure::uncertain(RemoteFailure::TimedOut))?;
         // No request was sent yet.
-        let refused = |error| DatabaseFailure { is_certain: true, ..self.refusal(&error, true) };
+        let refused = |error| self.refusal(&error, true).certain();
         let (client, mut wire) = connected.map_err(refused)?;
         let warned = Arc::new(AtomicBool::new(false));
         let warns = Arc::clone(&warned);
@@ -223,16 +225,17 @@ impl SharedPool {
 
     /// Converts an error, with the server's answer. The server knows the password, so it may quote
     /// it.
-    fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
-        let mut refusal = refusal(error, is_connecting);
-        refusal.reason.details.answer = error.as_db_error().map(|error| {
+    pub(super) fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
+        let (failure, is_certain) = refusal(error, is_connecting);
+        let answer = error.as_db_error().map(|error| {
             let password = self.database.config.get_password().map(String::from_utf8_lossy);
             let is_quoted = password.is_some_and(|password| error.message().contains(&*password));
             let cut = || error.message().chars().take(MESSAGE_CHARS_MAX).collect::<String>();
             let message = (!is_quoted).then(|| escape::text(&cut()).into_owned());
             ServerAnswer::Sql { state: state_of(error.code().code().as_bytes()), message }
         });
-        refusal
+        let details = FailureDetails { answer, ..FailureDetails::default() };
+        DatabaseFailure::Request { reason: Reason { failure, details }, is_certain }
     }
 
     async fn with_timeout<T>(
@@ -242,12 +245,11 @@ impl SharedPool {
         match time::timeout(self.request_timeout, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
-                let refusal = self.refusal(&error, false);
-                if matches!(refusal.reason.failure, RemoteFailure::Unavailable | RemoteFailure::Busy) {
+                if matches!(refusal(&error, false).0, RemoteFailure::Unavailable | RemoteFailure::Busy) {
                     // The cause of this failure has also broken the idle connections.
-                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    self.lock_idle().clear();
                 }
-                Err(refusal)
+                Err(self.refusal(&error, false))
             }
             Err(_) => Err(DatabaseFailure::uncertain(RemoteFailure::TimedOut)),
         }
@@ -261,14 +263,14 @@ impl PooledConnection {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, DatabaseFailure> {
-        let shared = Arc::clone(&self.shared);
+        let pool = Arc::clone(&self.pool);
         self.is_busy = true;
         let client = self.client()?;
         let query = client.query_typed(statement, parameters);
         let answer = match self.has_begun {
-            true => shared.with_timeout(query).await,
+            true => pool.with_timeout(query).await,
             false => {
-                let begin = shared.begin();
+                let begin = pool.begin();
                 // All are sent at once. If one fails, the server refuses the later ones and rolls
                 // back.
                 let all = zip(client.batch_execute(&begin), zip(query, client.batch_execute("COMMIT")));
@@ -276,7 +278,7 @@ impl PooledConnection {
                     let (begun, (rows, ended)) = all.await;
                     begun.and(rows).and_then(|rows| ended.map(|()| rows))
                 };
-                shared.with_timeout(done).await
+                pool.with_timeout(done).await
             }
         };
         self.settle(answer)
@@ -285,7 +287,7 @@ impl PooledConnection {
     /// Begins a transaction, which is durable once [`end`](PooledConnection::end) has committed it.
     pub(super) async fn begin(&mut self) -> Result<(), DatabaseFailure> {
         self.has_begun = true;
-        let begin = format!("{}; SET LOCAL synchronous_commit = on", self.shared.begin());
+        let begin = format!("{}; SET LOCAL synchronous_commit = on", self.pool.begin());
         self.run(&begin).await
     }
 
@@ -297,9 +299,9 @@ impl PooledConnection {
 
     /// Runs several statements that return nothing, within a transaction.
     pub(super) async fn run(&mut self, statements: &str) -> Result<(), DatabaseFailure> {
-        let shared = Arc::clone(&self.shared);
+        let pool = Arc::clone(&self.pool);
         self.is_busy = true;
-        let answer = shared.with_timeout(self.client()?.batch_execute(statements)).await;
+        let answer = pool.with_timeout(self.client()?.batch_execute(statements)).await;
         self.settle(answer)
     }
 
@@ -311,17 +313,17 @@ impl PooledConnection {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<RowStream, DatabaseFailure> {
-        let shared = Arc::clone(&self.shared);
+        let pool = Arc::clone(&self.pool);
         self.is_busy = true;
         self.has_begun = true;
-        let (client, begin) = (self.client()?, shared.begin());
+        let (client, begin) = (self.client()?, pool.begin());
         let parameters = parameters.iter().map(|(value, kind)| (*value, kind.clone()));
         let rows = zip(client.batch_execute(&begin), client.query_typed_raw(statement, parameters));
         let rows = async {
             let (begun, rows) = rows.await;
             begun.and(rows)
         };
-        shared.with_timeout(rows).await
+        pool.with_timeout(rows).await
     }
 
     /// Returns whether the server has sent a warning since this connection was taken. It may have
@@ -348,14 +350,14 @@ impl PooledConnection {
 /// A connection that receives notifications.
 pub(super) struct Listener {
     connection: Connection,
-    shared: Arc<SharedPool>,
+    pool: Arc<Pool>,
 }
 
 impl Listener {
     /// Subscribes to a channel, whose name must need no escaping within quotes.
     pub(super) async fn listen(&self, channel: &str) -> Result<(), DatabaseFailure> {
         let statement = format!("LISTEN \"{channel}\"");
-        self.shared.with_timeout(self.connection.client.batch_execute(&statement)).await
+        self.pool.with_timeout(self.connection.client.batch_execute(&statement)).await
     }
 
     /// Returns whether no notification can arrive any more.
@@ -364,8 +366,9 @@ impl Listener {
     }
 }
 
-/// Converts an error, while connecting or later.
-fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
+/// Returns the cause of an error, while connecting or later, and whether the request certainly made
+/// no change.
+fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> (RemoteFailure, bool) {
     let Some(code) = error.code() else {
         // The crate distinguishes these only by their texts, which are fixed.
         let text = error.to_string();
@@ -379,7 +382,7 @@ fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailur
             }
             _ => connection::failure_of(error).unwrap_or(RemoteFailure::Unavailable),
         };
-        return DatabaseFailure::uncertain(failure);
+        return (failure, false);
     };
     let failure = match code {
         code if *code == Code::INVALID_PASSWORD || *code == Code::INVALID_AUTHORIZATION_SPECIFICATION => {
@@ -407,7 +410,7 @@ fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailur
         code.code().as_bytes(),
         [b'0', b'8', ..] | [b'5', b'7' | b'8', ..] | [b'X', b'X', ..] | b"40003"
     );
-    DatabaseFailure { reason: failure.into(), is_certain }
+    (failure, is_certain)
 }
 
 fn state_of(code: &[u8]) -> SqlState {

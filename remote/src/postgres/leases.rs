@@ -10,54 +10,38 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
-use super::statements::{UUID, column, number};
+use super::statements::{self, UUID, column, number};
 use crate::error::Result;
-use crate::lease::renewal::{LeaseRenewer, Leases};
-use crate::lease::{SessionLease, check_length};
+use crate::lease::SessionLease;
+use crate::lease::renewal::Leases;
 
 /// First version of the tables with leases.
 const SINCE: i32 = 2;
 
 const WHAT: &str = "ask the database for a session's lease";
 
-/// The lease of one worker.
-#[derive(Clone, Debug)]
-pub(super) struct WorkerLease {
-    pub(super) worker: Uuid,
-    pub(super) keeper: Arc<LeaseRenewer<TableLeases>>,
-}
-
-impl WorkerLease {
-    pub(super) fn new(tables: &Arc<Tables>, length: Duration) -> Result<WorkerLease> {
-        let (worker, length) = (Uuid::new_v4(), check_length(length)?);
-        let leases = TableLeases::new(Arc::clone(tables), worker, length);
-        Ok(WorkerLease { worker, keeper: LeaseRenewer::new(leases, length) })
-    }
-}
-
 /// Writes the lease of one worker into a database.
 #[derive(Debug)]
-pub(super) struct TableLeases {
+pub struct TableLeases {
     tables: Arc<Tables>,
-    worker: Uuid,
+    pub(super) worker: Uuid,
     length_ms: i64,
     has_cleared: AtomicBool,
 }
 
 impl TableLeases {
-    fn new(tables: Arc<Tables>, worker: Uuid, length: Duration) -> TableLeases {
+    pub(super) fn new(tables: Arc<Tables>, length: Duration) -> TableLeases {
         let length_ms = i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
-        TableLeases { tables, worker, length_ms, has_cleared: AtomicBool::new(false) }
+        TableLeases { tables, worker: Uuid::new_v4(), length_ms, has_cleared: AtomicBool::new(false) }
     }
 }
 
 impl Leases for TableLeases {
     async fn renew(&self) {
-        let Tables { pool, statements, .. } = self.tables.as_ref();
         let parameters = [(&self.worker as _, UUID), (&self.length_ms as _, Type::INT8)];
-        let _ = pool.query(&statements.renew_lease, &parameters).await;
+        let _ = self.tables.query(statements::RENEW_LEASE, &parameters).await;
         if !self.has_cleared.swap(true, Ordering::SeqCst) {
-            let _ = pool.query(&statements.clear_leases, &[]).await;
+            let _ = self.tables.query(statements::CLEAR_LEASES, &[]).await;
         }
     }
 
@@ -67,15 +51,13 @@ impl Leases for TableLeases {
     }
 
     async fn unlink(&self, session: Uuid, epoch: u64) {
-        let Tables { pool, statements, .. } = self.tables.as_ref();
         let epoch = column(epoch);
         let parameters = [(&session as _, UUID), (&epoch as _, Type::INT8), (&self.worker as _, UUID)];
-        let _ = pool.query(&statements.release_lease, &parameters).await;
+        let _ = self.tables.query(statements::RELEASE_LEASE, &parameters).await;
     }
 
     async fn end(&self) {
-        let Tables { pool, statements, .. } = self.tables.as_ref();
-        let _ = pool.query(&statements.end_lease, &[(&self.worker, UUID)]).await;
+        let _ = self.tables.query(statements::END_LEASE, &[(&self.worker, UUID)]).await;
     }
 }
 
@@ -85,7 +67,7 @@ pub(super) async fn lease(tables: &Tables, session: Uuid) -> Result<Option<Sessi
     if tables.version(WHAT).await?.is_none_or(|version| version < SINCE) {
         return Ok(None);
     }
-    let rows = tables.ask(WHAT, &tables.statements.lease, &[(&session, UUID)]).await?;
+    let rows = tables.ask(WHAT, statements::LEASE, &[(&session, UUID)]).await?;
     Ok(rows.first().and_then(lease_of))
 }
 

@@ -44,7 +44,7 @@ impl Link {
     /// Returns the link after a claim before the record `next`.
     pub(super) fn claim(self, epoch: Epoch, writer: WriterId, next: SequenceNumber, name: &str) -> Link {
         let epoch = epoch.get().to_le_bytes();
-        Link::hash_parts(&[b"c", &self.0, &epoch, writer.as_bytes(), &next.to_le_bytes(), name.as_bytes()])
+        Link::hash_parts(&[b"c", &self.0, &epoch, writer.0.as_bytes(), &next.to_le_bytes(), name.as_bytes()])
     }
 
     /// Returns the link after the data of captures, as stored in a column.

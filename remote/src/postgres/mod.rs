@@ -59,18 +59,23 @@ mod tls;
 mod writer;
 
 use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio_postgres::Row;
 
 pub use database::Database;
 pub use reader::HeldRecord;
 pub use replicator::PostgresReplicator;
 pub use tail::Tail;
 
-use crate::retries::Retries;
+use crate::error::Result;
+use crate::retries::{Attempts, Retries};
+use connection::{DatabaseFailure, Parameter, Pool};
 
 /// State shared by all that access one database.
-struct Tables {
-    pool: connection::Pool,
-    statements: statements::Statements,
+pub(crate) struct Tables {
+    pool: Arc<Pool>,
     schema: String,
     retries: Retries,
     /// Name of this worker in claims.
@@ -83,5 +88,56 @@ impl fmt::Debug for Tables {
             .field("schema", &self.schema)
             .field("name", &self.name)
             .finish_non_exhaustive()
+    }
+}
+
+impl Tables {
+    /// Starts to count the attempts of one request.
+    fn begin(&self) -> Attempts {
+        self.retries.begin(Some(&self.pool.place))
+    }
+
+    /// Runs one statement, once.
+    async fn query(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, DatabaseFailure> {
+        self.pool.lease().await?.query(&self.sql(statement), parameters).await
+    }
+
+    /// Returns a statement for the schema.
+    fn sql(&self, statement: &str) -> String {
+        statements::sql(statement, &self.schema)
+    }
+
+    /// Runs an idempotent statement until it is answered.
+    async fn ask(
+        &self,
+        what: &'static str,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>> {
+        self.retry_request(what, || self.query(statement, parameters)).await
+    }
+
+    /// Sends an idempotent request until it is answered.
+    async fn retry_request<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, DatabaseFailure>>,
+    {
+        let mut attempts = self.begin();
+        while attempts.wait_for_next().await {
+            match request().await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure.note(&mut attempts, what)?,
+            }
+        }
+        Err(attempts.error(what))
+    }
+
+    /// Returns the version of the tables, `None` if there are none, and refuses unknown versions.
+    async fn version(&self, what: &'static str) -> Result<Option<i32>> {
+        self.retry_request(what, || schema::version(self)).await
     }
 }

@@ -7,14 +7,15 @@ use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
 use uuid::Uuid;
 
-use super::reader::{Item, RowReader};
-use super::{Database, PostgresReplicator};
+use super::reader::{Item, RowReader, read_here};
+use super::{Database, PostgresReplicator, compact, leases};
 use crate::error::Result;
 use crate::lease::SessionLease;
 use crate::place::{
     CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader, SessionStanding,
 };
 use crate::retries::Retries;
+use crate::runtime::Runtime;
 
 /// A place for sessions in a database.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ struct DatabasePlace {
     url: String,
     retries: Retries,
     /// For reading only.
-    reads: Arc<PostgresReplicator>,
+    reads: PostgresReplicator,
 }
 
 /// Opens the place at a URL, with the password from these variables.
@@ -33,7 +34,7 @@ struct DatabasePlace {
 /// The errors of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
 pub(crate) fn open(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     let database = Database::from_url_in(url, &|name| variables.get(name).map(Into::into))?;
-    let reads = Arc::new(PostgresReplicator::new(database.clone(), "", retries)?);
+    let reads = PostgresReplicator::new(database.clone(), "", retries)?;
     Ok(Arc::new(DatabasePlace { database, url: url.to_owned(), retries, reads }))
 }
 
@@ -51,7 +52,7 @@ impl Place for DatabasePlace {
     }
 
     fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
-        self.reads.lease(session)
+        self.reads.runtime.run(leases::lease(&self.reads.place.tables, session))?
     }
 
     fn sessions(&self) -> Result<Vec<Uuid>> {
@@ -59,38 +60,37 @@ impl Place for DatabasePlace {
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
-        Ok(Box::new(DatabaseReader { reads: Arc::clone(&self.reads), reader: self.reads.reader(session) }))
+        let reader = RowReader::new(Arc::clone(&self.reads.place.tables), session);
+        Ok(Box::new(DatabaseReader { runtime: self.reads.runtime.clone(), reader }))
     }
 
     fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
-        self.reads.collect(session, options.dry_run).map(Some)
+        let PostgresReplicator { place, runtime, .. } = &self.reads;
+        compact::collect(&place.tables, runtime, session, options.dry_run).map(Some)
     }
 
     fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
-        self.reads.read_standing(session)
+        self.reads.runtime.run(self.reads.place.tables.standing(session))?
     }
 }
 
 #[derive(Debug)]
 struct DatabaseReader {
-    reads: Arc<PostgresReplicator>,
+    runtime: Runtime,
     /// Positioned after the last item that was passed on.
     reader: RowReader,
 }
 
 impl PlaceReader for DatabaseReader {
     fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()> {
-        let mut each = |item| match item {
+        read_here(&self.runtime, &mut self.reader, &mut |item| match item {
             Item::Claim { epoch, name } => visit(PlaceItem::Claim { epoch: epoch.get(), name: &name }),
             Item::Captures(_) => {}
             Item::Record(held) => visit(PlaceItem::Record(held.record())),
-        };
-        let (reader, read) = self.reads.read_here(self.reader.clone(), &mut each);
-        self.reader = reader;
-        read
+        })
     }
 
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        self.reads.object(self.reader.session(), object)
+        self.runtime.run(self.reader.tables.object(self.reader.session, object))?
     }
 }

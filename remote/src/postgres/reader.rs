@@ -13,6 +13,7 @@ use foldlog_codec::body::Dropped;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use futures_lite::StreamExt;
+use tokio::sync::mpsc;
 use tokio::time;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -23,9 +24,10 @@ use super::captures::{AppendCaptures, COLUMN_BYTES_MAX};
 use super::connection::DatabaseFailure;
 use super::link::Link;
 use super::schema;
-use super::statements::{Claim, SessionTableRow, UUID, column, link, number};
+use super::statements::{self, ClaimRow, UUID, column, link, number};
 use crate::chunk::Epoch;
 use crate::error::{Error, RemoteFailure, Result};
+use crate::runtime::Runtime;
 
 const READ: &str = "read the session from the database";
 
@@ -72,7 +74,7 @@ impl Page {
 
 /// Position of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stand {
+pub struct Stand {
     pub(super) next: SequenceNumber,
     pub(super) epoch: Epoch,
     pub(super) link: Link,
@@ -83,8 +85,8 @@ pub(super) struct Stand {
 /// Reads one session.
 #[derive(Clone, Debug)]
 pub(super) struct RowReader {
-    tables: Arc<Tables>,
-    session: Uuid,
+    pub(super) tables: Arc<Tables>,
+    pub(super) session: Uuid,
     pub(super) stand: Stand,
     /// Sequence number after the last record that was appended under another name than this
     /// place's.
@@ -97,11 +99,6 @@ pub(super) enum Item {
     Claim { epoch: Epoch, name: String },
     Captures(AppendCaptures),
     Record(HeldRecord),
-}
-
-/// Receives items; returns `false` to stop the reading.
-pub(super) trait PageSink: Send {
-    fn take(&mut self, page: Vec<Item>) -> impl Future<Output = bool> + Send;
 }
 
 impl RowReader {
@@ -120,7 +117,7 @@ impl RowReader {
             [(&self.session, UUID), (&column(before), Type::INT8)];
         let tables = &self.tables;
         let look = || async {
-            match tables.pool.query(&tables.statements.link_before, &parameters).await {
+            match tables.query(statements::LINK_BEFORE, &parameters).await {
                 Err(refusal) if refusal.is_no_table() => Ok(Vec::new()),
                 answer => answer,
             }
@@ -134,71 +131,59 @@ impl RowReader {
         Ok(true)
     }
 
-    /// Returns the session.
-    pub(super) fn session(&self) -> Uuid {
-        self.session
-    }
-
-    /// Reads to the end. Returns `false` if `sink` stopped the reading.
-    pub(super) async fn read_to_end(&mut self, sink: &mut impl PageSink) -> Result<bool> {
+    /// Reads to the end. Returns `false` if the consumer of `sink` has ended.
+    pub(super) async fn read_to_end(&mut self, sink: &mpsc::Sender<Result<Vec<Item>>>) -> Result<bool> {
         let mut attempts = self.tables.begin();
         while attempts.wait_for_next().await {
             let before = self.stand.next;
             match self.try_read(sink).await {
-                Ok(done) => return done,
-                Err(refusal) if refusal.may_pass() => {
+                Ok(wanted) => return Ok(wanted),
+                Err(failure) => {
                     if self.stand.next > before {
                         attempts.begin_anew();
                     }
-                    attempts.note_failure(refusal.reason);
+                    failure.note(&mut attempts, READ)?;
                 }
-                Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(READ, reason)),
             }
         }
         Err(attempts.error(READ))
     }
 
-    async fn try_read(&mut self, sink: &mut impl PageSink) -> Result<Result<bool>, DatabaseFailure> {
+    async fn try_read(&mut self, sink: &mpsc::Sender<Result<Vec<Item>>>) -> Result<bool, DatabaseFailure> {
         let tables = Arc::clone(&self.tables);
-        let head = match tables.head(self.session).await? {
-            Ok(head) => head,
-            Err(error) => return Ok(Err(error)),
-        };
-        let Some(head) = head else {
-            return Ok(if self.stand.epoch == Epoch::default() { Ok(true) } else { Err(self.went_back()) });
+        let Some(head) = tables.head(self.session).await? else {
+            return if self.stand.epoch == Epoch::default() { Ok(true) } else { Err(self.went_back()) };
         };
         if head.next < self.stand.next || head.epoch < self.stand.epoch {
-            return Ok(Err(self.went_back()));
+            return Err(self.went_back());
         }
         let (from, to) = (column(self.stand.epoch.get()), column(head.epoch.get()));
         let claims = [(&self.session as _, UUID), (&from as _, Type::INT8), (&to as _, Type::INT8)];
-        let claims = tables.pool.query(&tables.statements.claims, &claims).await?;
-        let claims: Option<Vec<Claim>> = claims.iter().map(Claim::from_row).collect();
-        let Some(claims) = claims else {
-            return Ok(Err(self.row_error(self.stand.next, "a claim after it is not valid")));
-        };
+        let claims = tables.query(statements::CLAIMS, &claims).await?;
+        let claims: Option<Vec<ClaimRow>> = claims.iter().map(ClaimRow::from_row).collect();
+        let claims =
+            claims.ok_or_else(|| self.row_error(self.stand.next, "a claim after it is not valid"))?;
         let mut claims = claims.into_iter().peekable();
         let mut page = Page::default();
         // The reader is positioned after the verified items, so these are passed on even after an
         // error.
-        let read = self.read_records(&head, &mut claims, &mut page, sink).await;
-        let read = match read {
-            Ok(Ok(true)) => Ok(self.end(&head, &mut claims, &mut page).map(|()| true)),
+        let read = match self.read_records(&head, &mut claims, &mut page, sink).await {
+            Ok(true) => self.end(&head, &mut claims, &mut page).map(|()| true).map_err(Into::into),
             other => other,
         };
-        let wants = page.items.is_empty() || sink.take(page.items).await;
-        Ok(read?.map(|wanted| wanted && wants))
+        let wants = page.items.is_empty() || sink.send(Ok(page.items)).await.is_ok();
+        Ok(read? && wants)
     }
 
     async fn read_records(
         &mut self,
-        head: &SessionTableRow,
-        claims: &mut Peekable<IntoIter<Claim>>,
+        head: &ClaimRow,
+        claims: &mut Peekable<IntoIter<ClaimRow>>,
         page: &mut Page,
-        sink: &mut impl PageSink,
-    ) -> Result<Result<bool>, DatabaseFailure> {
+        sink: &mpsc::Sender<Result<Vec<Item>>>,
+    ) -> Result<bool, DatabaseFailure> {
         if self.stand.next == head.next {
-            return Ok(Ok(true));
+            return Ok(true);
         }
         let tables = Arc::clone(&self.tables);
         let mut lease = tables.pool.lease().await?;
@@ -211,25 +196,28 @@ impl RowReader {
             (&most as _, Type::INT4),
             (&captures as _, Type::INT4),
         ];
-        let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
+        let records = tables.sql(statements::RECORDS);
+        let mut rows = pin!(lease.rows(&records, &parameters).await?);
         loop {
-            let row = time::timeout(tables.pool.request_timeout(), rows.next()).await;
-            let row = row
-                .map_err(|_| DatabaseFailure { reason: RemoteFailure::TimedOut.into(), is_certain: true })?;
-            let Some(row) = row.transpose().map_err(|error| tables.pool.refusal(&error))? else { break };
-            if let Err(error) = self.record(&row, claims, page) {
-                return Ok(Err(error));
-            }
-            if page.is_full() && !sink.take(std::mem::take(page).items).await {
-                return Ok(Ok(false));
+            let row = time::timeout(tables.pool.request_timeout, rows.next()).await;
+            let row = row.map_err(|_| DatabaseFailure::uncertain(RemoteFailure::TimedOut))?.transpose();
+            let Some(row) = row.map_err(|error| tables.pool.refusal(&error, false))? else { break };
+            self.record(&row, claims, page)?;
+            if page.is_full() && sink.send(Ok(std::mem::take(page).items)).await.is_err() {
+                return Ok(false);
             }
         }
         lease.end(true).await?;
-        Ok(Ok(true))
+        Ok(true)
     }
 
     /// Verifies a row of `records`, and the claims before it, and moves after it.
-    fn record(&mut self, row: &Row, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+    fn record(
+        &mut self,
+        row: &Row,
+        claims: &mut Peekable<IntoIter<ClaimRow>>,
+        page: &mut Page,
+    ) -> Result<()> {
         let sequence = self.stand.next;
         self.take_claims(claims, page)?;
         let damaged = |reason| Err(self.row_error(sequence, reason));
@@ -287,9 +275,9 @@ impl RowReader {
     }
 
     /// Takes the claims before the next record.
-    fn take_claims(&mut self, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+    fn take_claims(&mut self, claims: &mut Peekable<IntoIter<ClaimRow>>, page: &mut Page) -> Result<()> {
         while let Some(claim) = claims.next_if(|claim| claim.next <= self.stand.next) {
-            let Claim { epoch, next, writer, name, link } = claim;
+            let ClaimRow { epoch, next, writer, name, link, .. } = claim;
             let behind = self.stand.link.claim(epoch, writer, next, &name);
             if next != self.stand.next || epoch <= self.stand.epoch || link != behind {
                 return Err(
@@ -305,8 +293,8 @@ impl RowReader {
     /// Verifies that the session ends where its row states.
     fn end(
         &mut self,
-        head: &SessionTableRow,
-        claims: &mut Peekable<IntoIter<Claim>>,
+        head: &ClaimRow,
+        claims: &mut Peekable<IntoIter<ClaimRow>>,
         page: &mut Page,
     ) -> Result<()> {
         self.take_claims(claims, page)?;
@@ -328,32 +316,38 @@ impl RowReader {
         Error::Row { session: self.session, sequence, reason }
     }
 
-    fn went_back(&self) -> Error {
-        Error::DatabaseWentBack { session: self.session, sequence: self.stand.next }
+    fn went_back(&self) -> DatabaseFailure {
+        Error::DatabaseWentBack { session: self.session, sequence: self.stand.next }.into()
     }
+}
+
+/// Reads on to the end of a session, and passes items to `visit` on the calling thread. Even after
+/// an error, the reader is positioned after the items that were passed on.
+pub(super) fn read_here(
+    runtime: &Runtime,
+    reader: &mut RowReader,
+    visit: &mut dyn FnMut(Item),
+) -> Result<()> {
+    let mut reads = reader.clone();
+    let read = |sink: mpsc::Sender<Result<Vec<Item>>>| async move {
+        let read = reads.read_to_end(&sink).await.map(drop);
+        (reads, read)
+    };
+    let (end, read) = runtime.read_ahead(read, |page| page.into_iter().flatten().for_each(&mut *visit))?;
+    *reader = end;
+    read
 }
 
 impl Tables {
     /// Reads a session's row, and refuses unknown versions of the tables. Returns `None` if there
     /// is no row.
-    pub(super) async fn head(
-        &self,
-        session: Uuid,
-    ) -> Result<Result<Option<SessionTableRow>>, DatabaseFailure> {
-        let Some(version) = schema::version(&self.pool, &self.schema).await? else { return Ok(Ok(None)) };
-        if let Err(newer) = schema::check(version) {
-            return Ok(Err(newer));
+    pub(super) async fn head(&self, session: Uuid) -> Result<Option<ClaimRow>, DatabaseFailure> {
+        if schema::version(self).await?.is_none() {
+            return Ok(None);
         }
-        let rows = self.pool.query(&self.statements.head, &[(&session, UUID)]).await?;
-        Ok(rows.first().map(|row| self.head_of(session, row)).transpose())
-    }
-
-    /// Decodes a session's row.
-    pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<SessionTableRow> {
-        SessionTableRow::from_row(row).ok_or(Error::Row {
-            session,
-            sequence: 0.into(),
-            reason: "the session's row is not valid",
-        })
+        let rows = self.query(statements::HEAD, &[(&session, UUID)]).await?;
+        let reason = "the session's row is not valid";
+        let invalid = || Error::Row { session, sequence: 0.into(), reason };
+        Ok(rows.first().map(|row| ClaimRow::from_row(row).ok_or_else(invalid)).transpose()?)
     }
 }

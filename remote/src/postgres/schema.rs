@@ -7,9 +7,9 @@
 
 use tokio_postgres::types::Type;
 
-use super::connection::{DatabaseFailure, Pool, PooledConnection};
+use super::Tables;
+use super::connection::{DatabaseFailure, PooledConnection, is_duplicate};
 use crate::error::{Error, Result};
-use crate::retries::Retries;
 
 /// Version of the tables that this crate writes, and the newest that it reads.
 pub(super) const VERSION: i32 = MIGRATIONS.len() as i32;
@@ -82,49 +82,49 @@ const MIGRATIONS: [&str; 4] = [
 ",
 ];
 
-/// Returns the version of the tables; `None` if there are none.
-pub(super) async fn version(pool: &Pool, schema: &str) -> Result<Option<i32>, DatabaseFailure> {
-    version_on(&mut pool.lease().await?, schema).await
+/// Returns the version of the tables; `None` if there are none. Refuses a newer version.
+pub(super) async fn version(tables: &Tables) -> Result<Option<i32>, DatabaseFailure> {
+    version_on(&mut tables.pool.lease().await?, &tables.schema).await
 }
 
 async fn version_on(lease: &mut PooledConnection, schema: &str) -> Result<Option<i32>, DatabaseFailure> {
     let found = lease.query(&format!("SELECT version FROM \"{schema}\".version"), &[]).await;
+    let found = match found {
+        Ok(rows) => rows.first().and_then(|row| row.try_get(0).ok()),
+        Err(failure) if failure.is_no_table() => None,
+        Err(failure) => return Err(failure),
+    };
     match found {
-        Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(0).ok())),
-        Err(refusal) if refusal.is_no_table() => Ok(None),
-        Err(refusal) => Err(refusal),
+        Some(found) if found > VERSION => Err(Error::NewerTables { found, supported: VERSION }.into()),
+        found => Ok(found),
     }
 }
 
-/// Refuses tables of a newer version.
-pub(super) fn check(found: i32) -> Result<()> {
-    if found > VERSION { Err(Error::NewerTables { found, supported: VERSION }) } else { Ok(()) }
-}
-
 /// Checks that the server's acknowledged writes are durable, and upgrades the tables.
-pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
+pub(super) async fn prepare(tables: &Tables) -> Result<()> {
     const WHAT: &str = "create the tables in the database";
-    let mut attempts = pool.attempts(retries);
+    let mut attempts = tables.begin();
     while attempts.wait_for_next().await {
-        match try_prepare(pool, schema).await {
-            Ok(done) => return done,
-            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => {
-                attempts.note_failure(refusal.reason);
+        match try_prepare(tables).await {
+            Ok(()) => return Ok(()),
+            // Another process creates them at the same time.
+            Err(DatabaseFailure::Request { reason, .. }) if is_duplicate(&reason) => {
+                attempts.note_failure(reason);
             }
-            Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(WHAT, reason)),
+            Err(failure) => failure.note(&mut attempts, WHAT)?,
         }
     }
     Err(attempts.error(WHAT))
 }
 
-async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, DatabaseFailure> {
-    let settings = pool.query("SELECT current_setting('fsync')", &[]).await?;
+async fn try_prepare(tables: &Tables) -> Result<(), DatabaseFailure> {
+    let Tables { pool, schema, .. } = tables;
+    let settings = tables.query("SELECT current_setting('fsync')", &[]).await?;
     if settings.first().and_then(|row| row.try_get::<_, &str>(0).ok()) != Some("on") {
-        return Ok(Err(Error::NotDurable { setting: "fsync" }));
+        return Err(Error::NotDurable { setting: "fsync" }.into());
     }
-    let found = version(pool, schema).await?;
-    if let Some(found) = found.filter(|found| *found >= VERSION) {
-        return Ok(check(found));
+    if version(tables).await? == Some(VERSION) {
+        return Ok(());
     }
     let mut lease = pool.lease().await?;
     lease.begin().await?;
@@ -144,14 +144,9 @@ async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, DatabaseFa
     );
     lease.run(&version).await?;
     let found = version_on(&mut lease, schema).await?.unwrap_or_default();
-    if let Err(newer) = check(found) {
-        lease.end(false).await?;
-        return Ok(Err(newer));
-    }
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
         lease.run(&migration.replace("{}", &format!("\"{schema}\""))).await?;
     }
     lease.run(&format!("UPDATE \"{schema}\".version SET version = {VERSION}")).await?;
-    lease.end(true).await?;
-    Ok(Ok(()))
+    lease.end(true).await
 }

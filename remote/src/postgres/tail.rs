@@ -17,7 +17,8 @@ use tokio::time;
 use uuid::Uuid;
 
 use super::Tables;
-use super::reader::{HeldRecord, Item, PageSink, RowReader};
+use super::connection::Listener;
+use super::reader::{HeldRecord, Item, RowReader};
 use crate::error::Result;
 use crate::runtime::Runtime;
 
@@ -39,8 +40,8 @@ pub(super) fn channel(session: Uuid) -> String {
 /// blocking iterator by [`wait`](Tail::wait). It ends after an error; dropping it ends its work.
 #[derive(Debug)]
 pub struct Tail {
-    pages: mpsc::Receiver<Result<Vec<HeldRecord>>>,
-    page: std::vec::IntoIter<HeldRecord>,
+    pages: mpsc::Receiver<Result<Vec<Item>>>,
+    page: std::vec::IntoIter<Item>,
     _runtime: Runtime,
 }
 
@@ -56,8 +57,10 @@ impl Stream for Tail {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<HeldRecord>>> {
         loop {
-            if let Some(record) = self.page.next() {
-                return Poll::Ready(Some(Ok(record)));
+            match self.page.next() {
+                Some(Item::Record(record)) => return Poll::Ready(Some(Ok(record))),
+                Some(Item::Claim { .. } | Item::Captures(_)) => continue,
+                None => {}
             }
             match std::task::ready!(self.pages.poll_recv(context)) {
                 Some(Ok(page)) => self.page = page.into_iter(),
@@ -65,19 +68,6 @@ impl Stream for Tail {
                 None => return Poll::Ready(None),
             }
         }
-    }
-}
-
-/// Passes pages to a polling consumer.
-struct Pages(mpsc::Sender<Result<Vec<HeldRecord>>>);
-
-impl PageSink for Pages {
-    async fn take(&mut self, page: Vec<Item>) -> bool {
-        let records = page.into_iter().filter_map(|item| match item {
-            Item::Record(record) => Some(record),
-            Item::Claim { .. } | Item::Captures(_) => None,
-        });
-        self.0.send(Ok(records.collect())).await.is_ok()
     }
 }
 
@@ -90,12 +80,11 @@ pub(super) fn start(
 ) -> Result<Tail> {
     let (send, pages) = mpsc::channel(AHEAD);
     runtime.spawn(async move {
-        let mut sink = Pages(send.clone());
         let unwanted = async {
             send.closed().await;
             Ok(())
         };
-        if let Err(error) = future::or(unwanted, follow(tables, session, from, &mut sink)).await {
+        if let Err(error) = future::or(unwanted, follow(tables, session, from, &send)).await {
             // If this fails, the consumer no longer waits.
             let _ = send.send(Err(error)).await;
         }
@@ -104,13 +93,18 @@ pub(super) fn start(
 }
 
 /// Reads on whenever there may be new records. Returns once the consumer has ended.
-async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
+async fn follow(
+    tables: Arc<Tables>,
+    session: Uuid,
+    from: SequenceNumber,
+    sink: &mpsc::Sender<Result<Vec<Item>>>,
+) -> Result<()> {
     let woken = Arc::new(Notify::new());
     let mut reader = RowReader::new(Arc::clone(&tables), session);
     let mut is_placed = false;
     let mut listener = None;
     loop {
-        if listener.as_ref().is_none_or(super::connection::Listener::is_closed) {
+        if listener.as_ref().is_none_or(Listener::is_closed) {
             // Without a listener, it polls.
             listener = listen(&tables, session, &woken).await;
         }
@@ -125,7 +119,7 @@ async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: 
     }
 }
 
-async fn listen(tables: &Tables, session: Uuid, woken: &Arc<Notify>) -> Option<super::connection::Listener> {
+async fn listen(tables: &Tables, session: Uuid, woken: &Arc<Notify>) -> Option<Listener> {
     let listener = tables.pool.listener(Arc::clone(woken)).await.ok()?;
     listener.listen(&channel(session)).await.ok()?;
     Some(listener)

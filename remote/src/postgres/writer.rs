@@ -25,20 +25,22 @@
 
 use std::sync::Arc;
 
-use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
+use foldlog::replication::CapturePacks;
 use foldlog_codec::{Record, SequenceNumber};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
 use super::captures::AppendCaptures;
-use super::connection::DatabaseFailure;
-use super::leases::WorkerLease;
+use super::connection::{DatabaseFailure, Parameter, is_duplicate};
+use super::leases::TableLeases;
 use super::link::Link;
 use super::reader::Stand;
-use super::statements::{SessionTableRow, UUID, column, losing_setting, number, writer};
-use crate::chunk::{Epoch, WriterId};
+use super::statements::{self, ClaimRow, UUID, column, losing_setting, number};
+use crate::chunk::{Epoch, WriterId, check_record};
 use crate::error::{Error, RemoteFailure, Result};
+use crate::lease::renewal::Leases;
+use crate::replicator::SessionWriter;
 
 const CLAIM: &str = "claim the session in the database";
 const APPEND: &str = "append to the database";
@@ -51,7 +53,7 @@ const APPEND_BYTES: usize = 8 << 20;
 
 /// Appends to one session, as the writer of one epoch.
 #[derive(Debug)]
-pub(super) struct RowWriter {
+pub struct RowWriter {
     tables: Arc<Tables>,
     session: Uuid,
     id: WriterId,
@@ -86,6 +88,18 @@ enum StatementFate {
     Open,
 }
 
+/// A statement that writes, whose outcome has to be known.
+struct Write<'a> {
+    what: &'static str,
+    statement: &'a str,
+    parameters: &'a [Parameter<'a>],
+    /// Number of rows that it writes.
+    rows: u64,
+    nonce: Uuid,
+    /// Sequence number after the last record that is in doubt until then.
+    next: SequenceNumber,
+}
+
 impl RowWriter {
     /// Claims a session that was read to `stand`, with one attempt: if anything was added after
     /// that, nothing is claimed. `lease` is renewed before the claim names it.
@@ -93,11 +107,11 @@ impl RowWriter {
         tables: Arc<Tables>,
         session: Uuid,
         stand: Stand,
-        lease: Option<&WorkerLease>,
+        lease: Option<&TableLeases>,
     ) -> Result<RowWriter> {
-        super::schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
+        super::schema::prepare(&tables).await?;
         if let Some(lease) = lease {
-            lease.keeper.renew().await;
+            lease.renew().await;
         }
         let next = stand.next;
         let epoch = stand.epoch.next().ok_or(Error::Row {
@@ -107,126 +121,225 @@ impl RowWriter {
         })?;
         let id = WriterId::random();
         let link = stand.link.claim(epoch, id, next, &tables.name);
-        let mut claiming = RowWriter { tables, session, id, epoch, next, link, pending: None, stopped: None };
+        let claiming = RowWriter { tables, session, id, epoch, next, link, pending: None, stopped: None };
         claiming.put_claim(&stand, lease.map(|lease| lease.worker)).await?;
         Ok(claiming)
     }
 
-    async fn put_claim(&mut self, stand: &Stand, lease: Option<Uuid>) -> Result<()> {
-        let tables = Arc::clone(&self.tables);
+    async fn put_claim(&self, stand: &Stand, lease: Option<Uuid>) -> Result<Option<Error>> {
         let (next, epoch) = (column(self.next.get()), column(self.epoch.get()));
-        let (before, id, nonce) = (column(stand.epoch.get()), writer(self.id), Uuid::new_v4());
-        let (link, link_before) = (self.link, stand.link);
-        let (link, link_before) = (link.column(), link_before.column());
-        let mut parameters = vec![
-            (&self.session as _, UUID),
-            (&epoch as _, Type::INT8),
-            (&next as _, Type::INT8),
-            (&id as _, UUID),
-            (&tables.name as _, Type::TEXT),
-            (&nonce as _, UUID),
-            (&link as _, Type::BYTEA),
-            (&lease as _, UUID),
+        let (before, nonce) = (column(stand.epoch.get()), Uuid::new_v4());
+        let (link, link_before) = (self.link.column(), stand.link.column());
+        let mut parameters: Vec<Parameter<'_>> = vec![
+            (&self.session, UUID),
+            (&epoch, Type::INT8),
+            (&next, Type::INT8),
+            (&self.id.0, UUID),
+            (&self.tables.name, Type::TEXT),
+            (&nonce, UUID),
+            (&link, Type::BYTEA),
+            (&lease, UUID),
         ];
         let statement = if stand.epoch == Epoch::default() {
-            &tables.statements.first_claim
+            statements::FIRST_CLAIM
         } else {
             parameters.extend([(&before as _, Type::INT8), (&link_before as _, Type::BYTEA)]);
-            &tables.statements.claim
+            statements::CLAIM
         };
-        let (mut attempts, mut in_doubt) = (tables.begin(), false);
-        while attempts.wait_for_next().await {
-            match tables.commit(statement, &parameters, 1).await {
-                Ok(written) => {
-                    if written? {
-                        return Ok(());
-                    }
-                    attempts.note_failure(RemoteFailure::Conflict);
-                }
-                Err(refusal) => {
-                    in_doubt |= !refusal.is_certain;
-                    if !in_doubt && !refusal.may_pass() {
-                        return Err(attempts.end(CLAIM, refusal.reason));
-                    }
-                    attempts.note_failure(refusal.reason);
-                }
-            }
-            match tables.head(self.session).await {
-                Ok(head) => match self.claim_fate(head?, stand)? {
-                    StatementFate::Committed if self.confirm(nonce).await => return Ok(()),
-                    StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
-                    StatementFate::Open => {}
-                },
-                Err(refusal) => attempts.note_failure(refusal.reason),
-            }
-        }
-        Err(if in_doubt { attempts.last().unknown(self.next) } else { attempts.error(CLAIM) })
+        let write =
+            Write { what: CLAIM, statement, parameters: &parameters, rows: 1, nonce, next: self.next };
+        self.carry_out(write, async || self.claim_fate(stand).await).await
     }
 
-    fn claim_fate(&self, head: Option<SessionTableRow>, stand: &Stand) -> Result<StatementFate> {
-        let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
-        let Some(head) = head else {
-            return if stand.epoch == Epoch::default() { Ok(StatementFate::Open) } else { Err(went_back) };
+    /// Determines the outcome of a claim by the session's row.
+    async fn claim_fate(&self, stand: &Stand) -> Result<StatementFate, DatabaseFailure> {
+        let Some(ClaimRow { epoch, next, link, writer: by, name: note, .. }) =
+            self.tables.head(self.session).await?
+        else {
+            return if stand.epoch == Epoch::default() {
+                Ok(StatementFate::Open)
+            } else {
+                Err(self.went_back())
+            };
         };
-        if head.writer == self.id && head.epoch == self.epoch {
+        if by == self.id && epoch == self.epoch {
             return Ok(StatementFate::Committed);
         }
-        let SessionTableRow { epoch, next, link, writer: by, name: note, .. } = head;
         if (epoch, next, link) == (stand.epoch, stand.next, stand.link) {
             return Ok(StatementFate::Open);
         }
         if epoch < stand.epoch || next < stand.next {
-            return Err(went_back);
+            return Err(self.went_back());
         }
-        Err(Error::Fenced { epoch, by, note })
+        Err(Error::Fenced { epoch, by, note }.into())
     }
 
-    /// Takes as many records as fit into one statement, in memory only, and returns their number.
-    /// The data of captures is stored with the first one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`],
-    /// [`Error::NotContent`] and [`Error::TooLarge`].
-    pub(super) fn queue(
-        &mut self,
-        captures: Option<&AppendCaptures>,
-        records: &[Record<'_>],
-    ) -> Result<usize> {
+    /// Appends a batch. Returns the error for the next append, if another writer's claim was found
+    /// after the batch.
+    async fn put(&self, batch: &RowBatch) -> Result<Option<Error>> {
+        let (epoch, next, behind) =
+            (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
+        let (link, link_before) = (batch.link.column(), self.link.column());
+        let parameters: [Parameter<'_>; 13] = [
+            (&self.session, UUID),
+            (&epoch, Type::INT8),
+            (&next, Type::INT8),
+            (&behind, Type::INT8),
+            (&self.id.0, UUID),
+            (&batch.nonce, UUID),
+            (&link, Type::BYTEA),
+            (&link_before, Type::BYTEA),
+            (&batch.kinds, Type::INT2_ARRAY),
+            (&batch.times, Type::INT8_ARRAY),
+            (&batch.bodies, Type::BYTEA_ARRAY),
+            (&batch.captures, Type::BYTEA_ARRAY),
+            (&batch.links, Type::BYTEA_ARRAY),
+        ];
+        let write = Write {
+            what: APPEND,
+            statement: statements::APPEND,
+            parameters: &parameters,
+            rows: batch.bodies.len() as u64,
+            nonce: batch.nonce,
+            next: batch.next,
+        };
+        self.carry_out(write, async || self.fate(batch).await).await
+    }
+
+    /// Determines the outcome of an append by the session's row.
+    async fn fate(&self, batch: &RowBatch) -> Result<StatementFate, DatabaseFailure> {
+        let head = self.tables.head(self.session).await?.ok_or_else(|| self.went_back())?;
+        if head.epoch < self.epoch || head.next < self.next {
+            return Err(self.went_back());
+        }
+        if head.epoch == self.epoch && head.writer == self.id {
+            if (head.next, head.nonce, head.link) == (batch.next, Some(batch.nonce), batch.link) {
+                return Ok(StatementFate::Committed);
+            }
+            if (head.next, head.link) == (self.next, self.link) {
+                return Ok(StatementFate::Open);
+            }
+            return Err(self.row_error("another copy of this writer appended it").into());
+        }
+        let fenced = Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name };
+        if self.is_held(batch).await? {
+            // The claim was committed after it, and the claimant has read it.
+            return Ok(StatementFate::Overtaken(fenced));
+        }
+        Err(fenced.into())
+    }
+
+    /// Sends a statement until its outcome is known, by the module's rules. Returns the error for
+    /// the next append, if another writer's claim was found after its commit.
+    async fn carry_out(
+        &self,
+        write: Write<'_>,
+        fate: impl AsyncFn() -> Result<StatementFate, DatabaseFailure>,
+    ) -> Result<Option<Error>> {
+        let Write { what, statement, parameters, rows, nonce, next } = write;
+        let (mut attempts, mut in_doubt) = (self.tables.begin(), false);
+        while attempts.wait_for_next().await {
+            match self.tables.commit(statement, parameters, rows).await {
+                Ok(true) => return Ok(None),
+                Ok(false) => attempts.note_failure(RemoteFailure::Conflict),
+                Err(DatabaseFailure::Request { reason, .. }) if what == APPEND && is_duplicate(&reason) => {
+                    return Err(self.row_error("a record already exists after the session's end"));
+                }
+                Err(DatabaseFailure::Request { reason, is_certain }) => {
+                    in_doubt |= !is_certain;
+                    if !in_doubt && !reason.failure.may_pass() {
+                        return Err(attempts.end(what, reason));
+                    }
+                    attempts.note_failure(reason);
+                }
+                Err(DatabaseFailure::Final(error)) => return Err(*error),
+            }
+            match fate().await {
+                Ok(StatementFate::Open) => {}
+                Ok(StatementFate::Committed) if self.confirm(nonce).await => return Ok(None),
+                Ok(StatementFate::Overtaken(by)) if self.confirm(nonce).await => return Ok(Some(by)),
+                Ok(StatementFate::Committed | StatementFate::Overtaken(_)) => in_doubt = true,
+                Err(DatabaseFailure::Request { reason, .. }) => attempts.note_failure(reason),
+                Err(DatabaseFailure::Final(error)) => return Err(*error),
+            }
+        }
+        Err(if in_doubt { attempts.last().unknown(next) } else { attempts.error(what) })
+    }
+
+    /// Returns whether the last of these records is in the database, before another writer's claim.
+    async fn is_held(&self, batch: &RowBatch) -> Result<bool, DatabaseFailure> {
+        let last = column(batch.next.get().saturating_sub(1));
+        let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
+        let rows = self.tables.query(statements::LINK_BEFORE, &parameters).await?;
+        let found = rows.first();
+        Ok(found.is_some_and(|row| {
+            statements::link(row, 0) == Some(batch.link) && number(row, 1) == Some(self.epoch.get())
+        }))
+    }
+
+    /// Makes the server acknowledge a commit after the one that was found. Another writer's claim
+    /// after it is such a commit.
+    async fn confirm(&self, nonce: Uuid) -> bool {
+        let epoch = column(self.epoch.get());
+        let parameters = [
+            (&self.session as _, UUID),
+            (&epoch as _, Type::INT8),
+            (&self.id.0 as _, UUID),
+            (&nonce as _, UUID),
+        ];
+        if matches!(self.tables.commit(statements::CONFIRM, &parameters, 1).await, Ok(true)) {
+            return true;
+        }
+        let head = self.tables.head(self.session).await;
+        matches!(head, Ok(Some(head)) if head.epoch > self.epoch)
+    }
+
+    fn row_error(&self, reason: &'static str) -> Error {
+        Error::Row { session: self.session, sequence: self.next, reason }
+    }
+
+    fn went_back(&self) -> DatabaseFailure {
+        Error::DatabaseWentBack { session: self.session, sequence: self.next }.into()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.stopped.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl SessionWriter for RowWriter {
+    type State = ();
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn state(&self) -> Option<()> {
+        self.stopped.is_none().then_some(())
+    }
+
+    /// The data of captures is stored with the first record.
+    fn queue(&mut self, captures: Option<CapturePacks<'_>>, records: &[Record<'_>]) -> Result<usize> {
         self.check()?;
         if let Some(pending) = &self.pending {
-            let mut attempts = self.tables.begin();
-            attempts.note_failure(RemoteFailure::TimedOut);
-            return Err(attempts.last().unknown(pending.next));
+            return Err(self.tables.begin().in_doubt(pending.next));
         }
         let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
         let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut batch = RowBatch { next, link, nonce, kinds, times, bodies, captures: Vec::new(), links };
         let records = records.get(..count_fitting(records)).unwrap_or_default();
-        let mut beside = captures.map(|captures| {
-            let next = next + records.len() as u64;
-            AppendCaptures { next, ..captures.clone() }.encode()
-        });
+        let end = next + records.len() as u64;
+        let mut beside = captures.map(|captures| AppendCaptures::encode(end, captures)).transpose()?;
         for record in records {
-            let Record { sequence, kind, time_us, body } = *record;
-            if sequence != batch.next {
-                return Err(Error::OutOfOrder { expected: batch.next, found: sequence });
-            }
-            if kind.is_envelope() || !(TIME_US_MIN..=TIME_US_MAX).contains(&time_us) {
-                return Err(Error::NotContent { sequence });
-            }
-            if body.len() > BODY_LEN_MAX {
-                let (len, max) = (body.len() as u64, BODY_LEN_MAX as u64);
-                return Err(Error::TooLarge { what: "record", len, max });
-            }
+            check_record(record, batch.next)?;
             let column = beside.take();
             let link_before = column.as_deref().map_or(batch.link, |column| batch.link.captures(column));
             batch.captures.push(column);
             batch.link = link_before.record(self.epoch, record);
             batch.next += 1;
-            batch.kinds.push(i16::from(kind.byte()));
-            batch.times.push(time_us);
-            batch.bodies.push(body.to_vec());
+            batch.kinds.push(i16::from(record.kind.byte()));
+            batch.times.push(record.time_us);
+            batch.bodies.push(record.body.to_vec());
             batch.links.push(batch.link.column().to_vec());
         }
         let taken = batch.bodies.len();
@@ -234,15 +347,14 @@ impl RowWriter {
         Ok(taken)
     }
 
-    /// Appends records that are still in doubt, if there are any.
-    pub(super) async fn settle(&mut self) -> Result<()> {
+    async fn settle(&mut self) -> Result<SequenceNumber> {
         self.check()?;
-        let Some(batch) = self.pending.take() else { return Ok(()) };
+        let Some(batch) = self.pending.take() else { return Ok(self.next) };
         match self.put(&batch).await {
             Ok(overtaken) => {
                 (self.next, self.link) = (batch.next, batch.link);
                 self.stopped = overtaken;
-                Ok(())
+                Ok(self.next)
             }
             Err(error @ Error::Unknown { .. }) => {
                 self.pending = Some(batch);
@@ -258,127 +370,7 @@ impl RowWriter {
         }
     }
 
-    /// Appends a batch. Returns the error for the next append, if another writer's claim was found
-    /// after the batch.
-    async fn put(&self, batch: &RowBatch) -> Result<Option<Error>> {
-        let tables = &self.tables;
-        let (epoch, next, behind) =
-            (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
-        let (id, link, link_before) = (writer(self.id), batch.link.column(), self.link.column());
-        let parameters = [
-            (&self.session as _, UUID),
-            (&epoch as _, Type::INT8),
-            (&next as _, Type::INT8),
-            (&behind as _, Type::INT8),
-            (&id as _, UUID),
-            (&batch.nonce as _, UUID),
-            (&link as _, Type::BYTEA),
-            (&link_before as _, Type::BYTEA),
-            (&batch.kinds as _, Type::INT2_ARRAY),
-            (&batch.times as _, Type::INT8_ARRAY),
-            (&batch.bodies as _, Type::BYTEA_ARRAY),
-            (&batch.captures as _, Type::BYTEA_ARRAY),
-            (&batch.links as _, Type::BYTEA_ARRAY),
-        ];
-        let (mut attempts, mut in_doubt) = (tables.begin(), false);
-        while attempts.wait_for_next().await {
-            match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
-                Ok(written) => {
-                    if written? {
-                        return Ok(None);
-                    }
-                    attempts.note_failure(RemoteFailure::Conflict);
-                }
-                Err(refusal) if refusal.is_duplicate() => {
-                    let reason = "a record already exists after the session's end";
-                    return Err(Error::Row { session: self.session, sequence: self.next, reason });
-                }
-                Err(refusal) => {
-                    in_doubt |= !refusal.is_certain;
-                    if !in_doubt && !refusal.may_pass() {
-                        return Err(attempts.end(APPEND, refusal.reason));
-                    }
-                    attempts.note_failure(refusal.reason);
-                }
-            }
-            match self.fate(batch).await {
-                Ok(fate) => match fate? {
-                    StatementFate::Committed if self.confirm(batch.nonce).await => return Ok(None),
-                    StatementFate::Overtaken(by) if self.confirm(batch.nonce).await => return Ok(Some(by)),
-                    StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
-                    StatementFate::Open => {}
-                },
-                Err(refusal) => attempts.note_failure(refusal.reason),
-            }
-        }
-        Err(if in_doubt { attempts.last().unknown(batch.next) } else { attempts.error(APPEND) })
-    }
-
-    /// Determines the outcome of the statement by the session's row.
-    async fn fate(&self, batch: &RowBatch) -> Result<Result<StatementFate>, DatabaseFailure> {
-        let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
-        let head = match self.tables.head(self.session).await? {
-            Ok(head) => head,
-            Err(error) => return Ok(Err(error)),
-        };
-        let Some(head) = head else { return Ok(Err(went_back)) };
-        if head.epoch < self.epoch || head.next < self.next {
-            return Ok(Err(went_back));
-        }
-        if head.epoch == self.epoch && head.writer == self.id {
-            if (head.next, head.nonce, head.link) == (batch.next, batch.nonce, batch.link) {
-                return Ok(Ok(StatementFate::Committed));
-            }
-            if (head.next, head.link) == (self.next, self.link) {
-                return Ok(Ok(StatementFate::Open));
-            }
-            let reason = "another copy of this writer appended it";
-            return Ok(Err(Error::Row { session: self.session, sequence: self.next, reason }));
-        }
-        let fenced = Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name };
-        if self.is_held(batch).await? {
-            // The claim was committed after it, and the claimant has read it.
-            return Ok(Ok(StatementFate::Overtaken(fenced)));
-        }
-        Ok(Err(fenced))
-    }
-
-    /// Returns whether the last of these records is in the database, before another writer's claim.
-    async fn is_held(&self, batch: &RowBatch) -> Result<bool, DatabaseFailure> {
-        let last = column(batch.next.get().saturating_sub(1));
-        let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
-        let rows = self.tables.pool.query(&self.tables.statements.link_before, &parameters).await?;
-        let found = rows.first();
-        Ok(found.is_some_and(|row| {
-            super::statements::link(row, 0) == Some(batch.link) && number(row, 1) == Some(self.epoch.get())
-        }))
-    }
-
-    /// Makes the server acknowledge a commit after the one that was found. Another writer's claim
-    /// after it is such a commit.
-    async fn confirm(&self, nonce: Uuid) -> bool {
-        let (epoch, id) = (column(self.epoch.get()), writer(self.id));
-        let parameters =
-            [(&self.session as _, UUID), (&epoch as _, Type::INT8), (&id as _, UUID), (&nonce as _, UUID)];
-        if matches!(self.tables.commit(&self.tables.statements.confirm, &parameters, 1).await, Ok(Ok(true))) {
-            return true;
-        }
-        let head = self.tables.head(self.session).await;
-        matches!(head, Ok(Ok(Some(head))) if head.epoch > self.epoch)
-    }
-
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Returns whether the writer has stopped.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.is_some()
-    }
-
-    fn check(&self) -> Result<()> {
-        self.stopped.clone().map_or(Ok(()), Err)
-    }
+    async fn finish(self) {}
 }
 
 /// Returns how many records fit into one statement: at least one.
@@ -397,19 +389,18 @@ impl Tables {
     async fn commit(
         &self,
         statement: &str,
-        parameters: &[super::connection::Parameter<'_>],
+        parameters: &[Parameter<'_>],
         rows: u64,
-    ) -> Result<Result<bool>, DatabaseFailure> {
-        let mut lease =
-            self.pool.lease().await.map_err(|refusal| DatabaseFailure { is_certain: true, ..refusal })?;
-        let answer = lease.query(statement, parameters).await?;
+    ) -> Result<bool, DatabaseFailure> {
+        let mut lease = self.pool.lease().await.map_err(DatabaseFailure::certain)?;
+        let answer = lease.query(&self.sql(statement), parameters).await?;
         let Some(row) = answer.first().filter(|_| !lease.is_warned()) else {
             return Err(DatabaseFailure::uncertain(RemoteFailure::Unavailable));
         };
         let written = number(row, 0) == Some(rows);
         match losing_setting(row).filter(|_| written) {
-            Some(setting) => Ok(Err(Error::NotDurable { setting })),
-            None => Ok(Ok(written)),
+            Some(setting) => Err(Error::NotDurable { setting }.into()),
+            None => Ok(written),
         }
     }
 }

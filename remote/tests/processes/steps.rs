@@ -37,10 +37,10 @@ impl Steps {
     }
 
     /// Has this thread wait between the last check of its next call and the start of the tool,
-    /// which is at its second reading of the clock. The first reading is before the start record is
-    /// put.
+    /// which is at its fourth reading of the clock. The earlier ones are for the put of the start
+    /// record.
     pub(crate) fn wait_in_window(&self) {
-        *self.window.lock().unwrap() = Some((thread::current().id(), 2));
+        *self.window.lock().unwrap() = Some((thread::current().id(), 4));
     }
 
     /// Reads the clock, which advances by more than any lease while the worker waits.

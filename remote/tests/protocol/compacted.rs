@@ -12,7 +12,10 @@ use foldlog_codec::{Record, RecordKind};
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::Extent;
-use foldlog_remote::{Bucket, ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, collect};
+use foldlog_remote::{
+    Bucket, ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, SessionPayloads,
+    SessionWriter, collect,
+};
 use tokio::time;
 
 use crate::sim::world::{SESSION, claim, collected, place, run};

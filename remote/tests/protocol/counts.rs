@@ -76,7 +76,7 @@ fn a_takeover_of_a_million_records_reads_some_hundred_objects() {
         })
         .unwrap();
     assert_eq!(
-        (records.load(Ordering::Relaxed), writer.writer().unwrap().acknowledged_sequence().get()),
+        (records.load(Ordering::Relaxed), writer.writer().acknowledged_sequence().get()),
         (1_000_000, 1_000_000)
     );
     let (whole, rest) = (CHUNKS / 4_096, CHUNKS % 4_096 + 1);

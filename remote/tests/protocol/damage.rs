@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use foldlog::replication::CapturePacks;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, RecordKind};
 use foldlog_remote::chunk::{Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
-use foldlog_remote::{ChunkReader, ChunkWriter, Error, GapEnd};
+use foldlog_remote::{ChunkReader, ChunkWriter, Error, GapEnd, SessionWriter};
 use proptest::prelude::{any, proptest};
 use uuid::Uuid;
 
@@ -22,9 +23,9 @@ async fn log() -> Arc<Net> {
     let mut writer =
         ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
     let packs = [ObjectId::from_content(b"a pack"), ObjectId::from_content(b"another pack")];
-    let mut records = [record(0, b"zero"), record(1, b"one")].into_iter().peekable();
-    writer.queue(Some((&packs, b"a third")), &mut records).unwrap();
-    writer.settle().await.unwrap();
+    let captures = CapturePacks { packs: &packs, inlined: b"a third" };
+    let records = [record(0, b"zero"), record(1, b"one")];
+    writer.append_with(Some(captures), &records).await.unwrap();
     writer.append([record(2, b"two")]).await.unwrap();
     net
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{ObjectId, Observed, Payload};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
-use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, collect};
+use foldlog_remote::{
+    ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, SessionPayloads, collect,
+};
 use tokio::time;
 
 use crate::sim::world::{SESSION, collected, place, run};

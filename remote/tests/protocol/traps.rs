@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_remote::chunk::{ChunkEncoder, ChunkHash, ChunkHead, Epoch};
-use foldlog_remote::{Bucket, ChunkReader, ChunkWriter, Error, RemoteFailure};
+use foldlog_remote::{Bucket, ChunkReader, ChunkWriter, Error, RemoteFailure, SessionWriter};
 use futures_lite::future;
 
 use crate::sim::world::{SESSION, bucket, record, retries, run};

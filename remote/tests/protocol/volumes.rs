@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog_remote::chunk::Chunk;
-use foldlog_remote::volume::{Extent, Volume, VolumeEncoder};
-use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, collect};
+use foldlog_remote::volume::{Extent, Volume, VolumeEncoder, VolumeForm};
+use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, SessionWriter, collect};
 use proptest::prelude::{any, proptest};
 use tokio::time;
 use uuid::Uuid;
@@ -102,7 +102,7 @@ fn every_wrong_byte_of_a_volume_is_noticed_and_matters_only_where_its_chunks_are
     run(async {
         let (net, _) = log(6).await;
         let whole = net.objects()[&volume_key(4, 0)].clone();
-        assert!(Volume::decode(&whole, SESSION, Extent { first: 0, count: 4 }).is_ok());
+        assert!(Volume::decode(VolumeForm::Whole, &whole, SESSION, Extent { first: 0, count: 4 }).is_ok());
         let wrong: Vec<Vec<u8>> = wrong(&whole).collect();
         for bytes in &wrong {
             net.set(&volume_key(4, 0), bytes.clone());
@@ -162,7 +162,8 @@ fn a_volume_of_another_session_or_range_is_passed_over() {
         // A valid volume of chunks that are not those of the chain. The protocol never writes one.
         let chunks: Vec<Vec<u8>> = (4..8).map(|number| net.objects()[&chunk_key(number)].clone()).collect();
         let extent = Extent { first: 0, count: 4 };
-        let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
+        let mut encoder =
+            VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
         chunks.iter().for_each(|chunk| encoder.push(chunk));
         net.set(&volume_key(4, 0), encoder.finish().unwrap());
         assert_eq!(read(&net).await, (9, Ok(())));
@@ -267,7 +268,8 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
             // Meanwhile the volume is written, its chunks are collected, and the old writer puts
             // its own chunk.
             let chunks: Vec<Vec<u8>> = (0..4).map(|number| whole[&chunk_key(number)].clone()).collect();
-            let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
+            let mut encoder =
+                VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
             chunks.iter().for_each(|chunk| encoder.push(chunk));
             net.set(&volume_key(4, 0), encoder.finish().unwrap());
             net.set(&mark_key(0), b"mark".to_vec());
@@ -382,7 +384,9 @@ fn a_short_session_costs_two_requests_more_and_making_sure_of_an_end_eight() {
 fn the_bytes_of_a_volume_stay_as_they_are() {
     let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
     let extent = Extent { first: 6, count: 3 };
-    let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(|chunk| chunk.len())).unwrap();
+    let mut encoder =
+        VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, chunks.iter().map(|chunk| chunk.len()))
+            .unwrap();
     chunks.iter().for_each(|chunk| encoder.push(chunk));
     let bytes = encoder.finish().unwrap();
     let golden: Vec<u8> = [
@@ -397,7 +401,7 @@ fn the_bytes_of_a_volume_stay_as_they_are() {
     .concat();
     assert_eq!(bytes[..bytes.len() - 32], golden);
     assert_eq!(bytes[bytes.len() - 32..], *blake3::hash(&golden).as_bytes());
-    let decoded = Volume::decode(&bytes, SESSION, extent).unwrap();
+    let decoded = Volume::decode(VolumeForm::Whole, &bytes, SESSION, extent).unwrap();
     assert_eq!(decoded.chunks().collect::<Vec<_>>(), chunks);
 
     // A later version and an excessive length are distinguished from damage.
@@ -406,10 +410,13 @@ fn the_bytes_of_a_volume_stay_as_they_are() {
     let hash = *blake3::hash(&newer).as_bytes();
     newer.extend_from_slice(&hash);
     let reason = "a later version of foldlog wrote it";
-    assert_eq!(Volume::decode(&newer, SESSION, extent), Err(Error::Volume { first: 6, last: 8, reason }));
-    let long = VolumeEncoder::new(SESSION, extent, [16 << 20, 16 << 20, 1]).unwrap_err();
+    assert_eq!(
+        Volume::decode(VolumeForm::Whole, &newer, SESSION, extent),
+        Err(Error::Volume { first: 6, last: 8, reason })
+    );
+    let long = VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, [16 << 20, 16 << 20, 1]).unwrap_err();
     assert!(matches!(long, Error::TooLarge { what: "volume", .. }));
-    assert!(VolumeEncoder::new(SESSION, extent, [1, 2]).is_err());
+    assert!(VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, [1, 2]).is_err());
 }
 
 proptest! {
@@ -417,9 +424,9 @@ proptest! {
     #[test]
     fn any_bytes_are_a_volume_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0_usize..300, wrong in any::<u32>()) {
         let extent = Extent { first: 8, count: 4 };
-        let _ = Volume::decode(&bytes, SESSION, extent);
+        let _ = Volume::decode(VolumeForm::Whole, &bytes, SESSION, extent);
         let lengths = [bytes.len() / 2, 0, 0, bytes.len() - bytes.len() / 2];
-        let mut encoder = VolumeEncoder::new(SESSION, extent, lengths).unwrap();
+        let mut encoder = VolumeEncoder::new(VolumeForm::Whole, SESSION, extent, lengths).unwrap();
         encoder.push(&bytes);
         let mut whole = encoder.finish().unwrap();
         let end = whole.len() - 32;
@@ -427,7 +434,7 @@ proptest! {
         whole[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
         let hash = *blake3::hash(&whole[..end]).as_bytes();
         whole[end..].copy_from_slice(&hash);
-        if let Ok(volume) = Volume::decode(&whole, SESSION, extent) {
+        if let Ok(volume) = Volume::decode(VolumeForm::Whole, &whole, SESSION, extent) {
             let chunks: Vec<&[u8]> = volume.chunks().collect();
             assert_eq!((chunks.len(), chunks.concat().len()), (4, bytes.len()));
         }

@@ -156,7 +156,7 @@ impl Bucket {
                     .map(|one| (one.sequence.get(), one.kind.name().to_owned(), one.body.to_vec())),
             );
         };
-        self.remote().read_here(session, &mut each).unwrap();
+        self.remote().read(session, &mut each).unwrap();
         records
     }
 

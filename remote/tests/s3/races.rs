@@ -50,7 +50,7 @@ pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
         let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
             log.extend(chunk.records().map(|record| (record.sequence.get(), record.body.to_vec())));
         };
-        remote.read_here(sessions[race], &mut each).unwrap();
+        remote.read(sessions[race], &mut each).unwrap();
         told.sort();
         // Nothing was in doubt, so the log contains each acknowledged record once, and no others.
         assert_eq!(&log, told, "race {race}");

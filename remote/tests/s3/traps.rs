@@ -33,9 +33,7 @@ fn remote(
 fn held(server: &Server) -> Vec<Vec<u8>> {
     let remote = open_remote(&server.url(), server::retries(), &server.variables()).unwrap();
     let mut bodies = Vec::new();
-    remote
-        .read_here(SESSION, &mut |chunk| bodies.extend(chunk.records().map(|record| record.body.to_vec())))
-        .unwrap();
+    remote.read(SESSION, |chunk| bodies.extend(chunk.records().map(|record| record.body.to_vec()))).unwrap();
     bodies
 }
 
@@ -85,7 +83,7 @@ fn credentials_that_expire_in_the_middle_lose_nothing() {
         "{error}"
     );
     expired.store(false, Ordering::SeqCst);
-    assert_eq!(writer.settle().unwrap(), 1);
+    assert_eq!(writer.append([]).unwrap(), 1);
     assert_eq!(writer.append([record(1, b"went on")]).unwrap(), 2);
     assert_eq!(held(&server), [b"kept".to_vec(), b"went on".to_vec()]);
 }

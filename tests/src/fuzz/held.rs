@@ -80,10 +80,10 @@ fn volume(form: VolumeForm, bytes: &[u8]) {
     let session = Uuid::from_slice(session).unwrap();
     let first = u64::from_le_bytes(first.try_into().unwrap());
     let extent = Extent { first, count: u32::from_le_bytes(count.try_into().unwrap()).into() };
-    let Ok(volume) = Volume::decode_as(form, bytes, session, extent) else { return };
+    let Ok(volume) = Volume::decode(form, bytes, session, extent) else { return };
     let chunks: Vec<&[u8]> = volume.chunks().collect();
     let lengths = chunks.iter().map(|chunk| chunk.len());
-    let mut encoder = volume::VolumeEncoder::new_as(form, session, extent, lengths).unwrap();
+    let mut encoder = volume::VolumeEncoder::new(form, session, extent, lengths).unwrap();
     chunks.iter().for_each(|chunk| encoder.push(chunk));
     assert_eq!(encoder.finish().unwrap(), bytes);
     chunks.into_iter().for_each(if form == VolumeForm::Whole { chunk } else { compacted });

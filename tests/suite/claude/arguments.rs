@@ -141,16 +141,12 @@ fn options_of_a_session_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn modes_and_sources_are_read_by_their_names_and_no_others() {
+fn modes_are_read_by_their_names_and_no_others() {
     for name in ["default", "acceptEdits", "plan", "bypassPermissions", "dontAsk", "auto"] {
         assert_eq!(name.parse::<PermissionMode>().unwrap().name(), name);
     }
-    for name in ["user", "project", "local"] {
-        assert_eq!(name.parse::<SettingSource>().unwrap().name(), name);
-    }
     let error = "acceptedits".parse::<PermissionMode>().unwrap_err();
     assert!(error.to_string().contains("acceptEdits"), "{error}");
-    assert!("global".parse::<SettingSource>().is_err());
 }
 
 #[test]

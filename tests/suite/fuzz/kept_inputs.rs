@@ -234,7 +234,7 @@ fn write_chunks() {
         session,
         number,
         epoch: Epoch::new(1),
-        writer: WriterId::from_bytes([3; 16]),
+        writer: WriterId(Uuid::from_bytes([3; 16])),
         nonce: [5; 16],
         previous: ChunkHash([number as u8; 32]),
         first_sequence: 0.into(),
@@ -255,7 +255,9 @@ fn write_chunks() {
     let claim = ChunkEncoder::new(ChunkHead { previous: ChunkHash::default(), ..head(0, "worker") }).unwrap();
     let chunks = [claim.finish().bytes, records(ChunkEncoder::new(head(1, "")).unwrap()), records(captures)];
     let extent = Extent { first: 0, count: 3 };
-    let mut volume = volume::VolumeEncoder::new(session, extent, chunks.iter().map(Vec::len)).unwrap();
+    let mut volume =
+        volume::VolumeEncoder::new(volume::VolumeForm::Whole, session, extent, chunks.iter().map(Vec::len))
+            .unwrap();
     chunks.iter().for_each(|chunk| volume.push(chunk));
     let volume = volume.finish().unwrap();
     let named = |first, count| CompactedVolume { extent: Extent { first, count }, len: 300, hash: [8; 32] };

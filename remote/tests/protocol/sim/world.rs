@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use foldlog_remote::{
-    Bucket, ChunkReader, ChunkWriter, CollectOptions, CollectReport, Error, Retries, collect,
+    Bucket, ChunkReader, ChunkWriter, CollectOptions, CollectReport, Error, Retries, SessionWriter, collect,
 };
 use tokio::runtime::Builder;
 use tokio::time;

@@ -22,11 +22,11 @@ use object_store::PutPayload;
 use object_store::path::Path;
 use uuid::Uuid;
 
-use super::renewal::Leases;
-use super::{SessionLease, check_length};
-use crate::bucket::{Bucket, PutOutcome};
+use super::bucket::{Bucket, PutOutcome};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::error::{Error, Result};
+use crate::lease::renewal::Leases;
+use crate::lease::{SessionLease, check_length};
 
 const FIRST_LINE: &str = "foldlog lease 1";
 
@@ -43,7 +43,7 @@ const WHAT: &str = "read a session's lease";
 
 /// Writes the lease of one worker into a bucket.
 #[derive(Debug)]
-pub(crate) struct ObjectLeases {
+pub struct ObjectLeases {
     bucket: Bucket,
     worker: Uuid,
     link: String,

@@ -3,7 +3,7 @@
 //! A volume is put with create-if-absent and is determined by its chunks alone, so any process may
 //! put it, any number of times. But the chunks must be those that count. They are: the writer put
 //! them itself, or they were read while no volume contained their numbers
-//! ([`volume_lookup`](crate::volume_lookup)), so none of them had been collected and put again.
+//! ([`volume_lookup`](super::volume_lookup)), so none of them had been collected and put again.
 //!
 //! A writer passes ranges to a separate task, and never waits for it: an append whose volume fails
 //! is acknowledged nevertheless. The writer keeps the bytes of the chunks that it puts until their
@@ -21,10 +21,10 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder};
+use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder, VolumeForm};
 
 /// Maximum number of bytes of chunks that a writer keeps for the volume of their range, and that
 /// may wait for its task.
@@ -76,7 +76,7 @@ impl Makers {
 
     /// Keeps a chunk that was put until its volume is built.
     pub(crate) fn keep(&mut self, number: u64, payload: PutPayload) {
-        let range = Extent::around(number, self.bucket.spans()[0]);
+        let range = Extent::around(number, self.bucket.spans[0]);
         if number == range.first {
             self.kept.clear();
             self.kept_bytes = 0;
@@ -113,7 +113,7 @@ impl Makers {
     pub(crate) async fn finish(&mut self) {
         self.queue = None;
         if let Some(task) = self.task.take() {
-            let _ = time::timeout(self.bucket.retries().timeout_of(KEPT_BYTES_MAX as u64), task).await;
+            let _ = time::timeout(self.bucket.retries.timeout_of(KEPT_BYTES_MAX as u64), task).await;
         }
     }
 
@@ -168,7 +168,7 @@ pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     if bucket.size(&bucket.volume_key(session, extent), READ).await?.is_some() {
         return Ok(VolumeOutcome::There);
     }
-    let chunks = match extent.count == bucket.spans()[0] {
+    let chunks = match extent.count == bucket.spans[0] {
         true => chunks_of(bucket, session, extent).await?,
         false => chunks_of_small(bucket, session, extent).await?,
     };
@@ -204,14 +204,14 @@ async fn chunks_of(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Opt
 /// Reads the small volumes of a large range, and returns their chunks. Returns `None` if one is
 /// missing or damaged.
 async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Vec<Vec<u8>>>> {
-    let small = bucket.spans()[0];
+    let small = bucket.spans[0];
     let (mut chunks, mut bytes) = (Vec::new(), 0_u64);
     for first in (extent.first..=extent.last()).step_by(usize::try_from(small).unwrap_or(usize::MAX)) {
         let part = Extent { first, count: small };
         let key = bucket.volume_key(session, part);
         let Some(read) = bucket.get(&key, VOLUME_BYTES_MAX, READ).await? else { return Ok(None) };
         bytes = bytes.saturating_add(read.len() as u64);
-        let Ok(volume) = Volume::decode(&read, session, part) else { return Ok(None) };
+        let Ok(volume) = Volume::decode(VolumeForm::Whole, &read, session, part) else { return Ok(None) };
         if volume.is_bare() || bytes > 2 * VOLUME_BYTES_MAX as u64 {
             return Ok(None);
         }
@@ -226,11 +226,12 @@ async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>
     if !bucket.has_volume_of(extent.count, chunks.iter().map(|chunk| chunk.len() as u64).sum()) {
         return Ok(VolumeOutcome::Not);
     }
-    let mut encoder = match VolumeEncoder::new(session, extent, chunks.iter().map(Vec::len)) {
-        Ok(encoder) => encoder,
-        Err(Error::TooLarge { .. }) => return Ok(VolumeOutcome::Not),
-        Err(error) => return Err(error),
-    };
+    let mut encoder =
+        match VolumeEncoder::new(VolumeForm::Whole, session, extent, chunks.iter().map(Vec::len)) {
+            Ok(encoder) => encoder,
+            Err(Error::TooLarge { .. }) => return Ok(VolumeOutcome::Not),
+            Err(error) => return Err(error),
+        };
     let mut hashed = 0;
     for chunk in chunks {
         for piece in chunk.chunks(STRIDE) {

@@ -22,7 +22,7 @@ use futures_lite::future::try_zip;
 use object_store::path::Path;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::error::{GapEnd, Result};
 use crate::volume::Extent;
 
@@ -37,7 +37,7 @@ pub(crate) async fn next(bucket: &Bucket, session: Uuid, number: u64) -> Result<
 
 /// Returns the object after a number without an object, if the next number has none either.
 pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {
-    let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
+    let [small, large] = bucket.spans.map(|span| Extent::around(number, span));
     let [after, after_large] =
         [small, large].map(|own| Extent { first: own.first.saturating_add(own.count), count: small.count });
     let volume =

@@ -1,5 +1,5 @@
 //! Removes from a bucket the bodies that a compaction of the session's log has dropped. This is a
-//! step of a collection ([`collect`](crate::collect)).
+//! step of a collection ([`collect`](super::collect)).
 //!
 //! # What is dropped
 //!
@@ -20,7 +20,7 @@
 //! | 4. Ranges that had bare volumes get their marks; volumes of these ranges, compacted ones of earlier compactions, and unreferenced ones are removed, in any order | some of them. The next collection continues |
 //!
 //! A reader that is active at that time finds the old objects or the new ones
-//! ([`volume_lookup`](crate::volume_lookup)).
+//! ([`volume_lookup`](super::volume_lookup)).
 //!
 //! # Rules
 //!
@@ -34,7 +34,7 @@
 //!    record in the range of the compaction. Positions in that object may need bodies that were
 //!    dropped since.
 //! 4. Payloads that are named only by dropped bodies are removed by another rule
-//!    ([`payload_removal`](crate::payload_removal)), since a writer may be about to name one again.
+//!    ([`payload_removal`](super::payload_removal)), since a writer may be about to name one again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,16 +46,17 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, PutPayload};
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::collect::Collection;
+use super::payloads::Payloads;
+use super::volume_lookup::{OpenVolume, Shelf, is_marked};
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
-use crate::collect::Collection;
 use crate::compaction::{CompactedVolume, Compaction};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
-use crate::payloads::Payloads;
+use crate::replicator::SessionPayloads;
 use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
-use crate::volume_lookup::{OpenVolume, Shelf, is_marked};
 
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
@@ -91,7 +92,7 @@ impl Ranges<'_> {
                 ranges.insert(extent.first);
             }
         }
-        let small = usize::try_from(bucket.spans()[0]).unwrap_or(usize::MAX);
+        let small = usize::try_from(bucket.spans[0]).unwrap_or(usize::MAX);
         for CompactedVolume { extent, .. } in before.iter().flat_map(|before| &before.volumes) {
             ranges.extend((extent.first..=extent.last()).step_by(small));
         }
@@ -123,7 +124,7 @@ pub(crate) async fn compact(
     }
     let read = async |object| bucket.get_object(session, object).await;
     let Some((said_at, dropped)) = dropped_bodies.read_dropped(read).await? else { return Ok(None) };
-    let small = bucket.spans()[0];
+    let small = bucket.spans[0];
     let (mut ranges, weighed) = candidates.firsts(collection, before.as_deref()).await?;
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
         Some(*sequence) <= dropped.through() && !ranges.contains(&Extent::around(*number, small).first)
@@ -193,8 +194,8 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
         };
         let (Some(count), Some(first)) = (span, first) else { continue };
         let extent = Extent { first, count };
-        if bucket.spans().contains(&count) && newest.touches(extent) {
-            if count == bucket.spans()[0] {
+        if bucket.spans.contains(&count) && newest.touches(extent) {
+            if count == bucket.spans[0] {
                 bucket.mark(session, extent, COMPACT).await?;
             }
             keys.push(key);
@@ -210,7 +211,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
             keys.push(key);
         }
     }
-    if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COMPACT).await }
+    bucket.remove_all(keys, COMPACT).await
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -278,10 +279,10 @@ struct Pass<'a> {
 impl Pass<'_> {
     async fn run(&mut self) -> Result<()> {
         let Some(last) = self.ranges.last().max(self.weighed.last()).copied() else { return Ok(()) };
-        let small = self.bucket.spans()[0];
+        let small = self.bucket.spans[0];
         let end = Extent::around(last, small).last();
         let (mut shelf, mut chain) = (Shelf::new(self.session), Chain::new(self.session));
-        shelf.ask_for_small_alone();
+        shelf.large = false;
         shelf.learn(self.bucket).await?;
         let mut range: Option<(ChunkRange, ChunkCompactionCounts)> = None;
         while chain.next_number() <= end {
@@ -401,7 +402,7 @@ impl Pass<'_> {
             return Err(Error::TooLarge { what: "compacted volume", len, max: VOLUME_BYTES_MAX as u64 });
         }
         let mut encoder =
-            VolumeEncoder::new_as(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
+            VolumeEncoder::new(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
         chunks().for_each(|chunk| encoder.push(chunk));
         let bytes = encoder.finish()?;
         let volume =

@@ -15,7 +15,7 @@
 //!
 //! The small volume of a range is put once each of its numbers is used, with create-if-absent, and
 //! is never removed. So is the large one once its small ones exist. Both are determined by the
-//! chunks, so every process puts the same bytes ([`volume_builder`](crate::volume_builder)). A
+//! chunks, so every process puts the same bytes ([`volume_builder`](super::volume_builder)). A
 //! crash leaves a range without its volume. Such a range is read by its chunks, and the next writer
 //! puts the volume.
 //!
@@ -77,9 +77,10 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::path::Path;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
@@ -144,7 +145,7 @@ pub(crate) struct OpenVolume {
 
 impl OpenVolume {
     fn new(form: VolumeForm, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<OpenVolume> {
-        let volume = Volume::decode_as(form, &bytes, session, extent)?;
+        let volume = Volume::decode(form, &bytes, session, extent)?;
         if volume.is_bare() {
             return Err(extent.error(BARE));
         }
@@ -191,18 +192,8 @@ struct UncoveredRange {
     since: Duration,
 }
 
-/// The result of looking up the volume of a number.
-enum VolumeLookup {
-    /// The volume is in [`Shelf::opened`].
-    Opened,
-    /// There is none.
-    Absent,
-    /// There is one that cannot be used, which is in [`Shelf::unusable`].
-    Unusable,
-}
-
 /// A reader's knowledge about a session's volumes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
     session: Uuid,
     opened: Option<OpenVolume>,
@@ -214,11 +205,15 @@ pub(crate) struct Shelf {
     /// Compacted volume that exists but cannot be used, and why.
     unfit: Option<(Extent, Error)>,
     /// Whether large volumes are requested.
-    large: bool,
+    pub(crate) large: bool,
     walked: [RangeProgress; 2],
-    missing: Vec<Extent>,
-    verified: Vec<Extent>,
-    long: Vec<Extent>,
+    /// Volumes that were missing when the log was read, or that its writer has completed, in the
+    /// order of their numbers.
+    pub(crate) missing: Vec<Extent>,
+    /// Small volumes whose chunks were all taken from them.
+    pub(crate) verified: Vec<Extent>,
+    /// Small ranges with chunks that are too long for a volume.
+    pub(crate) long: Vec<Extent>,
 }
 
 /// Findings about a range that is read from its start.
@@ -232,24 +227,7 @@ struct RangeProgress {
 
 impl Shelf {
     pub(crate) fn new(session: Uuid) -> Shelf {
-        Shelf {
-            session,
-            opened: None,
-            uncovered: None,
-            unusable: None,
-            compaction: None,
-            unfit: None,
-            large: true,
-            walked: Default::default(),
-            missing: Vec::new(),
-            verified: Vec::new(),
-            long: Vec::new(),
-        }
-    }
-
-    /// Requests only small volumes from now on.
-    pub(crate) fn ask_for_small_alone(&mut self) {
-        self.large = false;
+        Shelf { session, large: true, ..Shelf::default() }
     }
 
     /// Returns the bytes that count under a number; the caller has to verify them. Returns `None`
@@ -264,7 +242,7 @@ impl Shelf {
             return Ok(Some(chunk));
         }
         self.opened = None;
-        let begins = Extent::around(number, bucket.spans()[0]).first == number;
+        let begins = Extent::around(number, bucket.spans[0]).first == number;
         let is_end = self.uncovered.is_some_and(|known| known.from == number);
         // After the known end, a whole range may have been put since.
         if (!self.is_fresh(bucket, number) || begins && !is_end) && self.unusable_at(number).is_none() {
@@ -296,7 +274,8 @@ impl Shelf {
             if self.is_fresh(bucket, number) {
                 return Ok(None);
             }
-            if let VolumeLookup::Absent = self.look(bucket, number).await? {
+            self.look(bucket, number).await?;
+            if self.opened.is_none() && self.unusable.is_none() {
                 return Ok(None);
             }
         }
@@ -308,11 +287,10 @@ impl Shelf {
                     return Ok(None);
                 }
                 // A compacted volume may replace it by now.
-                let is_bare = matches!(error, Error::Volume { reason: BARE, .. });
-                match is_bare && matches!(self.look(bucket, number).await?, VolumeLookup::Opened) {
-                    true => Ok(self.on_hand(number)),
-                    false => Err(error),
+                if matches!(error, Error::Volume { reason: BARE, .. }) {
+                    self.look(bucket, number).await?;
                 }
+                self.on_hand(number).map(Some).ok_or(error)
             }
         }
     }
@@ -340,7 +318,7 @@ impl Shelf {
     pub(crate) fn refuse(&mut self, bucket: &Bucket, number: u64) -> bool {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
         self.uncovered = None;
-        let small = Extent::around(number, bucket.spans()[0]);
+        let small = Extent::around(number, bucket.spans[0]);
         if opened.form == VolumeForm::Compacted {
             self.unfit =
                 Some((opened.extent, opened.extent.error("one of its chunks does not match the log")));
@@ -361,44 +339,47 @@ impl Shelf {
         self.unusable.clone().filter(|(extent, _)| extent.holds(number))
     }
 
-    /// Looks up the volume that contains a number.
-    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<VolumeLookup> {
-        let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
+    /// Looks up the volume that contains a number. Afterwards it is `opened` or `unusable`, unless
+    /// there is none.
+    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<()> {
+        let [small, large] = bucket.spans.map(|span| Extent::around(number, span));
         let since = bucket.now();
         (self.opened, self.unusable) = (None, None);
         if let Some(Ok(opened)) = self.read_compacted(bucket, number).await? {
             self.opened = Some(opened);
-            return Ok(VolumeLookup::Opened);
+            return Ok(());
         }
-        match volume(bucket, self.session, small).await? {
-            SmallVolumeLookup::Nothing => {
+        let read = match self.read_volume(bucket, small).await? {
+            None if !is_marked(bucket, self.session, small).await? => {
                 self.uncovered = Some(UncoveredRange { from: small.first, last: small.last(), since });
-                return Ok(VolumeLookup::Absent);
+                return Ok(());
             }
-            SmallVolumeLookup::Volume(Ok(opened)) => self.opened = Some(opened),
-            SmallVolumeLookup::Volume(Err(error)) => {
-                // A compacted one may already replace it.
-                self.learn(bucket).await?;
-                match self.read_compacted(bucket, number).await? {
-                    Some(Ok(opened)) => self.opened = Some(opened),
-                    _ => self.unusable = Some((small, error)),
+            // Both may have been put in between.
+            None => self.read_volume(bucket, small).await?,
+            read => read,
+        };
+        if let Some(Ok(opened)) = read {
+            self.opened = Some(opened);
+        } else {
+            // A compacted one may already replace it.
+            self.learn(bucket).await?;
+            match (read, self.read_compacted(bucket, number).await?) {
+                (Some(_), Some(Ok(opened))) => self.opened = Some(opened),
+                (Some(read), _) => self.unusable = read.err().map(|error| (small, error)),
+                (None, compacted) => {
+                    self.opened = Some(compacted.unwrap_or_else(|| Err(small.error("it is missing")))?);
+                    return Ok(());
                 }
-            }
-            SmallVolumeLookup::Mark => {
-                self.learn(bucket).await?;
-                let gone = small.error("it is missing");
-                self.opened = Some(self.read_compacted(bucket, number).await?.unwrap_or(Err(gone))?);
-                return Ok(VolumeLookup::Opened);
             }
         }
         // It needs all small ones, and is useful only if it is read from its start.
         if self.large
             && large.first == number
-            && let Some(Ok(opened)) = read_volume(bucket, self.session, large).await?
+            && let Some(Ok(opened)) = self.read_volume(bucket, large).await?
         {
             (self.opened, self.unusable) = (Some(opened), None);
         }
-        Ok(if self.opened.is_some() { VolumeLookup::Opened } else { VolumeLookup::Unusable })
+        Ok(())
     }
 
     /// Finds the newest compaction, unless it is known, and returns it.
@@ -444,29 +425,22 @@ impl Shelf {
             let Some(compaction) = self.compaction.clone() else { return Ok(None) };
             let Some(named) = compaction.around(number) else { return Ok(None) };
             let key = bucket.compacted_key(self.session, compaction.number, named);
-            let mut unusable = None;
-            for _ in 0..2 {
-                match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
-                    Ok(None) => break,
-                    Ok(Some(bytes)) => match OpenVolume::open_compacted(bytes, self.session, named) {
-                        Ok(opened) => return Ok(Some(Ok(opened))),
-                        Err(error) => unusable = Some(error),
-                    },
-                    Err(Error::TooLarge { .. }) => {
-                        unusable = Some(named.extent.error("it is longer than allowed"));
-                        break;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if let Some(error) = unusable {
-                return Ok(Some(Err(error)));
+            let open = |bytes| OpenVolume::open_compacted(bytes, self.session, named);
+            let read = read_twice(bucket, &key, named.extent, open).await?;
+            if read.is_some() {
+                return Ok(read);
             }
             let newer = self.learn(bucket).await?;
             if newer.is_none_or(|newer| newer.number == compaction.number) {
                 return Ok(Some(Err(named.extent.error("it is missing"))));
             }
         }
+    }
+
+    /// Reads a volume that is not compacted.
+    async fn read_volume(&self, bucket: &Bucket, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
+        let open = |bytes| OpenVolume::new(VolumeForm::Whole, bytes, self.session, extent);
+        read_twice(bucket, &bucket.volume_key(self.session, extent), extent, open).await
     }
 
     /// Notes that the chunk with this number was taken, to determine the missing volumes and those
@@ -481,7 +455,7 @@ impl Shelf {
             self.walked.iter_mut().for_each(|walked| walked.extent = None);
             return;
         }
-        for (walked, span) in self.walked.iter_mut().zip(bucket.spans()) {
+        for (walked, span) in self.walked.iter_mut().zip(bucket.spans) {
             let extent = Extent::around(number, span);
             if number == extent.first {
                 *walked = RangeProgress { extent: Some(extent), ..RangeProgress::default() };
@@ -498,30 +472,14 @@ impl Shelf {
             let fits = bucket.has_volume_of(extent.count, walked.bytes);
             let is_within_large =
                 self.opened.as_ref().is_some_and(|opened| opened.extent.count > extent.count);
-            if walked.held == extent.count && span == bucket.spans()[0] && !self.large {
+            if walked.held == extent.count && span == bucket.spans[0] && !self.large {
                 self.verified.push(extent);
             } else if walked.held == 0 && fits && !is_within_large && self.missing.len() < MISSING_MAX {
                 self.missing.push(extent);
-            } else if walked.held == 0 && !fits && span == bucket.spans()[0] && !self.large {
+            } else if walked.held == 0 && !fits && span == bucket.spans[0] && !self.large {
                 self.long.push(extent);
             }
         }
-    }
-
-    /// Takes the volumes that were missing when the log was read, or that its writer has completed,
-    /// in the order of their numbers.
-    pub(crate) fn take_missing(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.missing)
-    }
-
-    /// Takes the small ranges with chunks that are too long for a volume.
-    pub(crate) fn take_long(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.long)
-    }
-
-    /// Takes the small volumes whose chunks were all taken from them.
-    pub(crate) fn take_verified(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.verified)
     }
 }
 
@@ -536,28 +494,6 @@ async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Ve
     }
 }
 
-/// The result of looking up a small volume.
-enum SmallVolumeLookup {
-    /// Neither a volume nor a mark: no chunk of the range was collected.
-    Nothing,
-    /// A volume, or one that cannot be used.
-    Volume(Result<OpenVolume>),
-    /// Only a mark: the volume is missing, or a compacted one replaces it.
-    Mark,
-}
-
-/// Looks up a small volume, and its mark if there is none.
-async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallVolumeLookup> {
-    if let Some(read) = read_volume(bucket, session, extent).await? {
-        return Ok(SmallVolumeLookup::Volume(read));
-    }
-    if !is_marked(bucket, session, extent).await? {
-        return Ok(SmallVolumeLookup::Nothing);
-    }
-    // Both may have been put in between.
-    Ok(read_volume(bucket, session, extent).await?.map_or(SmallVolumeLookup::Mark, SmallVolumeLookup::Volume))
-}
-
 async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
     let key = bucket.compaction_key(session, number);
     let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
@@ -565,17 +501,21 @@ async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<
     found.ok_or(Error::Compaction { number, reason: "it is missing" })
 }
 
-/// Reads a volume, a second time if it fails verification.
-async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
-    let key = bucket.volume_key(session, extent);
+/// Reads a volume, a second time if it fails verification. Returns `None` if it is missing; the
+/// inner error describes why it cannot be used.
+async fn read_twice(
+    bucket: &Bucket,
+    key: &Path,
+    extent: Extent,
+    open: impl Fn(Vec<u8>) -> Result<OpenVolume>,
+) -> Result<Option<Result<OpenVolume>>> {
     let mut unusable = None;
     for _ in 0..2 {
-        match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
+        match bucket.get(key, VOLUME_BYTES_MAX, READ_VOLUME).await {
             Ok(None) => return Ok(None),
-            Ok(Some(bytes)) => match OpenVolume::new(VolumeForm::Whole, bytes, session, extent) {
-                Ok(opened) => return Ok(Some(Ok(opened))),
-                Err(error @ Error::Volume { reason: BARE, .. }) => return Ok(Some(Err(error))),
-                Err(error) => unusable = Some(error),
+            Ok(Some(bytes)) => match open(bytes) {
+                Err(error) if !matches!(error, Error::Volume { reason: BARE, .. }) => unusable = Some(error),
+                read => return Ok(Some(read)),
             },
             Err(Error::TooLarge { .. }) => {
                 return Ok(Some(Err(extent.error("it is longer than allowed"))));
@@ -603,7 +543,7 @@ pub(crate) async fn has(bucket: &Bucket, session: Uuid, number: u64, hash: Chunk
     }
     // Collected, and perhaps revived.
     let mut shelf = Shelf::new(session);
-    shelf.ask_for_small_alone();
+    shelf.large = false;
     match shelf.look(bucket, number).await {
         Ok(_) => Ok(shelf
             .on_hand(number)

@@ -40,9 +40,9 @@ use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt;
 use url::Url;
 
+use super::exchange::{self, Exchange};
 use crate::connection;
 use crate::error::{Error, RemoteFailure, Result, ServerAnswer};
-use crate::exchange::{self, Exchange};
 use crate::place::PlaceEnvironment;
 
 /// Timeout of a connection. An attempt has its own bound.
@@ -329,10 +329,8 @@ mod tests {
             (200, 1 << 20, true),
         ] {
             let answered = futures_lite::future::block_on(async {
-                let answer = BoundedHttpService(Answers(status, len))
-                    .call(HttpRequest::new(Vec::new().into()))
-                    .await
-                    .unwrap();
+                let request = HttpRequest::new(Vec::new().into());
+                let answer = BoundedHttpService(Answers(status, len)).call(request).await?;
                 answer.into_body().collect().await.map(|body| body.to_bytes().len())
             });
             assert_eq!(answered.ok(), is_read.then_some(len), "{status}: {len}");

@@ -10,13 +10,13 @@
 //!    listed chunks of that range are removed, the oldest range first.
 //!
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that
-//!    have their marks are rewritten without them ([`body_removal`](crate::body_removal)).
+//!    have their marks are rewritten without them ([`body_removal`](super::body_removal)).
 //!
 //! 5. Leftovers of earlier killed processes are removed: objects that were put to read the store's
 //!    time.
 //!
 //! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a
-//!    later collection ([`payload_removal`](crate::payload_removal)).
+//!    later collection ([`payload_removal`](super::payload_removal)).
 //!
 //! If a list lacks a chunk, the chunk remains until the next collection. A listed chunk is removed
 //! only if rules 1 to 3 permit it. A crash leaves a mark and some of the chunks, and the next
@@ -27,24 +27,25 @@
 //! worker and reader of a place has a version with both.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use object_store::ObjectMeta;
 use uuid::Uuid;
 
-use crate::body_removal::{self, Ranges};
-use crate::bucket::{Bucket, age_at};
+use super::body_removal::{self, Ranges};
+use super::bucket::{Bucket, age_at};
+use super::payload_removal::PayloadListing;
+use super::reader::ChunkReader;
+use super::remote::Remote;
+use super::volume_builder::{self, VolumeOutcome};
 use crate::chunk::Chunk;
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::Result;
-use crate::payload_removal::PayloadListing;
 use crate::place::{CollectOptions, CollectReport};
-use crate::reader::ChunkReader;
 use crate::referenced_payloads::ReferencedPayloads;
-use crate::remote::Remote;
 use crate::volume::{Extent, MIN_AGE};
-use crate::volume_builder::{self, VolumeOutcome};
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -58,8 +59,7 @@ impl Remote {
     /// The errors of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store).
     /// Objects that were already removed remain so.
     pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
-        let bucket = self.bucket().clone();
-        self.runtime().run(async move { collect(&bucket, session, options).await })?
+        self.runtime.run(collect(&self.bucket, session, options))?
     }
 }
 
@@ -72,7 +72,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let time = bucket.store_time(session).await?;
     let payloads = PayloadListing::read(bucket, session, time).await?;
     let mut reader = ChunkReader::new(bucket.clone(), session);
-    reader.shelf().0.ask_for_small_alone();
+    reader.shelf.large = false;
     let (mut dropped_bodies, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
     let see = &mut |chunk: &Chunk<'_>| {
         for record in chunk.records() {
@@ -87,15 +87,15 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let (min_age, dry_run) = (options.min_age.max(MIN_AGE), options.dry_run);
     let listed = BTreeMap::new();
     let mut collection = Collection { bucket, session, time, min_age, dry_run, listed, report };
-    let shelf = reader.shelf().0;
-    let made = collection.make(shelf.take_missing()).await?;
+    let shelf = &mut reader.shelf;
+    let made = collection.make(take(&mut shelf.missing)).await?;
     let compaction = shelf.learn(bucket).await?;
     collection.list(&made).await?;
     let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
     let compacted = collection.ranges().filter(is_compacted).collect::<Vec<_>>();
     let is_asked =
         |extent: &Extent| collection.listed.contains_key(&extent.first) || dropped_bodies.is_anything();
-    let fit = shelf.take_verified().into_iter();
+    let fit = take(&mut shelf.verified).into_iter();
     let asked = fit.filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
     let old = collection.old_of(asked).await?;
     // Chunks of a compacted volume were removed before, or still have to be.
@@ -103,7 +103,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         collection.remove(*extent).await?;
     }
     let mut long = Vec::new();
-    for extent in shelf.take_long().into_iter().filter(|_| dropped_bodies.is_anything()) {
+    for extent in take(&mut shelf.long).into_iter().filter(|_| dropped_bodies.is_anything()) {
         long.push((extent, collection.age(extent).await?));
     }
     needed.extend(compaction.iter().map(|compaction| compaction.known));
@@ -153,10 +153,12 @@ impl Collection<'_> {
 
     /// Lists the chunks; those in volumes that were put just now count as too young.
     async fn list(&mut self, made: &[Extent]) -> Result<()> {
-        let small = self.bucket.spans()[0];
-        for (number, len) in self.bucket.chunks(self.session).await? {
+        let small = self.bucket.spans[0];
+        let listed = self.bucket.list_objects(self.session, "log", "list the chunks").await?;
+        for ObjectMeta { location, size, .. } in listed {
+            let Some(number) = location.filename().and_then(|name| name.parse().ok()) else { continue };
             let range = Extent::around(number, small);
-            self.listed.entry(range.first).or_default().insert(number, len);
+            self.listed.entry(range.first).or_default().insert(number, size);
         }
         let count = |chunks: &BTreeMap<u64, u64>| chunks.len() as u64;
         self.report.left = self.listed.values().map(count).sum();
@@ -167,7 +169,7 @@ impl Collection<'_> {
 
     /// Returns the ranges of the listed chunks.
     fn ranges(&self) -> impl Iterator<Item = Extent> {
-        let small = self.bucket.spans()[0];
+        let small = self.bucket.spans[0];
         self.listed.keys().map(move |first| Extent::around(*first, small))
     }
 
@@ -195,7 +197,8 @@ impl Collection<'_> {
         let Some(chunks) = self.listed.remove(&extent.first) else { return Ok(()) };
         if !self.dry_run {
             self.bucket.mark(self.session, extent, COLLECT).await?;
-            self.bucket.remove_chunks(self.session, chunks.keys().copied(), COLLECT).await?;
+            let keys = chunks.keys().map(|number| self.bucket.chunk_key(self.session, *number)).collect();
+            self.bucket.remove_all(keys, COLLECT).await?;
         }
         self.report.chunks += chunks.len() as u64;
         self.report.left -= chunks.len() as u64;
@@ -210,5 +213,5 @@ async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> R
     // No process needs its probe for so long.
     let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= 7 * MIN_AGE;
     let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();
-    if keys.is_empty() { Ok(()) } else { bucket.remove_all(keys, COLLECT).await }
+    bucket.remove_all(keys, COLLECT).await
 }

@@ -16,9 +16,9 @@
 //! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after the last such
 //!    request ([`clock`](crate::clock)), the writer requests them again. It puts payloads that were
 //!    withdrawn in between again, under the next name, before anything is acknowledged:
-//!    [`Payloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until then.
+//!    [`SessionPayloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until then.
 //! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk
-//!    that was read in between names the payload ([`payload_removal`](crate::payload_removal)). By rules 1 and 2,
+//!    that was read in between names the payload ([`payload_removal`](super::payload_removal)). By rules 1 and 2,
 //!    no later chunk can name it.
 //! 4. A name that was withdrawn is never used again, so a late removal removes only unneeded
 //!    objects.
@@ -37,9 +37,10 @@ use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId};
 use object_store::PutPayload;
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
 use crate::error::{Error, RemoteFailure, Result};
-use crate::slots::KEPT_BYTES_MAX;
+use crate::kept_payloads::{KEPT_BYTES_MAX, KeptPayloads};
+use crate::replicator::SessionPayloads;
 use crate::volume::KNOWN_FOR;
 use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
 
@@ -95,74 +96,41 @@ pub struct Payloads {
     bucket: Bucket,
     session: Uuid,
     withdrawn: Withdrawn,
-    /// Payloads that were put and that no acknowledged record names yet, with their names. The
-    /// bytes of up to [`KEPT_BYTES_MAX`] are kept.
-    put: Vec<(ObjectId, Name, Option<PutPayload>)>,
-    kept_bytes: u64,
-    kept_bytes_max: u64,
-    /// Time up to which none of these names was withdrawn.
-    since: Option<Duration>,
+    kept: KeptPayloads<Name, PutPayload>,
 }
 
 impl Payloads {
     /// Returns an instance for a session, without sending a request.
     pub fn new(bucket: Bucket, session: Uuid) -> Payloads {
-        let (withdrawn, put) = (Withdrawn::default(), Vec::new());
-        Payloads {
-            bucket,
-            session,
-            withdrawn,
-            put,
-            kept_bytes: 0,
-            kept_bytes_max: KEPT_BYTES_MAX,
-            since: None,
-        }
+        let kept = KeptPayloads::new(KEPT_BYTES_MAX);
+        Payloads { bucket, session, withdrawn: Withdrawn::default(), kept }
     }
 
     /// Sets the number of bytes of payloads to keep. For tests, which have no payloads of that
     /// size.
     #[doc(hidden)]
     pub fn with_kept_bytes(self, kept_bytes_max: u64) -> Payloads {
-        Payloads { kept_bytes_max, ..self }
+        Payloads { kept: KeptPayloads::new(kept_bytes_max), ..self }
     }
+}
 
-    /// Puts a payload under its hash, unless it exists.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`], and [`Error::Withdrawal`] if the withdrawn names cannot be read.
-    pub async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
+impl SessionPayloads for Payloads {
+    async fn put(&mut self, object: ObjectId, bytes: Vec<u8>) -> Result<()> {
         let now = self.bucket.now();
         if self.withdrawn.asked.is_none_or(|asked| now.saturating_sub(asked) > KNOWN_FOR) {
             self.withdrawn.ask(&self.bucket, self.session).await?;
         }
         let (name, payload) = (self.withdrawn.name(object.hash), PutPayload::from(bytes));
-        self.since = self.since.or(self.withdrawn.asked);
-        let is_kept = self.kept_bytes.saturating_add(object.len) <= self.kept_bytes_max;
-        self.kept_bytes += if is_kept { object.len } else { 0 };
-        self.put.push((object, name, is_kept.then(|| payload.clone())));
+        self.kept.add(object, name, &payload, self.withdrawn.asked);
         put_as(&self.bucket, self.session, name, object, payload).await
     }
 
-    /// Returns whether no payload that was put can have been withdrawn and removed.
-    pub(crate) fn is_sure(&self) -> bool {
-        self.since.is_none_or(|since| self.bucket.now().saturating_sub(since) <= KNOWN_FOR)
-    }
-
-    /// Ensures that the payloads remain under the names that the next chunks use, unless that is
-    /// already certain. If the store already has such a chunk, its records are acknowledged only
-    /// after this returns.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Payloads::put`], and [`Error::MissingPayload`]: no chunk may name the
-    /// payload, and a chunk that does must not be relied on.
-    pub async fn make_sure(&mut self) -> Result<()> {
-        if self.is_sure() {
+    async fn make_sure(&mut self) -> Result<()> {
+        if self.kept.is_sure(self.bucket.now()) {
             return Ok(());
         }
         self.withdrawn.ask(&self.bucket, self.session).await?;
-        for (object, name, kept) in &mut self.put {
+        for (object, name, kept) in &mut self.kept.put {
             if !self.withdrawn.names.contains_key(name) {
                 continue;
             }
@@ -178,13 +146,12 @@ impl Payloads {
             put_as(&self.bucket, self.session, next, *object, payload).await?;
             *name = next;
         }
-        self.since = self.withdrawn.asked;
+        self.kept.since = self.withdrawn.asked;
         Ok(())
     }
 
-    /// Forgets the payloads that were put: the chunks that name them are acknowledged.
-    pub fn forget(&mut self) {
-        (self.put, self.kept_bytes, self.since) = (Vec::new(), 0, None);
+    fn forget(&mut self) {
+        self.kept.forget();
     }
 }
 

@@ -8,7 +8,7 @@
 //! | 3. Unneeded payloads that were withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time are removed | the rest, for the next collection |
 //! | 4. The names of unneeded payloads of that age are withdrawn | nothing: a withdrawal counts as a whole or not at all |
 //!
-//! The rules of [`payloads`](crate::payloads) ensure that the payloads removed in step 3 are not
+//! The rules of [`payloads`](super::payloads) ensure that the payloads removed in step 3 are not
 //! needed. Payloads that are missing in a list remain until the next time. A collection that is
 //! paused between steps 2 and 4 may withdraw a name that is needed by then. Such a payload is not
 //! removed while it is needed, and the next writer that names it puts it again.
@@ -20,10 +20,10 @@ use chrono::{DateTime, Utc};
 use object_store::path::Path;
 use uuid::Uuid;
 
-use crate::bucket::{Bucket, age_at};
-use crate::collect::Collection;
+use super::bucket::{Bucket, age_at};
+use super::collect::Collection;
+use super::payloads::Withdrawn;
 use crate::error::Result;
-use crate::payloads::Withdrawn;
 use crate::referenced_payloads::ReferencedPayloads;
 use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
@@ -94,9 +94,7 @@ impl PayloadListing {
         if dry_run {
             return Ok(());
         }
-        if !gone.is_empty() {
-            bucket.remove_all(gone, REMOVE).await?;
-        }
+        bucket.remove_all(gone, REMOVE).await?;
         new.sort_unstable();
         for (names, number) in new.chunks(NAMES_MAX).zip(withdrawn.last + 1..) {
             let withdrawal = Withdrawal { session, number, names: names.to_vec() };

@@ -1,7 +1,7 @@
 //! Records the host of the last request, and its answer.
 //!
 //! The crate `object_store` returns texts that quote keys and addresses, and nothing at all for a
-//! request without an answer in time. So [`network`](crate::network) notes host and answer at the
+//! request without an answer in time. So [`network`](super::network) notes host and answer at the
 //! HTTP level, within the current task, from where the caller reads them.
 
 use std::cell::RefCell;

@@ -7,7 +7,7 @@
 //! the outcome is known:
 //!
 //! 1. The store reports that it created the object, and the number was not collected before
-//!    ([`volume_lookup`](crate::volume_lookup) describes how that is known; mostly it takes no request). The
+//!    ([`volume_lookup`](super::volume_lookup) describes how that is known; mostly it takes no request). The
 //!    chunk is in the chain, and its records are acknowledged. If more than half of
 //!    [`MIN_AGE`](crate::MIN_AGE) has passed since the previous chunk was put, that one is read
 //!    back too.
@@ -31,25 +31,26 @@
 //! If a volume contains a number, rules 2 to 4 apply to the volume's chunk, and not to an object
 //! under that number.
 //!
-//! Volumes are put by a separate task ([`volume_builder`](crate::volume_builder)), for which no
+//! Volumes are put by a separate task ([`volume_builder`](super::volume_builder)), for which no
 //! append waits.
 //!
 //! Dropping a future of this module leaves the writer in the same state as [`Error::Unknown`].
 
 use std::time::Duration;
 
-use foldlog_codec::body::ObjectId;
+use foldlog::replication::CapturePacks;
 use foldlog_codec::{Record, SequenceNumber};
 use object_store::PutPayload;
 use uuid::Uuid;
 
-use crate::bucket::{Get, PutOutcome};
+use super::bucket::{PutOutcome, RequestFailure};
+use super::reader::ChunkReader;
+use super::volume_builder::Makers;
+use super::volume_lookup::ChunkBytes;
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
 use crate::error::{Error, Reason, RemoteFailure, Result};
-use crate::reader::ChunkReader;
-use crate::volume_builder::Makers;
-use crate::volume_lookup::ChunkBytes;
+use crate::replicator::SessionWriter;
 
 /// Maximum number of puts of a claim before it counts as contended.
 const CLAIM_ROUNDS_MAX: u32 = 100;
@@ -84,7 +85,7 @@ impl PendingChunk {
             number: chain.next_number(),
             previous: chain.last_hash(),
             nonce: *Uuid::new_v4().as_bytes(),
-            ..encoder.head().clone()
+            ..encoder.head.clone()
         };
         let encoded = encoder.finish_as(&head);
         PendingChunk { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash, since: None }
@@ -163,7 +164,7 @@ impl ChunkWriter {
         })?;
         let encoder = ChunkEncoder::new(head(&chain, id, epoch, note))?;
         let pending = Some(PendingChunk::new(encoder, &chain));
-        let makers = Makers::new(reader.bucket().clone(), chain.session());
+        let makers = Makers::new(reader.bucket.clone(), chain.session());
         Ok(ChunkWriter { reader, id, epoch, pending, makers, stopped: None })
     }
 
@@ -173,99 +174,20 @@ impl ChunkWriter {
     ///
     /// # Errors
     ///
-    /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
-    /// - [`Error::Unknown`] if the store does not report whether it has them. Accepted records are
-    ///   kept: [`ChunkWriter::next_sequence`] returns their end, and [`ChunkWriter::settle`] tries
-    ///   again.
-    /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that
-    ///   cannot be appended. Earlier records may have been appended.
-    /// - The errors of [`Chain::take`] if there is another chunk in place of the records, and it
-    ///   violates the protocol. The writer then stops appending.
+    /// The errors of [`SessionWriter::append_with`].
     pub async fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,
     ) -> Result<SequenceNumber> {
-        let mut records = records.into_iter().peekable();
-        loop {
-            let next = self.settle().await?;
-            if records.peek().is_none() {
-                return Ok(next);
-            }
-            self.queue(None, &mut records)?;
-        }
-    }
-
-    /// Takes as many records as fit into one chunk, in memory only: [`ChunkWriter::settle`] puts
-    /// it. `captures` are the packs that their captures add, which the store has, and the bytes of
-    /// one more pack; `None` omits captures.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still
-    /// in doubt. On an error no record is taken.
-    pub fn queue<'a, I>(
-        &mut self,
-        captures: Option<(&[ObjectId], &[u8])>,
-        records: &mut std::iter::Peekable<I>,
-    ) -> Result<()>
-    where
-        I: Iterator<Item = Record<'a>>,
-    {
-        self.check()?;
-        if self.pending.is_some() {
-            let mut attempts = self.reader.bucket().begin();
-            attempts.note_failure(RemoteFailure::TimedOut);
-            return Err(attempts.last().unknown(self.next_sequence()));
-        }
-        let chain = self.reader.chain();
-        let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
-        if let Some((packs, inlined)) = captures {
-            encoder.set_captures(packs, inlined)?;
-        }
-        while let Some(record) = records.peek() {
-            if !encoder.is_empty() && !encoder.has_room(record.body.len()) {
-                break;
-            }
-            encoder.push(*record)?;
-            records.next();
-        }
-        if !encoder.is_empty() {
-            self.pending = Some(PendingChunk::new(encoder, chain));
-        }
-        Ok(())
-    }
-
-    /// Ends the writer. Waits until the volumes whose chunks are in memory are put, at most for the
-    /// time limit of one request.
-    pub async fn finish(mut self) {
-        self.makers.finish().await;
-    }
-
-    /// Puts records that are still in doubt, if there are any. Returns the sequence number up to
-    /// which the log contains all records.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkWriter::append`].
-    pub async fn settle(&mut self) -> Result<SequenceNumber> {
-        self.check()?;
-        if self.pending.is_some() {
-            match self.put_pending(&mut |_| {}).await {
-                Ok(ChunkFate::Acknowledged) => {}
-                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced_error(&other))),
-                Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
-                Err(error) => return Err(self.stop(error)),
-            }
-        }
-        Ok(self.acknowledged_sequence())
+        self.append_with(None, &records.into_iter().collect::<Vec<_>>()).await
     }
 
     /// Puts the pending chunk until its outcome is known, by the module's rules. A chunk that
     /// overtook it is passed to `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<ChunkFate> {
-        let mut attempts = self.reader.bucket().begin();
+        let mut attempts = self.reader.bucket.begin();
         while attempts.wait_for_next().await {
-            let bucket = self.reader.bucket().clone();
+            let bucket = self.reader.bucket.clone();
             let Some(pending) = &mut self.pending else { return Ok(ChunkFate::Acknowledged) };
             pending.since.get_or_insert_with(|| bucket.now());
             let payload = pending.payload.clone();
@@ -283,10 +205,8 @@ impl ChunkWriter {
                         });
                         continue;
                     }
-                    Err(Get::TooLarge(len)) => {
-                        return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
-                    }
-                    Err(Get::Failed(reason)) => {
+                    Err(RequestFailure::Final(error)) => return Err(*error),
+                    Err(RequestFailure::Failed(reason)) => {
                         attempts.note_failure(reason);
                         continue;
                     }
@@ -320,7 +240,7 @@ impl ChunkWriter {
     /// was put or just read.
     async fn find_collected(&mut self) -> Result<Option<ChunkBytes>> {
         let number = self.reader.chain().next_number();
-        let (shelf, bucket) = self.reader.shelf();
+        let ChunkReader { shelf, bucket, .. } = &mut self.reader;
         if shelf.is_fresh(bucket, number) {
             return Ok(None);
         }
@@ -339,7 +259,7 @@ impl ChunkWriter {
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
     ) -> Result<Option<ChunkFate>> {
         let ours = self.pending.as_ref().map(|pending| pending.hash);
-        let chain = self.reader.chain_mut();
+        let chain = &mut self.reader.chain;
         let number = chain.next_number();
         let fate = match found.take_by(chain)? {
             TakenChunk::Next(chunk) if Some(chunk.hash) == ours => {
@@ -365,7 +285,7 @@ impl ChunkWriter {
     fn acknowledge(&mut self) {
         if let Some(pending) = &self.pending {
             let (next, hash) = (pending.encoder.next_sequence(), pending.hash);
-            self.reader.chain_mut().advance(self.epoch, self.id, next, hash);
+            self.reader.chain.advance(self.epoch, self.id, next, hash);
             self.acknowledge_behind();
         }
     }
@@ -376,7 +296,7 @@ impl ChunkWriter {
         let next = self.reader.chain().next_number();
         if let Some(since) = pending.since {
             // No writer put a chunk after it before it was put.
-            self.reader.shelf().0.note_end(next, since);
+            self.reader.shelf.note_end(next, since);
         }
         let number = next.saturating_sub(1);
         let len = pending.payload.content_length();
@@ -386,9 +306,9 @@ impl ChunkWriter {
 
     /// Notes that the chain has passed a number, and queues the volumes that this completes.
     fn note_taken(&mut self, number: u64, len: usize) {
-        let (shelf, bucket) = self.reader.shelf();
+        let ChunkReader { shelf, bucket, .. } = &mut self.reader;
         shelf.note_taken(bucket, number, len);
-        let missing = shelf.take_missing();
+        let missing = std::mem::take(&mut shelf.missing);
         if self.stopped.is_none() {
             self.makers.make(missing);
         }
@@ -413,11 +333,6 @@ impl ChunkWriter {
         self.pending.is_some()
     }
 
-    /// Returns the epoch that this writer claimed.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
     /// Returns this writer's id.
     pub fn id(&self) -> WriterId {
         self.id
@@ -437,6 +352,61 @@ impl ChunkWriter {
         self.pending = None;
         self.stopped = Some(error.clone());
         error
+    }
+}
+
+impl SessionWriter for ChunkWriter {
+    type State = Chain;
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn state(&self) -> Option<Chain> {
+        self.stopped.is_none().then(|| *self.chain())
+    }
+
+    fn queue(&mut self, captures: Option<CapturePacks<'_>>, records: &[Record<'_>]) -> Result<usize> {
+        self.check()?;
+        if self.pending.is_some() {
+            return Err(self.reader.bucket.begin().in_doubt(self.next_sequence()));
+        }
+        let chain = self.reader.chain();
+        let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
+        if let Some(CapturePacks { packs, inlined }) = captures {
+            encoder.set_captures(packs, inlined)?;
+        }
+        let mut taken = 0;
+        for record in records {
+            if taken > 0 && !encoder.has_room(record.body.len()) {
+                break;
+            }
+            encoder.push(*record)?;
+            taken += 1;
+        }
+        if taken > 0 {
+            self.pending = Some(PendingChunk::new(encoder, chain));
+        }
+        Ok(taken)
+    }
+
+    async fn settle(&mut self) -> Result<SequenceNumber> {
+        self.check()?;
+        if self.pending.is_some() {
+            match self.put_pending(&mut |_| {}).await {
+                Ok(ChunkFate::Acknowledged) => {}
+                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced_error(&other))),
+                Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
+                Err(error) => return Err(self.stop(error)),
+            }
+        }
+        Ok(self.acknowledged_sequence())
+    }
+
+    /// Waits until the volumes whose chunks are in memory are put, at most for the time limit of
+    /// one request.
+    async fn finish(mut self) {
+        self.makers.finish().await;
     }
 }
 

@@ -9,14 +9,16 @@ use object_store::ObjectStore;
 use url::Url;
 use uuid::Uuid;
 
-use crate::directory::DirectoryObjectStore;
+use super::bucket::Bucket;
+use super::leases;
+use super::reader::ChunkReader;
+use super::remote::Remote;
+use super::replicator::{ObjectReplicator, read_here};
 use crate::error::{Error, Result};
-use crate::lease::{SessionLease, objects};
+use crate::lease::SessionLease;
 use crate::place::{CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader};
-use crate::reader::ChunkReader;
-use crate::remote::Remote;
-use crate::replicator::ObjectReplicator;
 use crate::retries::Retries;
+use crate::runtime::Runtime;
 
 /// A place for sessions in object storage.
 #[derive(Debug)]
@@ -51,28 +53,31 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
             reason: "it contains more than a place, such as a user, a port or parameters",
         });
     }
-    let (store, prefix) = match url.scheme() {
-        "file" => (directory(url)?, String::new()),
-        "s3" | "gs" | "az" => network_store(url, variables)?,
+    let bucket = match url.scheme() {
+        "file" => directory(url, retries)?,
+        "s3" | "gs" | "az" => {
+            let (store, prefix) = network_store(url, variables)?;
+            Bucket::new(store, &prefix, retries)?
+        }
         _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
-    Ok(Remote::new(store, &prefix, retries)?.at(url.as_str().trim_end_matches('/')))
+    let bucket = bucket.at(url.as_str().trim_end_matches('/'));
+    Ok(Remote { bucket, runtime: Runtime::start()? })
 }
 
-fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+fn directory(url: &Url, retries: Retries) -> Result<Bucket> {
     let refused = |reason| Error::Url { reason };
     let path = url.to_file_path().map_err(|()| refused("it does not name a local directory"))?;
     if path.parent().is_none() {
         return Err(refused("it names the root directory"));
     }
-    let files = DirectoryObjectStore::open(path)
-        .map_err(|_| refused("the directory does not exist: create it first"))?;
-    Ok(Arc::new(files))
+    Bucket::in_directory(path, retries)
+        .map_err(|_| refused("the directory does not exist: create it first"))?
 }
 
 #[cfg(feature = "network")]
 fn network_store(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
-    crate::network::open(url, variables)
+    super::network::open(url, variables)
 }
 
 #[cfg(not(feature = "network"))]
@@ -94,17 +99,16 @@ impl Place for BucketPlace {
     }
 
     fn sessions(&self) -> Result<Vec<Uuid>> {
-        self.remote.sessions()
+        self.remote.runtime.run(self.remote.bucket.sessions())?
     }
 
     fn lease(&self, session: Uuid) -> Result<Option<SessionLease>> {
-        let bucket = self.remote.bucket().clone();
-        self.remote.runtime().run(async move { objects::lease(&bucket, session).await })?
+        self.remote.runtime.run(leases::lease(&self.remote.bucket, session))?
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
-        let reader = ChunkReader::new(self.remote.bucket().clone(), session);
-        Ok(Box::new(BucketReader { remote: self.remote.clone(), reader }))
+        let reader = ChunkReader::new(self.remote.bucket.clone(), session);
+        Ok(Box::new(BucketReader { runtime: self.remote.runtime.clone(), reader }))
     }
 
     fn collect(&self, session: Uuid, options: CollectOptions) -> Result<Option<CollectReport>> {
@@ -114,14 +118,14 @@ impl Place for BucketPlace {
 
 #[derive(Debug)]
 struct BucketReader {
-    remote: Remote,
+    runtime: Runtime,
     /// Positioned after the last record that was passed on.
     reader: ChunkReader,
 }
 
 impl PlaceReader for BucketReader {
     fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()> {
-        self.remote.read_here_behind(&mut self.reader, &mut |chunk| {
+        read_here(&self.runtime, &mut self.reader, &mut |chunk| {
             if chunk.count == 0 {
                 visit(PlaceItem::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
             }
@@ -130,7 +134,7 @@ impl PlaceReader for BucketReader {
     }
 
     fn object(&self, object: ObjectId) -> Result<Option<Vec<u8>>> {
-        let (bucket, session) = (self.remote.bucket().clone(), self.reader.chain().session());
-        self.remote.runtime().run(async move { bucket.get_object(session, object).await })?
+        let session = self.reader.chain().session();
+        self.runtime.run(self.reader.bucket.get_object(session, object))?
     }
 }

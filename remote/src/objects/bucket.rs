@@ -25,14 +25,16 @@
 //! sessions/{session}/objects/{hash}.{n}  the same, put again after n of its names were withdrawn
 //! sessions/{session}/withdrawn/{number:020}
 //!                                        a withdrawal, from 1 on
-//! sessions/{session}/lease/{epoch:020}   the worker with the claim's lease (`lease::objects`)
+//! sessions/{session}/lease/{epoch:020}   the worker with the claim's lease (`leases`)
 //! leases/{worker}/{renewal:020}          a renewal of a worker's lease
 //! sessions/{session}/probe/{random}      tests whether puts are conditional; removed at once
 //! ```
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,18 +42,18 @@ use chrono::{DateTime, Utc};
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::escape;
 use futures_lite::{StreamExt, stream};
+use object_store::local::LocalFileSystem;
 use object_store::path::{Path, PathPart};
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time;
 use uuid::Uuid;
 
+use super::exchange::{self, Exchange};
+use super::payloads::Withdrawn;
 use crate::chunk::ChunkHash;
 use crate::clock::Clock;
 use crate::compaction::CompactedVolume;
-use crate::directory::NotAFile;
 use crate::error::{Error, FailureDetails, Reason, RemoteFailure, Result, ServerAnswer};
-use crate::exchange::{self, Exchange};
-use crate::payloads::Withdrawn;
 use crate::retries::{Attempts, Retries};
 use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
 use crate::withdrawal::Name;
@@ -63,9 +65,12 @@ pub struct Bucket {
     prefix: Path,
     /// URL of the place in errors; `None` for a store that the host created.
     place: Option<Arc<str>>,
-    retries: Retries,
-    clock: Clock,
-    spans: [u64; 2],
+    pub(crate) retries: Retries,
+    pub(crate) clock: Clock,
+    /// The store, if it is a local directory.
+    files: Option<Arc<LocalFileSystem>>,
+    /// Numbers of chunks in small and large volumes.
+    pub(crate) spans: [u64; 2],
     volume_bytes: u64,
     /// Withdrawn names of payloads, as far as readers know them, by session.
     withdrawn: Arc<Mutex<BTreeMap<Uuid, Arc<Withdrawn>>>>,
@@ -105,10 +110,37 @@ impl Bucket {
             place: None,
             retries,
             clock: Clock::default(),
+            files: None,
             spans: SPANS,
             volume_bytes,
             withdrawn: Arc::default(),
         })
+    }
+
+    /// Describes sessions in a local directory. Every object there has to be a regular file: a pipe
+    /// in place of an object would block for ever, and `object_store` reports a directory as a
+    /// missing object, so that a log would seem to end there.
+    ///
+    /// # Errors
+    ///
+    /// That of `object_store` if there is no such directory.
+    pub(crate) fn in_directory(path: PathBuf, retries: Retries) -> object_store::Result<Result<Bucket>> {
+        // Objects that are put into it are durable.
+        let files = Arc::new(LocalFileSystem::new_with_prefix(path)?.with_fsync(true));
+        let bucket = Bucket::new(Arc::clone(&files) as _, "", retries);
+        Ok(bucket.map(|bucket| Bucket { files: Some(files), ..bucket }))
+    }
+
+    /// Refuses an entry of a local directory that is not a regular file.
+    fn check_file(&self, key: &Path) -> Result<(), RequestFailure> {
+        let path = self.files.as_ref().and_then(|files| files.path_to_filesystem(key).ok());
+        match path.map(fs::metadata) {
+            Some(Ok(found)) if !found.is_file() => {
+                Err(RequestFailure::Failed(RemoteFailure::NotAFile.into()))
+            }
+            // Opening a missing or inaccessible path reports its own error.
+            _ => Ok(()),
+        }
     }
 
     /// Sets the URL of the place in errors. It must not contain a password.
@@ -155,24 +187,9 @@ impl Bucket {
         self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Arc::new(known));
     }
 
-    /// Returns the numbers of chunks in small and large volumes.
-    pub(crate) fn spans(&self) -> [u64; 2] {
-        self.spans
-    }
-
     /// Returns the time of the clock that also runs while the machine sleeps.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
-    }
-
-    /// Returns the bounds of each request.
-    pub fn retries(&self) -> Retries {
-        self.retries
-    }
-
-    /// Returns the prefix of all keys.
-    pub fn prefix(&self) -> &str {
-        self.prefix.as_ref()
     }
 
     /// Returns the key of a chunk.
@@ -227,22 +244,30 @@ impl Bucket {
     /// [`Error::Store`].
     pub async fn sessions(&self) -> Result<Vec<Uuid>> {
         let directory = self.key_of(&["sessions"]);
+        // A list comes in pages of a thousand.
+        let within = self.retries.request_timeout.saturating_mul(LIST_PAGES);
+        let list = async || Ok(request(within, self.store.list_with_delimiter(Some(&directory))).await?);
+        let found = self.retry("list the sessions", list).await?;
+        let names = found.common_prefixes.iter().filter_map(|directory| directory.filename());
+        let mut sessions: Vec<Uuid> = names.filter_map(|name| Uuid::try_parse(name).ok()).collect();
+        sessions.sort_unstable();
+        Ok(sessions)
+    }
+
+    /// Sends a request in several attempts. `what` describes it in an error.
+    async fn retry<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, RequestFailure>>,
+    {
         let mut attempts = self.begin();
         while attempts.wait_for_next().await {
-            let list = self.store.list_with_delimiter(Some(&directory));
-            // A list comes in pages of a thousand.
-            match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
-                Err(refusal) => attempts.note_failure(refusal.reason),
-                Ok(found) => {
-                    let names = found.common_prefixes.iter().filter_map(|directory| directory.filename());
-                    let mut sessions: Vec<Uuid> =
-                        names.filter_map(|name| Uuid::try_parse(name).ok()).collect();
-                    sessions.sort_unstable();
-                    return Ok(sessions);
-                }
+            match request().await {
+                Ok(answer) => return Ok(answer),
+                Err(RequestFailure::Failed(reason)) => attempts.note_failure(reason),
+                Err(RequestFailure::Final(error)) => return Err(*error),
             }
         }
-        Err(attempts.error("list the sessions"))
+        Err(attempts.error(what))
     }
 
     fn key(&self, session: Uuid, directory: &str, name: &str) -> Path {
@@ -264,24 +289,18 @@ impl Bucket {
     /// number and the store's time of its put, in microseconds since 1970; `None` if there is none.
     /// Does not rely on the order of the list.
     pub(crate) async fn greatest(&self, directory: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
-        let mut attempts = self.begin();
-        while attempts.wait_for_next().await {
-            let find = async {
-                let (mut greatest, mut listed) = (None, self.store.list(Some(directory)));
-                while let Some(object) = listed.next().await {
-                    let object = object?;
-                    let number = object.location.filename().and_then(|name| name.parse::<u64>().ok());
-                    let found = number.map(|number| (number, object.last_modified.timestamp_micros()));
-                    greatest = greatest.max(found);
-                }
-                Ok(greatest)
-            };
-            match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), find).await {
-                Err(refusal) => attempts.note_failure(refusal.reason),
-                Ok(found) => return Ok(found),
+        let find = async || {
+            let (mut greatest, mut listed) = (None, self.store.list(Some(directory)));
+            while let Some(object) = listed.next().await {
+                let object = object?;
+                let number = object.location.filename().and_then(|name| name.parse::<u64>().ok());
+                let found = number.map(|number| (number, object.last_modified.timestamp_micros()));
+                greatest = greatest.max(found);
             }
-        }
-        Err(attempts.error(what))
+            Ok(greatest)
+        };
+        let within = self.retries.request_timeout.saturating_mul(LIST_PAGES);
+        self.retry(what, async || Ok(request(within, find()).await?)).await
     }
 
     /// Puts an object that must not exist, once.
@@ -296,7 +315,8 @@ impl Bucket {
     }
 
     /// Reads an object of up to `max` bytes, once; returns `None` if it does not exist.
-    pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
+    pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, RequestFailure> {
+        self.check_file(key)?;
         let get = async {
             let found = with_timeout(self.retries.request_timeout, self.store.get(key)).await?;
             let bound = self.retries.timeout_of(found.meta.size.min(max as u64));
@@ -305,41 +325,28 @@ impl Bucket {
         match explain_refusal(get).await {
             Ok(read) => read.map(Some),
             Err(refusal) if refusal.is_missing => Ok(None),
-            Err(refusal) => Err(Get::Failed(refusal.reason)),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
     /// Reads an object of up to `max` bytes, in several attempts; returns `None` if it does not
     /// exist. `what` describes the request in an error.
     pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
-        let mut attempts = self.begin();
-        while attempts.wait_for_next().await {
-            match self.get_once(key, max).await {
-                Ok(found) => return Ok(found),
-                Err(Get::TooLarge(len)) => {
-                    return Err(Error::TooLarge { what: "object", len, max: max as u64 });
-                }
-                Err(Get::Failed(reason)) => attempts.note_failure(reason),
-            }
-        }
-        Err(attempts.error(what))
+        self.retry(what, || self.get_once(key, max)).await
     }
 
     /// Creates an object whose bytes are the same for all creators; returns whether it was created
     /// now.
     pub(crate) async fn create(&self, key: &Path, payload: PutPayload, what: &'static str) -> Result<bool> {
-        let mut attempts = self.begin();
-        while attempts.wait_for_next().await {
-            match self.put_once(key, &payload).await {
-                PutOutcome::Created => return Ok(true),
-                PutOutcome::Exists => match self.size(key, what).await? {
-                    Some(_) => return Ok(false),
-                    None => attempts.note_failure(RemoteFailure::Conflict),
-                },
-                PutOutcome::Failed(reason) => attempts.note_failure(reason),
-            }
-        }
-        Err(attempts.error(what))
+        let put = async || match self.put_once(key, &payload).await {
+            PutOutcome::Created => Ok(true),
+            PutOutcome::Exists => match self.size(key, what).await? {
+                Some(_) => Ok(false),
+                None => Err(RequestFailure::Failed(RemoteFailure::Conflict.into())),
+            },
+            PutOutcome::Failed(reason) => Err(RequestFailure::Failed(reason)),
+        };
+        self.retry(what, put).await
     }
 
     /// Creates an object that a concurrent process may create with other bytes.
@@ -376,13 +383,6 @@ impl Bucket {
         unusable.map_or(Ok(None), Err)
     }
 
-    /// Returns the numbers and lengths of the chunks that the store lists as objects.
-    pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
-        let listed = self.list_objects(session, "log", "list the chunks").await?;
-        let number = |found: &ObjectMeta| Some((found.location.filename()?.parse().ok()?, found.size));
-        Ok(listed.iter().filter_map(number).collect())
-    }
-
     /// Lists the objects beneath a directory of a session.
     pub(crate) async fn list_objects(
         &self,
@@ -391,22 +391,15 @@ impl Bucket {
         what: &'static str,
     ) -> Result<Vec<ObjectMeta>> {
         let directory = self.key_of(&["sessions", &session.to_string(), directory]);
-        let mut attempts = self.begin();
-        'attempts: while attempts.wait_for_next().await {
+        let list = async || {
             let (mut list, mut listed) = (self.store.list(Some(&directory)), Vec::new());
-            loop {
-                let next = async { list.next().await.transpose() };
-                match request(self.retries.request_timeout, next).await {
-                    Ok(Some(found)) => listed.push(found),
-                    Ok(None) => return Ok(listed),
-                    Err(refusal) => {
-                        attempts.note_failure(refusal.reason);
-                        continue 'attempts;
-                    }
-                }
+            let mut next = async || request(self.retries.request_timeout, list.try_next()).await;
+            while let Some(found) = next().await? {
+                listed.push(found);
             }
-        }
-        Err(attempts.error(what))
+            Ok(listed)
+        };
+        self.retry(what, list).await
     }
 
     /// Returns the time of the store's clock, from an object that is put now.
@@ -436,37 +429,24 @@ impl Bucket {
         self.create(&self.mark_key(session, extent), mark, what).await.map(drop)
     }
 
-    /// Removes chunks. A missing one is no error.
-    pub(crate) async fn remove_chunks(
-        &self,
-        session: Uuid,
-        numbers: impl Iterator<Item = u64>,
-        what: &'static str,
-    ) -> Result<()> {
-        let keys: Vec<Path> = numbers.map(|number| self.chunk_key(session, number)).collect();
-        self.remove_all(keys, what).await
-    }
-
     /// Removes objects. A missing one is no error.
     pub(crate) async fn remove_all(&self, keys: Vec<Path>, what: &'static str) -> Result<()> {
-        let mut attempts = self.begin();
-        'attempts: while attempts.wait_for_next().await {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let remove = async || {
             let paths = stream::iter(keys.clone().into_iter().map(Ok)).boxed();
             let mut removed = self.store.delete_stream(paths);
             loop {
-                let next = async { removed.next().await.transpose() };
-                match request(self.retries.request_timeout, next).await {
+                match request(self.retries.request_timeout, removed.try_next()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return Ok(()),
                     Err(refusal) if refusal.is_missing => {}
-                    Err(refusal) => {
-                        attempts.note_failure(refusal.reason);
-                        continue 'attempts;
-                    }
+                    Err(refusal) => return Err(refusal.into()),
                 }
             }
-        }
-        Err(attempts.error(what))
+        };
+        self.retry(what, remove).await
     }
 
     /// Returns the length of an object in bytes; `None` if it does not exist. `what` describes the
@@ -477,15 +457,15 @@ impl Bucket {
 
     /// Returns the store's metadata of an object; `None` if it does not exist.
     pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
-        let mut attempts = self.begin();
-        while attempts.wait_for_next().await {
+        let head = async || {
+            self.check_file(key)?;
             match request(self.retries.request_timeout, self.store.head(key)).await {
-                Ok(found) => return Ok(Some(found)),
-                Err(refusal) if refusal.is_missing => return Ok(None),
-                Err(refusal) => attempts.note_failure(refusal.reason),
+                Ok(found) => Ok(Some(found)),
+                Err(refusal) if refusal.is_missing => Ok(None),
+                Err(refusal) => Err(refusal.into()),
             }
-        }
-        Err(attempts.error(what))
+        };
+        self.retry(what, head).await
     }
 
     /// Checks that this store supports conditional puts, with a probe object: the first put must
@@ -517,22 +497,19 @@ impl Bucket {
     /// confirms that.
     async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
         let payload = PutPayload::from_static(bytes);
-        let mut attempts = self.begin();
-        while attempts.wait_for_next().await {
-            match self.put_once(key, &payload).await {
-                PutOutcome::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
-                PutOutcome::Created => return Ok(()),
-                PutOutcome::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
-                    Some(_) => return Ok(()),
-                    None => attempts.note_failure(RemoteFailure::Conflict),
-                },
-                PutOutcome::Failed(Reason { failure: RemoteFailure::Unsupported, .. }) => {
-                    return Err(Error::NoConditionalPuts);
-                }
-                PutOutcome::Failed(reason) => attempts.note_failure(reason),
+        let put = async || match self.put_once(key, &payload).await {
+            PutOutcome::Created if bytes == SECOND => Err(Error::NoConditionalPuts.into()),
+            PutOutcome::Created => Ok(()),
+            PutOutcome::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
+                Some(_) => Ok(()),
+                None => Err(RequestFailure::Failed(RemoteFailure::Conflict.into())),
+            },
+            PutOutcome::Failed(Reason { failure: RemoteFailure::Unsupported, .. }) => {
+                Err(Error::NoConditionalPuts.into())
             }
-        }
-        Err(attempts.error(PROBE))
+            PutOutcome::Failed(reason) => Err(RequestFailure::Failed(reason)),
+        };
+        self.retry(PROBE, put).await
     }
 }
 
@@ -550,13 +527,25 @@ const SECOND: &[u8] = b"foldlog: second put, which must not happen\n";
 const AGES: &str = "determine the age of objects";
 const PROBE: &str = "find out whether the store supports conditional puts";
 
-/// Describes why one read of an object failed.
+/// Describes why an attempt of a request had no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Get {
-    /// The object has at least this many bytes.
-    TooLarge(u64),
+pub(crate) enum RequestFailure {
     /// The request failed.
     Failed(Reason),
+    /// The answer shows that a repetition is useless.
+    Final(Box<Error>),
+}
+
+impl From<BucketRefusal> for RequestFailure {
+    fn from(refusal: BucketRefusal) -> RequestFailure {
+        RequestFailure::Failed(refusal.reason)
+    }
+}
+
+impl From<Error> for RequestFailure {
+    fn from(error: Error) -> RequestFailure {
+        RequestFailure::Final(Box::new(error))
+    }
 }
 
 async fn request<T>(
@@ -611,10 +600,11 @@ impl BucketRefusal {
 
 /// Reads the content of an object as it arrives: no length that a store or an object claims decides
 /// how much memory is allocated.
-async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u8>, Get>> {
+async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u8>, RequestFailure>> {
+    let too_large = |len| Ok(Err(Error::TooLarge { what: "object", len, max: max as u64 }.into()));
     let size = found.meta.size;
     if size > max as u64 {
-        return Ok(Err(Get::TooLarge(size)));
+        return too_large(size);
     }
     let mut stream = found.into_stream();
     let mut bytes = Vec::new();
@@ -622,13 +612,14 @@ async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u
         let piece = piece?;
         let len = bytes.len() + piece.len();
         if len > max {
-            return Ok(Err(Get::TooLarge(len as u64)));
+            return too_large(len as u64);
         }
         bytes.extend_from_slice(&piece);
     }
     // An answer may break off without an error.
     let is_whole = bytes.len() as u64 == size;
-    Ok(if is_whole { Ok(bytes) } else { Err(Get::Failed(RemoteFailure::Unavailable.into())) })
+    let broke_off = || RequestFailure::Failed(RemoteFailure::Unavailable.into());
+    Ok(is_whole.then_some(bytes).ok_or_else(broke_off))
 }
 
 /// Interprets a status. `object_store` does not interpret one that answers a list.
@@ -643,7 +634,6 @@ fn answered_failure(answer: &ServerAnswer) -> Option<RemoteFailure> {
 /// Converts a store's error to a failure of this crate.
 fn failure_of(error: &object_store::Error) -> RemoteFailure {
     match error {
-        object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => RemoteFailure::NotAFile,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             RemoteFailure::Denied
         }

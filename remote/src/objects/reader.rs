@@ -3,32 +3,32 @@
 
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use super::bucket::Bucket;
+use super::log_end;
+use super::volume_lookup::{ChunkBytes, Shelf, has};
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
 use crate::error::{Error, GapEnd, Result};
-use crate::log_end;
-use crate::volume_lookup::{ChunkBytes, Shelf, has};
 
 /// Maximum number of chunks of a volume that are passed on at once.
 const BATCH: usize = 256;
 
-/// A verified chunk of the chain, and the state of the chain after it.
+/// A verified chunk of the chain.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedChunk {
     pub(crate) number: u64,
     pub(crate) bytes: ChunkBytes,
-    pub(crate) behind: Chain,
 }
 
 /// Reads the chunks of one session in the order of their chain. It can continue once there are
 /// more.
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
-    bucket: Bucket,
-    chain: Chain,
+    pub(crate) bucket: Bucket,
+    pub(crate) chain: Chain,
     ignored: u64,
-    shelf: Shelf,
+    /// Knowledge about the session's volumes.
+    pub(crate) shelf: Shelf,
     /// Number that was verified to be the end, without later objects.
     end: Option<u64>,
 }
@@ -106,7 +106,7 @@ impl ChunkReader {
             };
             self.shelf.note_taken(&self.bucket, number, bytes.len());
             if is_next {
-                return Ok(Some(VerifiedChunk { number, bytes, behind: self.chain }));
+                return Ok(Some(VerifiedChunk { number, bytes }));
             }
         }
     }
@@ -177,19 +177,5 @@ impl ChunkReader {
     /// Returns the number of ignored chunks, which superseded writers put.
     pub fn ignored_count(&self) -> u64 {
         self.ignored
-    }
-
-    /// Returns the location of the sessions.
-    pub fn bucket(&self) -> &Bucket {
-        &self.bucket
-    }
-
-    pub(crate) fn chain_mut(&mut self) -> &mut Chain {
-        &mut self.chain
-    }
-
-    /// Returns the cached knowledge about the session's volumes, and the bucket.
-    pub(crate) fn shelf(&mut self) -> (&mut Shelf, &Bucket) {
-        (&mut self.shelf, &self.bucket)
     }
 }
