@@ -428,8 +428,12 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     }
     let calls = ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "rename", "mkdir"];
     let errors = ["EIO", "ENOSPC"];
+    // Odd, so that both errors are tried.
+    let cases: Vec<_> =
+        calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate().collect();
+    let cases: Vec<_> = cases.into_iter().step_by(super::step(3)).collect();
     let mut failed = 0;
-    for (n, (call, error)) in calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate() {
+    for &(n, (call, error)) in &cases {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().display().to_string();
         let (id, durability) = (Uuid::from_u128(1), LEVELS[n % 3]);
@@ -437,11 +441,11 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
         // The same session, process after process, until one completes.
         for nth in [2, 5, 9, 1] {
             let inject = traced(call, &format!("{error}:when={nth}"));
-            failed += u32::from(live_traced(&mut known, &inject).failed.is_some());
+            failed += usize::from(live_traced(&mut known, &inject).failed.is_some());
         }
         assert_eq!(live_traced(&mut known, &[]).done, DEEDS_MAX, "{call} {error}");
     }
-    assert!(failed > 10, "{failed}");
+    assert!(3 * failed > 2 * cases.len(), "{failed} of {}", cases.len());
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().display().to_string();

@@ -35,6 +35,12 @@ fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     came.into_inner().expect("nobody panics under it")
 }
 
+/// Returns the step through a list of cases: `FOLDLOG_FAILING=all` tries all of them, otherwise every
+/// `by_default`-th is tried.
+fn step(by_default: usize) -> usize {
+    if std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all") { 1 } else { by_default }
+}
+
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))
