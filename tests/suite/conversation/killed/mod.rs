@@ -24,7 +24,7 @@ mod host;
 mod moved;
 mod processes;
 mod replayed;
-#[path = "../../../../agent/tests/rules/mod.rs"]
+#[path = "../../../../agent/tests/agent/rules/mod.rs"]
 mod rules;
 mod turned;
 
