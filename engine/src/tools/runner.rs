@@ -13,7 +13,7 @@ use super::execution::ExecutionState;
 use super::replay;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::session::schedule::inside_call;
+use crate::session::wait::inside_call;
 use crate::session::{Patience, Session};
 
 /// Runs tools as transactions. Calls by the host, by a tool and by a recovery take the same path

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::answer::{EncodedToolResult, Question, ToolError};
 use crate::error::{Error, panic_message};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
-use crate::session::schedule::CallScope;
+use crate::session::wait::CallScope;
 use crate::types::encode;
 
 /// Reason why a call is suspended.
