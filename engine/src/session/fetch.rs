@@ -30,9 +30,11 @@ use uuid::Uuid;
 
 use super::compaction_notice::SaidDropped;
 use super::held_captures::{CaptureReceiver, HeldFrom};
-use super::open::{LoadedSession, OpenAs, ReadGround, open_read};
+use super::load::{LoadedSession, ReadGround, open_read};
+use super::open::OpenAs;
 use super::open_store::OpenStore;
-use super::replica_feed::{self, Replica, ReplicaClaim, replica_error};
+use super::replica_comparison;
+use super::replica_feed::{Replica, ReplicaClaim, replica_error};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::LogSlices;
@@ -79,7 +81,8 @@ pub(super) fn claim(
     let (mut read, mut late) = (read, None);
     for tries_left in (0..CLAIMS_MAX).rev() {
         let storage = &store.options.storage;
-        let compared = replica_feed::compare_to_write(replication, session, storage, &read.scan.places())?;
+        let compared =
+            replica_comparison::compare_to_write(replication, session, storage, &read.scan.places())?;
         let held = &compared.held;
         if let Some((_, fenced)) = late.take_if(|(epoch, _)| *epoch != held.epoch) {
             return Err(fenced);
@@ -163,7 +166,7 @@ pub(crate) fn pull(
     let read = open_read(ReadGround::from_options(&store.options), dir, None, LogSlices::InLog)?;
     let local = read.scan.next_sequence;
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
-    let held = replica_feed::compare(replication, session, storage, &read.scan.places())?.held;
+    let held = replica_comparison::compare(replication, session, storage, &read.scan.places())?.held;
     let end = match held.next > local {
         true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?.scan.next_sequence,
         false => local,
@@ -174,7 +177,7 @@ pub(crate) fn pull(
 /// Claims a new session. The store's replicator, if there is one, must not have any of its records.
 pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Result<Option<Replica>> {
     let Some(replication) = &store.options.replication else { return Ok(None) };
-    let compared = replica_feed::compare_to_write(
+    let compared = replica_comparison::compare_to_write(
         replication,
         session,
         &store.options.storage,

@@ -70,7 +70,7 @@ pub(super) struct ImageStatus {
     /// Bytes of the log that the last started image covers. It may not be written yet.
     taken_log_bytes: u64,
     /// Whether a segment ended since the last image was considered.
-    pub(super) rolled_over: bool,
+    rolled_over: bool,
     /// Whether the image that is due now should have been written by the last writer at closing.
     left_out: bool,
     /// Whether an image is pending.
@@ -106,6 +106,18 @@ impl ImageStatus {
 }
 
 impl ImageStatus {
+    /// Notes whether a segment ended with the last record.
+    #[inline]
+    pub(super) fn note_rollover(&mut self, rolled_over: bool) {
+        self.rolled_over |= rolled_over;
+    }
+
+    /// Returns whether an image may be due.
+    #[inline]
+    pub(super) fn is_to_consider(&self) -> bool {
+        self.rolled_over
+    }
+
     /// Makes the next image due as if there were none, if the log is rolled back to a position
     /// before this one: no opening can continue from it.
     pub(super) fn rolled_back_to(&mut self, position: SequenceNumber) {

@@ -13,7 +13,7 @@ use parking_lot::MutexGuard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::open::open_read;
+use super::load::open_read;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
 use super::{Session, SessionInner, SessionLog, WriterState};

@@ -2,18 +2,16 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `open` | opens a session from its directory; `recovery_report` contains [`RecoveryReport`] |
-//! | `mode` | live or replay, chosen at opening |
-//! | `write` | writes a record: resolve, append, apply, sync, notify |
-//! | `dispatch` | events, seeds, clears, resets, tags |
+//! | `open`, `load` | opens a session from its directory; reads and folds its log; `recovery_report` contains [`RecoveryReport`] |
+//! | `write` | writes a record, in a live session or a replay: payloads, append, apply, notify |
+//! | `sync` | makes records durable, and rests idle sessions |
+//! | `dispatch`, `changes` | events; seeds, clears, resets, tags |
 //! | `views` | the four views, which contain the methods that only some hosts need |
 //! | `values` | events and slices by their names, as values of any shape |
-//! | `event_plan` | cached facts about dispatched events, and their fast path |
+//! | `event_plan` | cached facts about dispatched events, their fast path, and declarations that the log needs before a record can name an event or a slice |
 //! | `conversations` | records of conversations and adapter states |
 //! | `conversation_follower` | reads a conversation repeatedly |
 //! | `decisions` | decisions that other processes leave for the open session |
-//! | `declare` | declarations that the log needs before a record can name them |
-//! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
 //! | `rewind` | the part of a rewind that works on the log |
 //! | `operations` | tool calls as transactions: their start and end records |
@@ -26,7 +24,7 @@
 //! | `shared_prefix` | the records that a fork shares with its parent |
 //! | `subscribers` | notifications of records |
 //! | `child_captures` | the place of a child session's captures |
-//! | `replica_feed`, `fetch` | feeds the store's replicator, and opens sessions from its records |
+//! | `replica_feed`, `replica_comparison`, `fetch` | feeds the store's replicator, compares the log with its records, and opens sessions from them |
 //! | `rebuilt_log` | verifies a log that was rebuilt from the replicator, before the claim |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
@@ -43,26 +41,24 @@
 //!    sync, its own or another thread's.
 //! 5. Subscribers are notified.
 
+mod changes;
 mod child_captures;
 mod compaction_notice;
 mod confirm;
 mod conversation_follower;
 mod conversations;
 pub(crate) mod decisions;
-mod declare;
 mod dispatch;
 mod event_plan;
 mod fetch;
 #[cfg(feature = "async")]
 mod futures;
 mod held_captures;
-mod idle;
 mod image_writing;
 mod inputs;
 mod lag;
-mod large_payloads;
+mod load;
 mod log_view;
-mod mode;
 mod open;
 pub(crate) mod open_store;
 pub(crate) mod operation_records;
@@ -72,33 +68,34 @@ mod queries;
 mod rebuilt_log;
 mod recovery_report;
 pub(crate) mod replay;
+mod replica_comparison;
 mod replica_feed;
 pub(crate) mod rewind;
-pub(crate) mod schedule;
+mod schedule;
 pub(crate) mod settle;
 mod shared_prefix;
 mod subscribers;
+mod sync;
 mod values;
 mod views;
-mod wait;
+pub(crate) mod wait;
 mod write;
 
-use std::any::TypeId;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{DroppedBodies, Lane, Parent, Replicated, SessionOpening};
+use foldlog_codec::body::{DroppedBodies, Lane, Parent, SessionOpening};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use self::mode::Mode;
 use self::open_store::OpenStore;
+use self::write::Mode;
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -125,16 +122,16 @@ pub(crate) use replica_feed::{ReplicaClaim, replica_error};
 pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
-pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionLog};
 #[cfg(feature = "testkit")]
-pub(crate) use write::{
-    SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
-};
+pub(crate) use sync::{SyncRequests, SyncSteps, poison_on_error, promises_sync, sync_in_time, sync_through};
+pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionLog};
 
+pub(crate) use load::{
+    Images, LoadedSession, OutlineSource, ReadGround, VisitFrame, open_read, read_outline, read_outline_by,
+};
 pub(crate) use open::{
-    Images, LoadedSession, OpenAs, OutlineSource, ReadGround, RecordedPart, SessionSeed, TakeoverNote,
-    VisitFrame, begin, check_declared, left_open, lock_or_read_only, lock_to_write, open, open_as_read,
-    open_claimed, open_read, open_recorded, open_to_preview, read_outline, read_outline_by,
+    OpenAs, RecordedPart, SessionSeed, TakeoverNote, begin, check_declared, left_open, lock_or_read_only,
+    lock_to_write, open, open_as_read, open_claimed, open_recorded, open_to_preview,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
@@ -173,7 +170,7 @@ pub struct Session {
     /// `None` for handles that must not keep the session open.
     _handles: Option<Arc<Handles>>,
     /// Operation that owns this handle. It may write while other handles are blocked.
-    within: Option<Arc<schedule::CallScope>>,
+    within: Option<Arc<wait::CallScope>>,
     /// Lane that the host's records name; `None` for the handle without one.
     lane: Option<SmolStr>,
     /// Limit of a call's wait through this handle; `None` for the store's limit.
@@ -233,13 +230,8 @@ struct WriterState {
     /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
     openings: Vec<(SequenceNumber, SessionOpening)>,
     imaged: image_writing::ImageStatus,
-    first_unsynced_us: Option<i64>,
-    asked: write::SyncRequest,
-    asked_to_rest: bool,
-    /// Plans of the events dispatched so far, by their Rust types.
-    plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
-    /// Plans of events that are dispatched by name.
-    named_plans: BTreeMap<SmolStr, Arc<event_plan::EventPlan>>,
+    sync_requests: sync::SyncRequests,
+    plans: event_plan::EventPlans,
     closed: bool,
     /// Operations of this process that have not ended.
     running_calls: schedule::RunningCalls,
@@ -302,6 +294,44 @@ impl Session {
         self.inner.sync()
     }
 
+    /// Makes every record durable, and closes the file that the log is written to; the next record
+    /// opens it again. An open session that rests uses a single file handle, for the lock on its
+    /// directory, and no memory mapping.
+    ///
+    /// The store's background thread does this for each session without writes for a second or two.
+    /// A host calls it if the store has [no such thread](crate::BackgroundSync::Inline), or to free
+    /// the handles at once.
+    ///
+    /// Returns whether a file was closed. No file is closed without writes since opening, if the
+    /// session rests already, or if a concurrent write happens.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`sync`](Session::sync); [`Error::NoHandle`](crate::Error::NoHandle) leaves
+    /// everything unchanged. [`Error::Closed`](crate::Error::Closed) once the session is closed.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
+    /// let session = store.create(&SessionTypes::builder().build()?)?;
+    /// session.set_tag("state", "waits for an answer")?;
+    /// assert!(session.rest()?);
+    /// assert!(!session.rest()?);
+    /// session.set_tag("state", "answered")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rest(&self) -> Result<bool> {
+        self.inner.sync()?;
+        let mut state = self.inner.sound()?;
+        if state.closed {
+            return Err(Error::Closed { session: self.inner.id });
+        }
+        self.inner.rest(&mut state)
+    }
+
     /// Makes every record durable, attests the close in the log, and closes the session for all
     /// handles.
     ///
@@ -343,6 +373,51 @@ impl Session {
     #[must_use]
     pub fn lane(&self, name: impl Into<SmolStr>) -> Session {
         Session { lane: Some(name.into()), ..self.clone() }
+    }
+
+    /// Returns a handle with `limit` as the longest wait for other calls, in place of the store's
+    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not affect
+    /// other handles. With a limit of zero, calls never wait.
+    ///
+    /// ```
+    /// # use std::time::{Duration, Instant};
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
+    /// session.waiting_at_most(Duration::from_millis(50)).reset()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn waiting_at_most(&self, limit: Duration) -> Session {
+        Session { wait: Some(limit), ..self.clone() }
+    }
+
+    /// Returns how long a call through this handle may wait: `limit` if it is given, otherwise the
+    /// handle's own limit, otherwise the store's, and not past `until`.
+    pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
+        Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
+    }
+
+    /// Returns the conversations of the session.
+    pub fn conversation(&self) -> SessionConversation<'_> {
+        SessionConversation { session: self }
+    }
+
+    /// Returns the tool calls of the session.
+    pub fn calls(&self) -> SessionCalls<'_> {
+        SessionCalls { session: self }
+    }
+
+    /// Returns the log of the session.
+    pub fn log(&self) -> SessionLog<'_> {
+        SessionLog { session: self }
+    }
+
+    /// Returns the events and slices of the session by their names.
+    pub fn dynamic(&self) -> DynamicSession<'_> {
+        DynamicSession { session: self }
     }
 
     /// Returns the lane of this handle's records; `None` for the main lane.
@@ -417,106 +492,11 @@ impl Session {
     }
 }
 
-impl<'a> SessionLog<'a> {
-    /// Returns the directory for captures of the session's workspace. Creates nothing.
-    ///
-    /// The directory is inside the session directory, so the captures move with the session and are
-    /// [collected](crate::Store::collect) with it. Pass it as `store` to
-    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
-    pub fn captures_dir(&self) -> PathBuf {
-        crate::log::layout::captures_dir(&self.session.inner.dir)
-    }
-
-    /// Returns the report of the recovery at opening.
-    pub fn recovery(&self) -> &'a RecoveryReport {
-        &self.session.inner.report
-    }
-
-    /// Returns the sequence number of the last record, or `None` if there is no record.
-    pub fn position(&self) -> Option<SequenceNumber> {
-        self.session.inner.state.lock().log.next_sequence().checked_sub(1)
-    }
-
-    /// Returns the size of the log in bytes. Headers and envelope frames count; allocated but
-    /// unused space does not.
-    pub fn bytes(&self) -> u64 {
-        self.session.inner.state.lock().log.used_bytes()
-    }
-
-    /// Returns the epoch under which this process writes the session to the store's
-    /// [replicator](crate::replication). Each claim of the session gets a higher epoch than the
-    /// claims before. Returns `None` without a replicator, and for a session that was opened for
-    /// reading.
-    pub fn epoch(&self) -> Option<u64> {
-        self.session.inner.replica.as_ref().map(replica_feed::Replica::epoch)
-    }
-
-    /// Returns the log's record about the replica of the session; `None` if the session is not
-    /// replicated.
-    pub fn replicated_record(&self) -> Option<Replicated> {
-        self.session.inner.state.lock().live.projection.replicated.as_deref().cloned()
-    }
-
-    /// Returns the end of the durable records: every record with a lower sequence number is known
-    /// to be durable.
-    pub fn synced_end(&self) -> SequenceNumber {
-        self.session.inner.gate.synced_end()
-    }
-
-    /// Returns the durability of the session's records.
-    pub fn durability(&self) -> Durability {
-        self.session.inner.durability
-    }
-}
-
 impl SessionInner {
     /// Reads the session's clock, or that of the recorded run. Clamps the time to the range of a
     /// record, so that reducers and subscribers see the recorded time.
     fn now_us(&self) -> i64 {
         self.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
-    }
-
-    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
-        let next = self.sync_here()?;
-        self.hold_through(next)
-    }
-
-    /// Makes every record durable locally, and wakes the replicator without waiting for it.
-    fn sync_locally(self: &Arc<Self>) -> Result<()> {
-        self.sync_here()?;
-        self.wake_replica();
-        Ok(())
-    }
-
-    /// Makes every record durable locally, and returns the sequence number after the last one.
-    fn sync_here(self: &Arc<Self>) -> Result<SequenceNumber> {
-        let next = self.settle_unattested()?;
-        match self.sync_through(next) {
-            // No sync has failed, and a later one covers the same records.
-            Err(Error::DurabilityUnknown { cause, .. }) if matches!(*cause, Error::NoHandle { .. }) => {
-                Err(Error::clone(&cause))
-            }
-            synced => synced.map(|()| next),
-        }
-    }
-
-    fn wake_replica(&self) {
-        if let Some(replica) = &self.replica {
-            replica.wake();
-        }
-    }
-
-    /// Makes every record durable, and attests in the log that the session was closed after the
-    /// last one.
-    fn sync_to_close(self: &Arc<Self>) -> Result<()> {
-        self.sync()?;
-        let mut state = self.state.lock();
-        if self.gate.failure().is_some() {
-            return Ok(());
-        }
-        state.log.attest_close(self.gate.synced_end()).map_err(|error| self.poison_on_error(error))?;
-        state.log.give_back_room();
-        Ok(())
     }
 
     /// Checks that this process opened the session. In a forked copy of that process, the session's
@@ -587,7 +567,7 @@ impl Session {
     }
 
     /// Returns a handle for an operation.
-    pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
+    pub(crate) fn through(&self, within: Arc<wait::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         // The start record names the lane in which the operation runs.
         Session { inner, _handles: handles, within: Some(within), lane: None, wait: self.wait }

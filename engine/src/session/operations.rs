@@ -23,13 +23,14 @@ use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::declare::slice_declaration;
-use super::schedule::{Abandon, Access, AdmittedOperation, CallScope, Stop, runs_here};
-use super::wait::{Asker, Patience};
-use super::write::{PendingRecord, promises_sync};
+use super::event_plan::slice_declaration;
+use super::schedule::Abandon;
+use super::sync::promises_sync;
+use super::wait::{CallScope, Stop, runs_here};
+use super::write::PendingRecord;
 use super::{Session, SessionCalls, SessionInner, WriterState};
 use crate::clock;
-use crate::error::{Blocker, Error, Result};
+use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
@@ -38,52 +39,6 @@ use crate::offload::offload;
 use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::types::{Slice, ToolInvocations};
-
-impl Session {
-    /// Blocks until the schedule admits an operation within this handle's operation, if any. Writes
-    /// no record.
-    pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
-        let parent = self.within.as_deref();
-        // A call must end before the one within which it runs.
-        let patience = patience.by(parent.and_then(CallScope::until));
-        let until = patience.until();
-        let state = self.inner.writable()?;
-        let mut state = self.wait_until_allowed(state, Access::Begin { reads_only }, &patience)?;
-        let running_calls = &mut state.running_calls;
-        let ticket = running_calls.next;
-        running_calls.next += 1;
-        let parent_ticket = parent.map(|parent| parent.ticket);
-        running_calls.admitted.push(AdmittedOperation {
-            ticket,
-            parent: parent_ticket,
-            reads_only,
-            until,
-            asker,
-            since: clock::now(),
-            told_to_stop: None,
-            begun: None,
-            is_guest: false,
-            abandon: None,
-            is_being_ended: false,
-            #[cfg(feature = "async")]
-            ends_soon: false,
-        });
-        drop(state);
-        Ok(Admission { session: self, ticket, until, guest_of: None, begun: false })
-    }
-
-    /// Locks the recovery of the session, and checks that the session can be recovered: only a
-    /// handle that may write the result may change the resources.
-    pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
-        if let Some(operation) = runs_here(self.inner.id) {
-            return Err(Error::InsideOperation { operation });
-        }
-        let recovering = self.inner.recovering.try_lock_until(patience.over_at());
-        let recovering = recovering.ok_or_else(|| patience.waited_for(Blocker::Recovery))?;
-        drop(self.inner.settleable()?);
-        Ok(recovering)
-    }
-}
 
 impl SessionCalls<'_> {
     /// Returns the open operations, in the order of their starts.
@@ -101,9 +56,8 @@ impl SessionCalls<'_> {
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
         let state = self.session.inner.state.lock();
-        let open =
-            state.running_calls.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
-        let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
+        let open = state.running_calls.begun().find(|begun| begun.operation() == operation);
+        let Some(within) = open.cloned() else { return false };
         self.session.inner.cancel(state, &within);
         true
     }
@@ -235,7 +189,7 @@ impl Guest {
         });
         let inner = &self.call.inner;
         let mut state = inner.state.lock();
-        if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == within.ticket) {
+        if let Some(own) = state.running_calls.get_mut(within.ticket) {
             own.abandon = Some(abandon);
         }
         drop(state);
@@ -257,7 +211,11 @@ pub(crate) struct OperationEnd {
     pub(crate) elapsed_us: u64,
 }
 
-impl Admission<'_> {
+impl<'a> Admission<'a> {
+    pub(super) fn new(session: &'a Session, ticket: u64, until: Option<Instant>) -> Admission<'a> {
+        Admission { session, ticket, until, guest_of: None, begun: false }
+    }
+
     /// Returns a handle that may write while other handles are blocked, for admitted work that is
     /// no operation.
     pub(crate) fn handle(&self) -> Session {
@@ -295,7 +253,7 @@ impl Admission<'_> {
         let around = self.session.within.as_deref()?;
         let within = self.make_scope(around.operation, around.run);
         let mut state = self.session.inner.state.lock();
-        if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
+        if let Some(own) = state.running_calls.get_mut(self.ticket) {
             (own.begun, own.is_guest) = (Some(Arc::clone(&within)), true);
         }
         drop(state);
@@ -345,8 +303,7 @@ impl Admission<'_> {
         state.body = body;
         state.log.keep_room_for_end();
         let within = self.make_scope(again.unwrap_or(sequence.into()), Some(sequence));
-        if let Some(admitted) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket)
-        {
+        if let Some(admitted) = state.running_calls.get_mut(self.ticket) {
             admitted.begun = Some(Arc::clone(&within));
         }
         self.begun = true;
@@ -369,9 +326,7 @@ impl ActiveCall {
     pub(crate) fn abandon(&self, abandon: Abandon) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
-        if let Some(admitted) =
-            state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket)
-        {
+        if let Some(admitted) = state.running_calls.get_mut(self.within.ticket) {
             admitted.abandon = Some(abandon);
         }
         drop(state);
@@ -391,7 +346,7 @@ impl ActiveCall {
     #[cfg(feature = "async")]
     pub(crate) fn ends_soon(&self) {
         let mut state = self.inner.state.lock();
-        let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
+        let own = state.running_calls.get_mut(self.within.ticket);
         own.into_iter().for_each(|own| own.ends_soon = true);
     }
 
@@ -422,7 +377,7 @@ impl ActiveCall {
     /// Allows this thread to wait for the operation, since a different one ends it.
     pub(crate) fn hand_over(&self) {
         let mut state = self.inner.state.lock();
-        let own = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket);
+        let own = state.running_calls.get_mut(self.within.ticket);
         own.into_iter().for_each(|own| own.asker.held_by = None);
     }
 
@@ -450,11 +405,7 @@ impl ActiveCall {
         state.running_calls.tell_to_stop(ticket, false);
         MutexGuard::unlocked(&mut state, || inner.schedule.notify_all());
         loop {
-            let own = |admitted: &AdmittedOperation| {
-                admitted.ticket != ticket && state.running_calls.is_within(admitted.ticket, ticket)
-            };
-            let Some(at) = state.running_calls.admitted.iter().rposition(own) else { return Ok(()) };
-            let Some(admitted) = state.running_calls.admitted.get_mut(at) else { return Ok(()) };
+            let Some(admitted) = state.running_calls.last_within(ticket) else { return Ok(()) };
             let operation = admitted.operation().unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
@@ -601,7 +552,7 @@ impl SessionInner {
         let Some(ticket) = ticket else { return self.finish_write(state, sequence, promised) };
         leave(&mut state, ticket);
         self.end_what_may(&state);
-        let due = state.due(&self.store.background, self.store.options.clock.as_ref());
+        let due = self.due(&mut state);
         let promised = self.falls_behind(&state, sequence) || promised;
         self.see_to_write(state, sequence, promised, due, || self.schedule.notify_all())
     }

@@ -16,7 +16,8 @@ use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::fetch::Fetch;
-use super::open::{LoadedSession, ReadGround, check_declared, open_read, open_read_once};
+use super::load::{LoadedSession, ReadGround, open_read, open_read_once};
+use super::open::check_declared;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use foldlog_codec::{RecordKind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 
-use super::open::LoadedSession;
+use super::load::LoadedSession;
 use crate::fold::projection::Projection;
 use crate::log::TornTail;
 use crate::log::exposure::FileExposure;

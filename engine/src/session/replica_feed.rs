@@ -14,15 +14,14 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Observed, Payload, Replicated, SessionOpening};
-use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
-use super::compaction_notice::SaidDropped;
-use super::held_captures::{AppendedPacks, CaptureSources, HeldFrom, ReplicatedCaptures};
+use super::held_captures::{AppendedPacks, CaptureSources, ReplicatedCaptures};
 use super::lag::{Lag, Quiet, ReplicaLag, WrittenRecord};
+use super::replica_comparison::ReplicaExtent;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::clock::Clock;
@@ -34,19 +33,13 @@ use crate::log::fence::{self, SessionFence};
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
 use crate::log::reader::RecordLocator;
-use crate::replication::{
-    CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator, TAKEN_OVER, WhenBehind,
-};
-use crate::storage::Storage;
+use crate::replication::{CapturePacks, ReplicaError, Replication, Replicator, TAKEN_OVER, WhenBehind};
 
 /// Number of bytes of bodies at which one append to the replicator is full.
 const APPEND_BYTES: usize = 1 << 20;
 
 /// Number of records at which one append to the replicator is full.
 const APPEND_RECORDS: usize = 4_096;
-
-/// Number of record hashes that are compared at a time.
-const COMPARED_RECORDS: usize = 4_096;
 
 /// Feed of one session: the claim, and the progress of the replicator.
 #[derive(Debug)]
@@ -103,79 +96,6 @@ pub(crate) struct ReplicaClaim {
     pub(crate) captures_from: SequenceNumber,
     /// Newest record of dropped bodies that was replicated then.
     pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
-}
-
-/// Result of comparing a local log with the replica.
-#[derive(Clone, Debug)]
-pub(super) struct ReplicaExtent {
-    pub(super) held: ReplicaStatus,
-    /// As in [`ReplicaClaim`].
-    pub(super) captures_from: SequenceNumber,
-    /// As in [`ReplicaClaim`].
-    said_dropped: Option<Arc<DroppedBodies>>,
-    /// Whether the replica has bodies that the local log has dropped, and no replicated record
-    /// lists them.
-    is_to_say: bool,
-}
-
-/// Compares the replicator's records with the local log, and returns their extent. Either may
-/// continue after the end of the other.
-///
-/// # Errors
-///
-/// [`Error::Superseded`] if a local record differs from the replicated one.
-pub(super) fn compare(
-    replication: &Replication,
-    session: Uuid,
-    storage: &Arc<dyn Storage>,
-    places: &RecordLocator,
-) -> Result<ReplicaExtent> {
-    let mut comparison = ReplicaComparison {
-        storage,
-        places,
-        records: Vec::new(),
-        next: 0.into(),
-        verdict: Ok(None),
-        dropped_here: DroppedBodies::default(),
-    };
-    let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
-    let read = replication.replicator.read(session, &mut |part| {
-        from.see(&part);
-        if let HeldPart::Record(record) = part {
-            said.see(&record);
-            comparison.take(&record);
-        }
-    });
-    let held = read.map_err(|error| replica_error(session, error))?;
-    comparison.compare();
-    if let Some(sequence) = comparison.verdict? {
-        return Err(Error::Superseded { session, sequence });
-    }
-    let said_dropped = said.read(session, replication.replicator.as_ref())?;
-    let mut dropped_here = comparison.dropped_here.sequences();
-    let is_to_say =
-        dropped_here.any(|sequence| said_dropped.as_ref().is_none_or(|said| !said.holds(sequence)));
-    Ok(ReplicaExtent { held, captures_from: from.from(), said_dropped, is_to_say })
-}
-
-/// Compares as [`compare`] does, for a log that is about to be written.
-///
-/// # Errors
-///
-/// The errors of [`compare`], and [`Error::Superseded`] if a local record follows the claim of a
-/// different writer.
-pub(super) fn compare_to_write(
-    replication: &Replication,
-    session: Uuid,
-    storage: &Arc<dyn Storage>,
-    places: &RecordLocator,
-) -> Result<ReplicaExtent> {
-    let compared = compare(replication, session, storage, places)?;
-    let held = &compared.held;
-    if held.next < places.next_sequence && held.epoch > 0 && !held.is_ours {
-        return Err(Error::Superseded { session, sequence: held.next });
-    }
-    Ok(compared)
 }
 
 impl Replica {
@@ -532,7 +452,7 @@ impl SessionInner {
     fn stop_running_calls(&self) {
         let begun: Vec<_> = {
             let state = self.state.lock();
-            state.running_calls.admitted.iter().filter_map(|admitted| admitted.begun.clone()).collect()
+            state.running_calls.begun().cloned().collect()
         };
         begun.iter().for_each(|within| self.cancel(self.state.lock(), within));
     }
@@ -572,59 +492,4 @@ impl ReplicaBatch {
         });
         records.collect()
     }
-}
-
-/// Compares the content of records that arrive in order with the local log.
-struct ReplicaComparison<'a> {
-    storage: &'a Arc<dyn Storage>,
-    places: &'a RecordLocator,
-    /// Content of records that were not compared yet, and whether their bodies are replicated.
-    records: Vec<([u8; 32], bool)>,
-    /// First of them.
-    next: SequenceNumber,
-    /// First record that differs, if one does.
-    verdict: Result<Option<SequenceNumber>>,
-    /// Records with replicated bodies that the local log has dropped.
-    dropped_here: DroppedBodies,
-}
-
-impl ReplicaComparison<'_> {
-    fn take(&mut self, record: &Record<'_>) {
-        self.records.push((content(record), record.kind != RecordKind::Dropped));
-        if self.records.len() >= COMPARED_RECORDS {
-            self.compare();
-        }
-    }
-
-    /// Compares the records received so far. Records that the local log lacks are ignored.
-    fn compare(&mut self) {
-        let first = self.next;
-        let mut records = std::mem::take(&mut self.records).into_iter();
-        self.next += records.len() as u64;
-        let last = self.next.min(self.places.next_sequence);
-        if first >= last || !matches!(self.verdict, Ok(None)) {
-            return;
-        }
-        let (mut differs, dropped_here) = (None, &mut self.dropped_here);
-        let read = self.places.read_until(self.storage, first, last.saturating_sub(1), &mut |record| {
-            if let Some((hash, is_whole)) = records.next()
-                && hash == content(&record)
-            {
-                if is_whole && record.kind == RecordKind::Dropped {
-                    dropped_here.push(record.sequence);
-                }
-                return Ok(ControlFlow::Continue(()));
-            }
-            differs = Some(record.sequence);
-            Ok(ControlFlow::Break(()))
-        });
-        self.verdict = read.map(|()| differs);
-    }
-}
-
-/// Returns a digest of one record's content, which a compaction does not change.
-fn content(record: &Record<'_>) -> [u8; 32] {
-    let mut digest = SegmentDigest::new();
-    digest.update(record.sequence, record.kind, record.time_us, record.body);
-    digest.finish()
 }

@@ -31,22 +31,19 @@
 //!    deadline or a cancellation. The operation is then *stuck*, and so is every operation that has
 //!    to wait for its end.
 
-use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use foldlog_codec::{OperationId, SequenceNumber};
-use parking_lot::{Mutex, MutexGuard};
-use uuid::Uuid;
+use foldlog_codec::OperationId;
+use parking_lot::MutexGuard;
 
-use super::wait::{Asker, Patience};
+use super::operations::Admission;
+use super::replay::Attempt;
+use super::wait::{Asker, CallScope, Patience, runs_here};
+use super::write::Mode;
 use super::{Session, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-#[cfg(feature = "async")]
-use crate::wakeups::{Listener, Wakers};
 
 /// Slices that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,118 +87,6 @@ impl Access {
     }
 }
 
-/// State of an operation that its handle shares.
-pub(crate) struct CallScope {
-    pub(super) ticket: u64,
-    pub(super) operation: OperationId,
-    /// Start record of the run that owns these handles. For work that is no operation, that of the
-    /// run around it, if any.
-    pub(super) run: Option<SequenceNumber>,
-    pub(super) until: Option<Instant>,
-    /// Operations suspended within an earlier run of this one that were called again in this run.
-    pub(super) made_again: Mutex<Vec<OperationId>>,
-    /// Order to stop the operation.
-    pub(super) stop: Stop,
-    /// Operation within which this one runs.
-    pub(super) parent: Option<Arc<CallScope>>,
-    pub(super) session: Uuid,
-    /// Guest of the parent session's schedule as which this operation runs, if its session is a
-    /// child that works under its parent's lease.
-    pub(super) guest_of: Option<Arc<CallScope>>,
-}
-
-/// Order to stop an operation, since it was cancelled or is about to end.
-#[derive(Default)]
-pub(super) struct Stop {
-    is_told: AtomicBool,
-    /// Wakes the futures that listen for the order to stop.
-    #[cfg(feature = "async")]
-    futures: Wakers,
-}
-
-impl fmt::Debug for CallScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallScope").field("operation", &self.operation).finish_non_exhaustive()
-    }
-}
-
-impl CallScope {
-    pub(crate) fn operation(&self) -> OperationId {
-        self.operation
-    }
-
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.until
-    }
-
-    /// Orders the operation to stop, and wakes the futures that listen for that.
-    pub(crate) fn cancel(&self) {
-        self.tell_to_stop();
-        self.wake();
-    }
-
-    /// Orders the operation to stop. The holder of the writer's lock [wakes](CallScope::wake) its
-    /// futures later.
-    pub(super) fn tell_to_stop(&self) {
-        self.stop.is_told.store(true, Ordering::Release);
-    }
-
-    /// Wakes the futures that listen for the order to stop. Their wakers are the host's code, which
-    /// may take locks or drop other futures: no lock of the engine may be held.
-    pub(super) fn wake(&self) {
-        #[cfg(feature = "async")]
-        self.stop.futures.wake_all();
-    }
-
-    /// Returns a future for the operation and for each one within which it runs. The future ends
-    /// with the next order to stop.
-    #[cfg(feature = "async")]
-    pub(crate) fn listen(&self) -> Vec<Listener> {
-        let around = self.parent.iter().chain(&self.guest_of);
-        around.flat_map(|one| one.listen()).chain([self.stop.futures.listen()]).collect()
-    }
-
-    /// Returns whether the operation should stop: it, or one within which it runs, was cancelled,
-    /// or its deadline passed.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.was_cancelled() || self.is_late()
-    }
-
-    pub(crate) fn was_cancelled(&self) -> bool {
-        self.stop.is_told.load(Ordering::Acquire)
-            || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
-            || self.guest_of.as_ref().is_some_and(|guest| guest.was_cancelled())
-    }
-
-    pub(crate) fn is_late(&self) -> bool {
-        self.until.is_some_and(clock::is_past)
-    }
-
-    /// Returns whether the operation's tool runs again in a replay.
-    pub(super) fn runs_again(&self) -> bool {
-        self.ticket == RUNS_AGAIN
-    }
-
-    /// Returns whether the operation is that one or runs within it.
-    pub(super) fn is_of(&self, operation: OperationId) -> bool {
-        self.operation == operation || self.parent.as_deref().is_some_and(|parent| parent.is_of(operation))
-    }
-
-    pub(super) fn check(&self) -> Result<()> {
-        let operation = self.operation;
-        if self.is_late() {
-            return Err(Error::DeadlineExceeded { operation: Some(operation) });
-        }
-        if self.is_cancelled() {
-            return Err(Error::Revoked { operation, reason: "it was cancelled" });
-        }
-        Ok(())
-    }
-}
-
-/// Ticket of calls that run again in replays: they are in no schedule.
-pub(super) const RUNS_AGAIN: u64 = u64::MAX;
-
 /// Ends an operation that its owner dropped without ending it.
 pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
@@ -218,23 +103,23 @@ pub(super) enum Turn {
 /// Operations of this process that have not ended.
 #[derive(Default)]
 pub(super) struct RunningCalls {
-    pub(super) next: u64,
-    pub(super) admitted: Vec<AdmittedOperation>,
+    next: u64,
+    admitted: Vec<AdmittedOperation>,
 }
 
 /// An operation that the schedule has admitted, before and after its start.
 pub(super) struct AdmittedOperation {
-    pub(super) ticket: u64,
+    ticket: u64,
     /// Ticket of the operation within which this one runs.
-    pub(super) parent: Option<u64>,
-    pub(super) reads_only: bool,
-    pub(super) until: Option<Instant>,
+    parent: Option<u64>,
+    reads_only: bool,
+    until: Option<Instant>,
     /// Call that requested the admission. `since` is the time of the admission.
     pub(super) asker: Asker,
-    pub(super) since: Instant,
+    since: Instant,
     /// Time of the first order to stop before the deadline: by a cancellation of the operation or
     /// of an enclosing one, or by the end of the latter.
-    pub(super) told_to_stop: Option<Instant>,
+    told_to_stop: Option<Instant>,
     /// The operation, once it has started.
     pub(super) begun: Option<Arc<CallScope>>,
     /// Whether this is a call of a child session, which has no records in this session's log.
@@ -242,7 +127,7 @@ pub(super) struct AdmittedOperation {
     pub(super) is_guest: bool,
     pub(super) abandon: Option<Abandon>,
     /// Whether a thread took the `abandon` function and is ending it.
-    pub(super) is_being_ended: bool,
+    is_being_ended: bool,
     /// Whether it is being ended, or is to be ended without a waiter once it is abandoned.
     #[cfg(feature = "async")]
     pub(super) ends_soon: bool,
@@ -280,7 +165,45 @@ impl RunningCalls {
         self.admitted.is_empty()
     }
 
-    pub(super) fn get(&self, ticket: u64) -> Option<&AdmittedOperation> {
+    /// Adds an operation, and returns its ticket.
+    fn admit(&mut self, parent: Option<u64>, reads_only: bool, until: Option<Instant>, asker: Asker) -> u64 {
+        let ticket = self.next;
+        self.next += 1;
+        self.admitted.push(AdmittedOperation {
+            ticket,
+            parent,
+            reads_only,
+            until,
+            asker,
+            since: clock::now(),
+            told_to_stop: None,
+            begun: None,
+            is_guest: false,
+            abandon: None,
+            is_being_ended: false,
+            #[cfg(feature = "async")]
+            ends_soon: false,
+        });
+        ticket
+    }
+
+    pub(super) fn get_mut(&mut self, ticket: u64) -> Option<&mut AdmittedOperation> {
+        self.admitted.iter_mut().find(|admitted| admitted.ticket == ticket)
+    }
+
+    /// Returns the operation that was admitted last within the one with `ticket`.
+    pub(super) fn last_within(&mut self, ticket: u64) -> Option<&mut AdmittedOperation> {
+        let is_inner = |one: &AdmittedOperation| one.ticket != ticket && self.is_within(one.ticket, ticket);
+        let at = self.admitted.iter().rposition(is_inner)?;
+        self.admitted.get_mut(at)
+    }
+
+    /// Returns the operations that have started.
+    pub(super) fn begun(&self) -> impl Iterator<Item = &Arc<CallScope>> {
+        self.admitted.iter().filter_map(|admitted| admitted.begun.as_ref())
+    }
+
+    fn get(&self, ticket: u64) -> Option<&AdmittedOperation> {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
@@ -420,55 +343,11 @@ impl RunningCalls {
     }
 }
 
-thread_local! {
-    /// Sessions, tickets and operations with tools or subscribers that run on this thread.
-    static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Runs code that must not wait on this thread for an operation to end: the operation's handler, or
-/// a subscriber.
-pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run: impl FnOnce() -> T) -> T {
-    struct InsideGuard;
-    impl Drop for InsideGuard {
-        fn drop(&mut self) {
-            INSIDE.with_borrow_mut(|inside| inside.pop());
-        }
-    }
-    INSIDE.with_borrow_mut(|inside| inside.push((session, ticket, operation)));
-    let _left = InsideGuard;
-    run()
-}
-
-/// Runs a tool's handler, which must not block this thread until its operation, or one for which
-/// its session works, ends.
-pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
-    match begun.within.as_deref() {
-        Some(within) => inside_scope(within, run),
-        None => run(),
-    }
-}
-
-fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
-    let run = || inside(scope.session, scope.ticket, scope.operation, run);
-    match scope.guest_of.as_deref() {
-        // Boxed, since each level would otherwise be a new type.
-        Some(guest) => inside_scope(guest, Box::new(run) as Box<dyn FnOnce() -> T + '_>),
-        None => run(),
-    }
-}
-
 impl RunningCalls {
     /// Returns an operation that a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, OperationId)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
-    }
-
-    /// Returns the operation, if any, that runs on this thread and would have to end before the one
-    /// with `ticket`.
-    pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
-        let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
-        INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 
     /// Returns the operation, if any, that this thread started and has to end, and that would have
@@ -479,20 +358,6 @@ impl RunningCalls {
         };
         self.admitted.iter().rfind(is_own)?.operation()
     }
-}
-
-/// Returns an operation of the session that runs on this thread, if any.
-pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
-    INSIDE.with_borrow(|inside| {
-        inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
-    })
-}
-
-/// Returns the innermost operation that runs again on this thread, in a replay of the session, if
-/// any.
-pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
-    let again = |own: &&(Uuid, u64, OperationId)| own.0 == session && own.1 == RUNS_AGAIN;
-    INSIDE.with_borrow(|inside| inside.iter().rev().find(again).map(|(_, _, operation)| *operation))
 }
 
 impl Session {
@@ -578,5 +443,72 @@ impl Session {
         }
         patience.check(|| other.as_blocker())?;
         Ok(Turn::Later(stuck.map_or(patience.over_at(), |(at, _)| at.min(patience.over_at()))))
+    }
+
+    /// Returns whether this session replays recorded records, and writes none.
+    pub fn replays(&self) -> bool {
+        matches!(self.inner.mode, Mode::Replay(_))
+    }
+
+    /// Waits for the turn of a write through this handle. `attempt` is the write, if its refusal
+    /// leaves no record.
+    #[inline]
+    pub(super) fn turn_to_write<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+        change: impl FnOnce() -> WriteScope,
+        attempt: Option<Attempt<'_>>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        match &self.inner.mode {
+            Mode::Live => self.wait_to_write(state, change),
+            Mode::Replay(_) => self.turn_again(state, Some(change()), attempt),
+        }
+    }
+
+    /// Returns the result of a write that `known` finds in a replay before the write's turn: a call
+    /// that writes no record has none.
+    pub(super) fn known_before_turn<T>(&self, known: impl FnOnce(&WriterState) -> Option<T>) -> Option<T> {
+        self.inner.replay().and_then(|_| known(&self.inner.state.lock()))
+    }
+
+    /// Waits for the turn of a record that the schedule never delays.
+    pub(super) fn turn_to_settle<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+        attempt: Option<Attempt<'_>>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        match &self.inner.mode {
+            Mode::Live => Ok(state),
+            Mode::Replay(_) => {
+                let change = attempt.is_some().then_some(WriteScope::Log);
+                self.turn_again(state, change, attempt)
+            }
+        }
+    }
+
+    /// Blocks until the schedule admits an operation within this handle's operation, if any. Writes
+    /// no record.
+    pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
+        let parent = self.within.as_deref();
+        // A call must end before the one within which it runs.
+        let patience = patience.by(parent.and_then(CallScope::until));
+        let until = patience.until();
+        let state = self.inner.writable()?;
+        let mut state = self.wait_until_allowed(state, Access::Begin { reads_only }, &patience)?;
+        let ticket = state.running_calls.admit(parent.map(|parent| parent.ticket), reads_only, until, asker);
+        drop(state);
+        Ok(Admission::new(self, ticket, until))
+    }
+
+    /// Locks the recovery of the session, and checks that the session can be recovered: only a
+    /// handle that may write the result may change the resources.
+    pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
+        if let Some(operation) = runs_here(self.inner.id) {
+            return Err(Error::InsideOperation { operation });
+        }
+        let recovering = self.inner.recovering.try_lock_until(patience.over_at());
+        let recovering = recovering.ok_or_else(|| patience.waited_for(Blocker::Recovery))?;
+        drop(self.inner.settleable()?);
+        Ok(recovering)
     }
 }

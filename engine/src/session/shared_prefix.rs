@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Rollback, SessionOpening};
 
-use super::open::{LoadedSession, ReadGround, open_read};
+use super::load::{LoadedSession, ReadGround, open_read};
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;

@@ -8,7 +8,8 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Action, Policy};
 use foldlog_codec::msgpack::Value;
 
-use super::dispatch::{ChangedSlice, DispatchedEvent};
+use super::changes::ChangedSlice;
+use super::dispatch::DispatchedEvent;
 use super::event_plan::EncodeBuffer;
 use super::log_view::{LogView, ViewedSlice};
 use super::{DynamicSession, SessionInner, WriterState};

@@ -1,6 +1,13 @@
 //! Views of a session: the methods of [`Session`] that only some hosts need, by topic.
 
-use super::Session;
+use std::path::PathBuf;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::Replicated;
+
+use super::replica_feed::Replica;
+use super::{RecoveryReport, Session};
+use crate::options::Durability;
 
 /// The conversations of a session: their records, and the state of each. See
 /// [`Session::conversation`].
@@ -29,24 +36,54 @@ pub struct DynamicSession<'a> {
     pub(crate) session: &'a Session,
 }
 
-impl Session {
-    /// Returns the conversations of the session.
-    pub fn conversation(&self) -> SessionConversation<'_> {
-        SessionConversation { session: self }
+impl<'a> SessionLog<'a> {
+    /// Returns the directory for captures of the session's workspace. Creates nothing.
+    ///
+    /// The directory is inside the session directory, so the captures move with the session and are
+    /// [collected](crate::Store::collect) with it. Pass it as `store` to
+    /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open).
+    pub fn captures_dir(&self) -> PathBuf {
+        crate::log::layout::captures_dir(&self.session.inner.dir)
     }
 
-    /// Returns the tool calls of the session.
-    pub fn calls(&self) -> SessionCalls<'_> {
-        SessionCalls { session: self }
+    /// Returns the report of the recovery at opening.
+    pub fn recovery(&self) -> &'a RecoveryReport {
+        &self.session.inner.report
     }
 
-    /// Returns the log of the session.
-    pub fn log(&self) -> SessionLog<'_> {
-        SessionLog { session: self }
+    /// Returns the sequence number of the last record, or `None` if there is no record.
+    pub fn position(&self) -> Option<SequenceNumber> {
+        self.session.inner.state.lock().log.next_sequence().checked_sub(1)
     }
 
-    /// Returns the events and slices of the session by their names.
-    pub fn dynamic(&self) -> DynamicSession<'_> {
-        DynamicSession { session: self }
+    /// Returns the size of the log in bytes. Headers and envelope frames count; allocated but
+    /// unused space does not.
+    pub fn bytes(&self) -> u64 {
+        self.session.inner.state.lock().log.used_bytes()
+    }
+
+    /// Returns the epoch under which this process writes the session to the store's
+    /// [replicator](crate::replication). Each claim of the session gets a higher epoch than the
+    /// claims before. Returns `None` without a replicator, and for a session that was opened for
+    /// reading.
+    pub fn epoch(&self) -> Option<u64> {
+        self.session.inner.replica.as_ref().map(Replica::epoch)
+    }
+
+    /// Returns the log's record about the replica of the session; `None` if the session is not
+    /// replicated.
+    pub fn replicated_record(&self) -> Option<Replicated> {
+        self.session.inner.state.lock().live.projection.replicated.as_deref().cloned()
+    }
+
+    /// Returns the end of the durable records: every record with a lower sequence number is known
+    /// to be durable.
+    pub fn synced_end(&self) -> SequenceNumber {
+        self.session.inner.gate.synced_end()
+    }
+
+    /// Returns the durability of the session's records.
+    pub fn durability(&self) -> Durability {
+        self.session.inner.durability
     }
 }

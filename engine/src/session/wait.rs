@@ -1,14 +1,25 @@
-//! Limits of blocking, and the description of a call for the calls that it blocks.
+//! Limits of blocking: the patience of a call, its description for the calls that it blocks, orders
+//! to stop, and code that must not wait on its thread.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use foldlog_codec::{OperationId, SequenceNumber};
+use parking_lot::Mutex;
 use smol_str::SmolStr;
+use uuid::Uuid;
 
 use super::Session;
+use super::schedule::RunningCalls;
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
+#[cfg(feature = "async")]
+use crate::wakeups::{Listener, Wakers};
 
 /// Limit of a call's wait, from the creation of this value.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +34,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    fn new(until: Option<Instant>, limit: Duration) -> Patience {
+    pub(super) fn new(until: Option<Instant>, limit: Duration) -> Patience {
         Patience { until, limit, since: clock::now(), holds_thread: true }
     }
 
@@ -110,29 +121,174 @@ impl Asker {
     }
 }
 
-impl Session {
-    /// Returns a handle with `limit` as the longest wait for other calls, in place of the store's
-    /// [default](crate::StoreOptions::wait). It replaces an earlier limit, and does not affect
-    /// other handles. With a limit of zero, calls never wait.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use foldlog::{SessionTypes, Store};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
-    /// session.waiting_at_most(Duration::from_millis(50)).reset()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn waiting_at_most(&self, limit: Duration) -> Session {
-        Session { wait: Some(limit), ..self.clone() }
+/// State of an operation that its handle shares.
+pub(crate) struct CallScope {
+    pub(super) ticket: u64,
+    pub(super) operation: OperationId,
+    /// Start record of the run that owns these handles. For work that is no operation, that of the
+    /// run around it, if any.
+    pub(super) run: Option<SequenceNumber>,
+    pub(super) until: Option<Instant>,
+    /// Operations suspended within an earlier run of this one that were called again in this run.
+    pub(super) made_again: Mutex<Vec<OperationId>>,
+    /// Order to stop the operation.
+    pub(super) stop: Stop,
+    /// Operation within which this one runs.
+    pub(super) parent: Option<Arc<CallScope>>,
+    pub(super) session: Uuid,
+    /// Guest of the parent session's schedule as which this operation runs, if its session is a
+    /// child that works under its parent's lease.
+    pub(super) guest_of: Option<Arc<CallScope>>,
+}
+
+/// Order to stop an operation, since it was cancelled or is about to end.
+#[derive(Default)]
+pub(super) struct Stop {
+    is_told: AtomicBool,
+    /// Wakes the futures that listen for the order to stop.
+    #[cfg(feature = "async")]
+    futures: Wakers,
+}
+
+impl fmt::Debug for CallScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallScope").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}
+
+impl CallScope {
+    pub(crate) fn operation(&self) -> OperationId {
+        self.operation
     }
 
-    /// Returns how long a call through this handle may wait: `limit` if it is given, otherwise the
-    /// handle's own limit, otherwise the store's, and not past `until`.
-    pub(crate) fn patience(&self, until: Option<Instant>, limit: Option<Duration>) -> Patience {
-        Patience::new(until, limit.or(self.wait).unwrap_or(self.inner.store.options.wait))
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Orders the operation to stop, and wakes the futures that listen for that.
+    pub(crate) fn cancel(&self) {
+        self.tell_to_stop();
+        self.wake();
+    }
+
+    /// Orders the operation to stop. The holder of the writer's lock [wakes](CallScope::wake) its
+    /// futures later.
+    pub(super) fn tell_to_stop(&self) {
+        self.stop.is_told.store(true, Ordering::Release);
+    }
+
+    /// Wakes the futures that listen for the order to stop. Their wakers are the host's code, which
+    /// may take locks or drop other futures: no lock of the engine may be held.
+    pub(super) fn wake(&self) {
+        #[cfg(feature = "async")]
+        self.stop.futures.wake_all();
+    }
+
+    /// Returns a future for the operation and for each one within which it runs. The future ends
+    /// with the next order to stop.
+    #[cfg(feature = "async")]
+    pub(crate) fn listen(&self) -> Vec<Listener> {
+        let around = self.parent.iter().chain(&self.guest_of);
+        around.flat_map(|one| one.listen()).chain([self.stop.futures.listen()]).collect()
+    }
+
+    /// Returns whether the operation should stop: it, or one within which it runs, was cancelled,
+    /// or its deadline passed.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.was_cancelled() || self.is_late()
+    }
+
+    pub(crate) fn was_cancelled(&self) -> bool {
+        self.stop.is_told.load(Ordering::Acquire)
+            || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
+            || self.guest_of.as_ref().is_some_and(|guest| guest.was_cancelled())
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        self.until.is_some_and(clock::is_past)
+    }
+
+    /// Returns whether the operation's tool runs again in a replay.
+    pub(super) fn runs_again(&self) -> bool {
+        self.ticket == RUNS_AGAIN
+    }
+
+    /// Returns whether the operation is that one or runs within it.
+    pub(super) fn is_of(&self, operation: OperationId) -> bool {
+        self.operation == operation || self.parent.as_deref().is_some_and(|parent| parent.is_of(operation))
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let operation = self.operation;
+        if self.is_late() {
+            return Err(Error::DeadlineExceeded { operation: Some(operation) });
+        }
+        if self.is_cancelled() {
+            return Err(Error::Revoked { operation, reason: "it was cancelled" });
+        }
+        Ok(())
+    }
+}
+
+/// Ticket of calls that run again in replays: they are in no schedule.
+pub(super) const RUNS_AGAIN: u64 = u64::MAX;
+
+thread_local! {
+    /// Sessions, tickets and operations with tools or subscribers that run on this thread.
+    static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs code that must not wait on this thread for an operation to end: the operation's handler, or
+/// a subscriber.
+pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run: impl FnOnce() -> T) -> T {
+    struct InsideGuard;
+    impl Drop for InsideGuard {
+        fn drop(&mut self) {
+            INSIDE.with_borrow_mut(|inside| inside.pop());
+        }
+    }
+    INSIDE.with_borrow_mut(|inside| inside.push((session, ticket, operation)));
+    let _left = InsideGuard;
+    run()
+}
+
+/// Runs a tool's handler, which must not block this thread until its operation, or one for which
+/// its session works, ends.
+pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
+    match begun.within.as_deref() {
+        Some(within) => inside_scope(within, run),
+        None => run(),
+    }
+}
+
+fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
+    let run = || inside(scope.session, scope.ticket, scope.operation, run);
+    match scope.guest_of.as_deref() {
+        // Boxed, since each level would otherwise be a new type.
+        Some(guest) => inside_scope(guest, Box::new(run) as Box<dyn FnOnce() -> T + '_>),
+        None => run(),
+    }
+}
+
+/// Returns an operation of the session that runs on this thread, if any.
+pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
+    INSIDE.with_borrow(|inside| {
+        inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
+    })
+}
+
+/// Returns the innermost operation that runs again on this thread, in a replay of the session, if
+/// any.
+pub(super) fn runs_again_here(session: Uuid) -> Option<OperationId> {
+    let again = |own: &&(Uuid, u64, OperationId)| own.0 == session && own.1 == RUNS_AGAIN;
+    INSIDE.with_borrow(|inside| inside.iter().rev().find(again).map(|(_, _, operation)| *operation))
+}
+
+impl RunningCalls {
+    /// Returns the operation, if any, that runs on this thread and would have to end before the one
+    /// with `ticket`.
+    pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
+        let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
+        INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 }

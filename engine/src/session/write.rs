@@ -1,52 +1,49 @@
-//! Writes records: locks the writer, appends, applies, syncs, notifies.
+//! Writes records: locks the writer, takes the turn, appends, applies, syncs, notifies. Stores large
+//! payloads as objects; the record contains references to them.
+//!
+//! A session is live or a replay. That is chosen once, when it is opened ([`Mode`]). The steps of a
+//! write that differ are here:
+//!
+//! | step | live | [replay](super::replay) |
+//! |---|---|---|
+//! | turn | when the [schedule](super::schedule) allows the write | when the recorded log has a record of this lane next |
+//! | large payload | becomes an object | is retained for the comparison |
+//! | record | is appended and applied | is compared; the recorded one is applied |
 
 use std::sync::Arc;
 
-use foldlog_codec::body::Declare;
-use foldlog_codec::{RecordKind, SequenceNumber};
+use foldlog_codec::body::{Declare, ObjectId, Payload};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
-use uuid::Uuid;
 
 use super::lag::ReplicaLag;
-use super::mode::AppendedRecord;
-use super::schedule::inside;
+use super::replay::{ReplayCursor, SessionReplay};
 use super::subscribers::RecordNotification;
+use super::sync::{Due, poison_on_error, promises_sync};
+use super::wait::inside;
 use super::{SessionInner, WriterState};
-use crate::background::{Background, Rank, RemainingWork};
-use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::DecodedValues;
-use crate::fold::record_kinds::{RecordBody, RecordRules};
+use crate::fold::record_kinds::RecordBody;
 use crate::items::AnyValue;
-use crate::log::publish::{NotSynced, SyncGate};
-use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind, SyncPlan};
-use crate::options::Durability;
-use crate::storage::Storage;
+use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind};
 
-/// Unsynced bytes at which a background sync is started.
-const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
+/// Source of a session's records.
+pub(super) enum Mode {
+    /// The host, whose records are appended to the log.
+    Live,
+    /// The log, with whose records those of the host are compared.
+    Replay(Box<ReplayCursor>),
+}
 
-/// Unsynced time at which a background sync is started, in microseconds of the monotonic clock.
-const UNSYNCED_US_MAX: i64 = 1_000_000;
-
-/// Unsynced segments, each of which keeps its file open, at which a background sync is started.
-const UNSYNCED_FILES_MAX: usize = 64;
-
-/// Unsynced segments at which the writer syncs itself, even if the background was asked to: the
-/// number of descriptors of a process is limited.
-const OPEN_FILES_MAX: usize = 256;
-
-/// Request to the background thread since the last sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SyncRequest {
-    #[default]
-    Nothing,
-    /// A sync within a second.
-    Later,
-    /// A sync at once.
-    AtOnce,
+/// A record that a write produced.
+#[derive(Clone, Copy)]
+pub(super) struct AppendedRecord {
+    pub(super) sequence: SequenceNumber,
+    /// Whether subscribers are still to be notified of it.
+    pub(super) is_news: bool,
 }
 
 pub(super) struct PendingRecord<'a> {
@@ -78,16 +75,6 @@ impl<'a> PendingRecord<'a> {
     }
 }
 
-/// Returns whether a durability promises that a record of this kind is durable when the call
-/// returns.
-pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
-    match durability {
-        Durability::Process => false,
-        Durability::Boundary => RecordRules::of(kind).synced_at_boundary,
-        Durability::Every => true,
-    }
-}
-
 /// Reason why a session accepts no record. Small, since each write checks it;
 /// [`SessionInner::refusal_error`] makes the full error.
 pub(super) enum WriteRefusal {
@@ -101,173 +88,7 @@ pub(super) enum WriteRefusal {
     ReplicaBehind(ReplicaLag),
 }
 
-/// Action of a writer for a sync that no call waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// None: the sync is not due, or was requested already.
-    Nothing,
-    /// Syncs itself, since there is no background thread or the limit of unsynced files is reached.
-    Sync,
-    /// Requests a background sync within a second.
-    AskLater,
-    /// Requests a background sync at once.
-    AskAtOnce,
-}
-
-impl WriterState {
-    /// Returns the action for a sync after a record was written.
-    #[inline]
-    pub(super) fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
-        let (bytes, files) = (self.log.unsynced_bytes, self.log.unsynced_files());
-        due(background, &mut self.first_unsynced_us, bytes, files, &mut self.asked, clock)
-    }
-}
-
-/// Returns the action for a sync after a record was written into a log, given the unsynced bytes
-/// and files, and the time since they are unsynced. Reads the clock only if there is no background
-/// thread.
-#[inline]
-pub(crate) fn due(
-    background: &Background,
-    first_unsynced_us: &mut Option<i64>,
-    unsynced_bytes: u64,
-    unsynced_files: usize,
-    asked: &mut SyncRequest,
-    clock: &dyn Clock,
-) -> Due {
-    if unsynced_files >= OPEN_FILES_MAX {
-        return Due::Sync;
-    }
-    let many_files = unsynced_files >= UNSYNCED_FILES_MAX;
-    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || many_files;
-    let before = *asked;
-    *asked = if is_overdue { SyncRequest::AtOnce } else { before.max(SyncRequest::Later) };
-    match background {
-        Background::Inline if is_overdue || is_late(first_unsynced_us, now_us(clock)) => Due::Sync,
-        Background::Thread(_) if before < *asked => {
-            if is_overdue {
-                Due::AskAtOnce
-            } else {
-                Due::AskLater
-            }
-        }
-        _ => Due::Nothing,
-    }
-}
-
-/// Reads the monotonic clock, in microseconds.
-fn now_us(clock: &dyn Clock) -> i64 {
-    clock.steady_us()
-}
-
-/// Returns whether the time limit of unsynced records is over.
-fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
-    // A test may move its clock back.
-    let first_us = now_us.min(first_unsynced_us.unwrap_or(now_us));
-    *first_unsynced_us = Some(first_us);
-    now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
-}
-
-/// Syncs records that no call waits for, within the time limit: by `sync_now` if the writer syncs
-/// itself, and otherwise by the task that `sync` returns, if one is needed.
-pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
-    background: &Background,
-    session: Uuid,
-    due: Due,
-    sync_now: impl FnOnce() -> Result<()>,
-    sync: impl FnOnce() -> T,
-) -> Result<()> {
-    match (due, background) {
-        (Due::Nothing, _) => {}
-        (Due::AskAtOnce, background) => background.offer(Rank::Sync, sync()),
-        (Due::AskLater, Background::Thread(worker)) => worker.offer_later(session, sync()),
-        (Due::Sync, _) | (Due::AskLater, Background::Inline) => sync_now()?,
-    }
-    Ok(())
-}
-
-/// Poisons the log, except for errors without side effects.
-pub(crate) fn poison_on_error(gate: &SyncGate<Error>, error: Error) -> Error {
-    let is_whole = matches!(
-        error,
-        Error::Full { .. } | Error::NoHandle { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }
-    );
-    if !is_whole {
-        gate.fail(Arc::new(error.clone()));
-    }
-    error
-}
-
-/// Steps of a sync that depend on the log.
-pub(crate) struct SyncSteps<Plan, PutBack, SyncReferences, Attest>
-where
-    Plan: Fn() -> SyncPlan,
-    PutBack: Fn(SyncPlan),
-    SyncReferences: Fn() -> Result<()>,
-    Attest: FnOnce() -> Result<()>,
-{
-    /// Removes the work of a sync from the log.
-    pub(crate) plan: Plan,
-    /// Returns that work to the log if no file handle is left for it.
-    pub(crate) put_back: PutBack,
-    /// Makes durable the data outside of the log that its records refer to.
-    pub(crate) sync_references: SyncReferences,
-    /// Writes the frame that attests the sync.
-    pub(crate) attest: Attest,
-}
-
-/// Returns once every record below `target` is durable. The background lets more urgent work pass.
-pub(crate) fn sync_through<Plan, PutBack, SyncReferences, Attest>(
-    gate: &SyncGate<Error>,
-    storage: &dyn Storage,
-    background: &Background,
-    target: SequenceNumber,
-    steps: SyncSteps<Plan, PutBack, SyncReferences, Attest>,
-) -> Result<()>
-where
-    Plan: Fn() -> SyncPlan,
-    PutBack: Fn(SyncPlan),
-    SyncReferences: Fn() -> Result<()>,
-    Attest: FnOnce() -> Result<()>,
-{
-    let SyncSteps { plan, put_back, sync_references, attest } = steps;
-    let led = gate.wait(target, || {
-        let plan = plan();
-        sync_references().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
-        match plan.run(storage, &|| background.let_pass(Rank::Sync)) {
-            Ok(()) => Ok(plan.through),
-            Err(error @ Error::NoHandle { .. }) => {
-                put_back(plan);
-                Err(NotSynced::Refused(Arc::new(error)))
-            }
-            Err(error) => Err(NotSynced::Failed(Arc::new(error))),
-        }
-    });
-    match led {
-        Ok(false) => Ok(()),
-        Ok(true) => {
-            // The records are durable even if the attesting frame cannot be written; but no write
-            // may follow a failed one.
-            if let Err(error) = attest() {
-                gate.fail(Arc::new(error));
-            }
-            Ok(())
-        }
-        Err(cause) => Err(Error::DurabilityUnknown { sequence: target.saturating_sub(1), cause }),
-    }
-}
-
 impl SessionInner {
-    /// Completes the background work for the log.
-    pub(super) fn finish(&self) -> Result<()> {
-        let mut state = self.sound()?;
-        if state.log.is_resting() {
-            // The frame that attests the close is written like a record.
-            self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
-        }
-        state.log.finish().map_err(|error| self.poison_on_error(error))
-    }
-
     /// Locks the writer's state for a write.
     #[inline(always)]
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
@@ -447,9 +268,10 @@ impl SessionInner {
         sequence: SequenceNumber,
         promised: bool,
     ) -> Result<SequenceNumber> {
-        let due = state.due(&self.store.background, self.store.options.clock.as_ref());
+        let due = self.due(&mut state);
         let promised = self.falls_behind(&state, sequence) || promised;
-        let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
+        let asks =
+            promised || due != Due::Nothing || state.imaged.is_to_consider() || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
@@ -484,29 +306,6 @@ impl SessionInner {
             None => tell(),
         }
         Ok(sequence)
-    }
-
-    /// Syncs records that no call waits for, within the time limit.
-    fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
-        let task = || {
-            let session = Arc::downgrade(self);
-            move || {
-                if let Some(session) = session.upgrade() {
-                    // A failure poisons the session, and its next call reports it. If no handle was
-                    // left, no other request for the sync comes before the next record.
-                    if let Err(Error::NoHandle { .. }) = session.sync_locally() {
-                        let _ = session.sync_in_background(Due::AskLater, target);
-                    }
-                }
-                RemainingWork::Nothing
-            }
-        };
-        let sync_now = || {
-            self.sync_through(target)?;
-            self.wake_replica();
-            Ok(())
-        };
-        sync_in_time(&self.store.background, self.id, due, sync_now, task)
     }
 
     /// Makes the log prepare for a write, including the work before the first append.
@@ -544,7 +343,7 @@ impl SessionInner {
         if begins {
             self.gate.raise(log.recovered_end());
         }
-        imaged.rolled_over |= segments != log.places.segments.len();
+        imaged.note_rollover(segments != log.places.segments.len());
         let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
         apply(live, sequence, sources).map_err(|error| self.poison_on_error(error))?;
         Ok(sequence)
@@ -555,59 +354,101 @@ impl SessionInner {
         poison_on_error(&self.gate, error)
     }
 
-    /// Writes the records that opening found after the watermark again, so that a sync covers them:
-    /// they are in the files of an earlier process, which a sync of this process's log does not
-    /// touch. Returns the next sequence number.
-    pub(super) fn settle_unattested(&self) -> Result<SequenceNumber> {
-        let mut state = self.sound()?;
-        let next = state.log.next_sequence();
-        if state.log.is_writing() || self.gate.synced_end() >= next {
-            return Ok(next);
-        }
-        if let Some(reason) = &self.read_only {
-            return Err(Error::ReadOnly { session: self.id, reason: reason.clone() });
-        }
-        if state.closed {
-            return Err(Error::Closed { session: self.id });
-        }
-        self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
-        Ok(next)
-    }
-
     pub(super) fn roll_over(&self, state: &mut WriterState) -> Result<()> {
         self.prepare(state, |log, context| log.roll_over(self.now_us(), 0, context))
     }
 
-    /// Returns once every record below `target` is durable.
-    pub(super) fn sync_through(self: &Arc<Self>, target: SequenceNumber) -> Result<()> {
-        let plan = || {
-            let mut state = self.state.lock();
-            state.first_unsynced_us = None;
-            state.asked = SyncRequest::Nothing;
-            state.log.sync_plan()
-        };
-        // A session that has failed is not written any more. A failure here is noted under the
-        // lock, so that no thread overwrites its remains.
-        let attest = || {
-            let Ok(mut state) = self.sound() else { return Ok(()) };
-            let attested = match state.closed {
-                true => state.log.attest_close(self.gate.synced_end()),
-                false => state.log.attest(self.gate.synced_end()),
-            };
-            attested.map_err(|error| self.poison_on_error(error))?;
-            self.ask_to_rest(&mut state);
-            Ok(())
-        };
-        // A resource is registered after its capture and before the record that names it, and one
-        // sync runs at a time, so this covers the captures of all records to sync.
-        let sync_references = || {
-            self.lock.lock().as_ref().map_or(Ok(()), |lock| lock.check(self.id))?;
-            let captured = std::mem::take(&mut *self.captured.lock());
-            captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
-        };
-        let put_back = |plan| self.state.lock().log.put_back(plan);
-        let storage = self.store.options.storage.as_ref();
-        let steps = SyncSteps { plan, put_back, sync_references, attest };
-        sync_through(&self.gate, storage, &self.store.background, target, steps)
+    /// Returns the replay of this session; `None` for a live session.
+    #[inline]
+    pub(super) fn replay(&self) -> Option<SessionReplay<'_>> {
+        match &self.mode {
+            Mode::Live => None,
+            Mode::Replay(cursor) => Some(SessionReplay { inner: self, cursor }),
+        }
+    }
+
+    /// Reserves space for all records: a record that does not fit is refused together with its
+    /// declaration.
+    pub(super) fn reserve<'b>(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        room: ReservationKind,
+    ) -> Result<()> {
+        match &self.mode {
+            Mode::Live => self.prepare(state, |log, context| log.reserve(time_us, bodies, room, context)),
+            Mode::Replay(_) => Ok(()),
+        }
+    }
+
+    /// Stores a large payload as an object.
+    pub(super) fn put_object(&self, state: &WriterState, bytes: &[u8]) -> Result<ObjectId> {
+        match &self.mode {
+            Mode::Live => state.log.put_object(bytes).map_err(|error| self.poison_on_error(error)),
+            Mode::Replay(cursor) => Ok(cursor.put_object(bytes)),
+        }
+    }
+
+    /// Adds a record to the log and applies it, or compares it with the recorded one. The log grows
+    /// and slices change in no other way.
+    #[inline]
+    pub(super) fn append(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
+        time_us: i64,
+        kind: RecordKind,
+        body: AppendBody<'_>,
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
+    ) -> Result<AppendedRecord> {
+        match &self.mode {
+            Mode::Live => {
+                let sequence = self.append_live(state, time_us, kind, body, apply)?;
+                Ok(AppendedRecord { sequence, is_news: true })
+            }
+            Mode::Replay(cursor) => SessionReplay { inner: self, cursor }.append(state, kind, body, apply),
+        }
+    }
+
+    /// Returns an operation that a subscriber must not wait for.
+    pub(super) fn told_within(&self, state: &WriterState) -> Option<(u64, OperationId)> {
+        state.running_calls.told_within().or_else(|| self.replay()?.told_within(state))
+    }
+
+    pub(super) fn is_large(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 > self.store.options.object_bytes_min
+    }
+
+    /// Stores the large payloads of a record, and returns a reference for each, in order.
+    pub(super) fn references<'p, 'a: 'p>(
+        &self,
+        state: &WriterState,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut references = Vec::new();
+        // Large payloads are rare; collecting a result for each payload would waste moves.
+        for payload in payloads.filter(|payload| self.is_large(payload.bytes())) {
+            references.extend(self.store_if_large(state, payload.bytes())?);
+        }
+        Ok(references)
+    }
+
+    /// Replaces the large payloads by the references that [`references`](SessionInner::references)
+    /// returned for them.
+    pub(super) fn refer<'p, 'a: 'p>(
+        &self,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+        references: &'a [Vec<u8>],
+    ) {
+        let large = payloads.filter(|payload| self.is_large(payload.bytes()));
+        large.zip(references).for_each(|(payload, reference)| *payload = Payload::new(reference));
+    }
+
+    /// Stores large bytes as an object, and returns the reference.
+    pub(super) fn store_if_large(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        if !self.is_large(bytes) {
+            return Ok(None);
+        }
+        Ok(Some(self.put_object(state, bytes)?.reference()))
     }
 }

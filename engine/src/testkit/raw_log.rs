@@ -15,9 +15,7 @@ use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
 use crate::log::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter, SyncPlan};
 use crate::options::{BackgroundSync, Durability, StoreOptions};
-use crate::session::{
-    SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
-};
+use crate::session::{SyncRequests, SyncSteps, poison_on_error, promises_sync, sync_in_time, sync_through};
 
 /// Appends records to a log without events and slices, with the same code as sessions.
 ///
@@ -42,8 +40,7 @@ struct RawLogInner {
 #[derive(Debug)]
 struct State {
     log: LogWriter,
-    first_unsynced_us: Option<i64>,
-    asked: SyncRequest,
+    sync_requests: SyncRequests,
     closed: bool,
 }
 
@@ -81,7 +78,7 @@ impl RawLog {
         let id = Uuid::new_v4();
         let identity = LogIdentity { session: id, seed };
         let log = LogWriter::create(&ground, dir, identity, PartialCreation::default(), Vec::new());
-        let state = State { log, first_unsynced_us: None, asked: SyncRequest::default(), closed: false };
+        let state = State { log, sync_requests: SyncRequests::default(), closed: false };
         let (state, gate) = (Mutex::new(state), SyncGate::new(SequenceNumber::MIN));
         Ok(RawLog { shared: Arc::new(RawLogInner { id, ground, clock, seed, state, gate }) })
     }
@@ -100,14 +97,13 @@ impl RawLog {
             return Err(Error::Closed { session: shared.id });
         }
         let time_us = shared.clock.now_us();
-        let State { log, first_unsynced_us, asked, .. } = &mut *state;
+        let State { log, sync_requests, .. } = &mut *state;
         let context = AppendContext { synced: shared.gate.synced_end(), declared: &Declare::default };
         let sequence = log
             .append(kind, time_us, AppendBody::Alone(body), &context)
             .map_err(|error| poison_on_error(&shared.gate, error))?;
         let background = &shared.ground.background;
-        let (bytes, files) = (log.unsynced_bytes, log.unsynced_files());
-        let due = due(background, first_unsynced_us, bytes, files, asked, shared.clock.as_ref());
+        let due = sync_requests.due(log, background, shared.clock.as_ref());
         drop(state);
         if promises_sync(durability, kind) {
             shared.sync_through(sequence + 1)?;
@@ -180,9 +176,8 @@ impl RawLogInner {
 
     fn plan(&self) -> SyncPlan {
         let mut state = self.state.lock();
-        state.first_unsynced_us = None;
-        state.asked = SyncRequest::Nothing;
-        state.log.sync_plan()
+        let State { log, sync_requests, .. } = &mut *state;
+        sync_requests.take_plan(log)
     }
 
     /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed in the

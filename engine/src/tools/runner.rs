@@ -19,7 +19,7 @@ use crate::clock;
 use crate::error::{Error, Result, catch_panic};
 use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::{SuspendedOperation, UnsettledOperation};
-use crate::session::schedule::inside_call;
+use crate::session::wait::inside_call;
 use crate::session::{Patience, Session};
 use crate::types::ToolInvoked;
 

@@ -13,18 +13,14 @@
 //! Only the last two can differ from the live run, if the record of a different lane causes the
 //! refusal. A host whose threads do not read records of other lanes does not notice the difference.
 
-use std::sync::Arc;
-
 use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, Dispatch};
-use parking_lot::MutexGuard;
 
 use super::SessionReplay;
 use super::recorded_log::{RecordProducer, ReplayRecord};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::names::DeclaredNames;
-use crate::session::schedule::{Access, WriteScope, runs_again_here};
-use crate::session::{Session, WriterState};
+use crate::session::WriterState;
 
 /// A write whose refusal leaves no record, before its turn in a replay.
 pub(in crate::session) struct Attempt<'a> {
@@ -64,57 +60,6 @@ impl ReplayRecord {
                     && (data.object().is_some() || data.bytes() == payload)
             }
             _ => false,
-        }
-    }
-}
-
-impl Session {
-    /// Blocks until the turn of a write through this handle in a replay, or fails as the live run
-    /// may have done. `change` is given if the handle has to allow the write.
-    pub(in crate::session) fn turn_again<'a>(
-        &'a self,
-        state: MutexGuard<'a, WriterState>,
-        change: Option<WriteScope>,
-        mut attempt: Option<Attempt<'_>>,
-    ) -> Result<MutexGuard<'a, WriterState>> {
-        if let Some(change) = change {
-            self.check_handle(&state, Access::Write(change))?;
-        }
-        let Some(replay) = self.inner.replay() else { return Ok(state) };
-        // The rules contain the paths of declared events only.
-        if let Some((event, paths)) = attempt.as_ref().and_then(|attempt| attempt.left_out)
-            && !paths.is_empty()
-        {
-            replay.with(|recording| Arc::make_mut(&mut recording.rules.left_out).add(event, paths));
-        }
-        replay.turn(state, &self.own_producer(), attempt.as_mut())
-    }
-
-    /// Fails if this handle's call ran again and has ended, or only reads while the write changes
-    /// STATE. Also fails if the write would have to wait for a call that runs again on this thread.
-    pub(super) fn check_handle(&self, state: &WriterState, access: Access) -> Result<()> {
-        let operations = &state.live.projection.operations;
-        let open = |operation| operations.open().find(|open| open.operation == operation);
-        let changes = access.changes();
-        if let Some(within) = self.within.as_deref().filter(|within| within.runs_again()) {
-            within.check()?;
-            let operation = within.operation();
-            let Some(open) = open(operation) else {
-                // A call that ends gets the order to stop first.
-                return Err(Error::Revoked { operation, reason: "it was cancelled" });
-            };
-            if let Some(tried) = changes.filter(|_| open.reads_only) {
-                return Err(Error::ReadsOnly { operation, tried });
-            }
-        }
-        match runs_again_here(self.inner.id).filter(|_| changes.is_some()) {
-            Some(operation) if self.within.as_deref().is_none_or(|within| !within.is_of(operation)) => {
-                match open(operation).is_some_and(|open| !open.reads_only) {
-                    true => Err(Error::InsideOperation { operation }),
-                    false => Ok(()),
-                }
-            }
-            _ => Ok(()),
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::fold::record_kinds::{MaybeOwned, RecordBody};
 use crate::operation::CHILD_SESSION;
 use crate::session::operation_records::{RecordedCaptures, captures_of};
 use crate::session::operations::{ActiveCall, OperationEnd};
-use crate::session::schedule::{Access, CallScope, RUNS_AGAIN, Stop};
+use crate::session::schedule::Access;
+use crate::session::wait::{CallScope, RUNS_AGAIN, Stop};
 use crate::session::write::PendingRecord;
 use crate::session::{SessionCalls, WriterState};
 

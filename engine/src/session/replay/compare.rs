@@ -17,7 +17,7 @@ use crate::fold::live::{FoldSources, LiveState};
 use crate::log::writer::AppendBody;
 use crate::names::DeclaredNames;
 use crate::session::WriterState;
-use crate::session::mode::AppendedRecord;
+use crate::session::write::AppendedRecord;
 
 /// Treatment of a record that the host produced in the place of a recorded one.
 enum ReplayVerdict {

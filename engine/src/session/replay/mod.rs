@@ -7,7 +7,8 @@
 //! | `recorded_log` | the records, read ahead, their producers, and the divergences |
 //! | `compare`, `comparison` | records of the host, compared with the recorded ones |
 //! | `attempt` | writes that the live run may have refused |
-//! | `calls`, `decisions`, `inputs`, `replies` | what a replay reads from the log: calls, decisions, inputs, replies of providers |
+//! | `handle` | the part of a handle in a replay: its turns, and the inputs that it reads from the log |
+//! | `calls`, `decisions`, `replies` | calls, decisions, and replies of providers, from the log |
 //!
 //! A *process* is the part of a log that one opening for writing wrote. A session that replays one
 //! contains the state after the last record that was applied, as the live session did then.
@@ -47,7 +48,7 @@ mod calls;
 mod compare;
 mod comparison;
 mod decisions;
-mod inputs;
+mod handle;
 pub(crate) mod recorded_log;
 mod replies;
 
@@ -55,23 +56,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Action, Dispatch, ObjectId, ToolBegin};
+use foldlog_codec::body::{Action, Dispatch, ObjectId};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use smol_str::SmolStr;
 
-use super::schedule::{RUNS_AGAIN, inside};
+use super::wait::{RUNS_AGAIN, inside};
 use super::write::PendingEvent;
 use super::{Session, SessionInner, WriterState};
 use crate::clock::{self, Clock};
-use crate::divergence::{Divergence, LaneName, OtherRecord};
+use crate::divergence::{Divergence, OtherRecord};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::items::AnyValue;
 use crate::log::objects::Objects;
 use crate::names::DeclaredNames;
-use crate::operation::{RESTORE, RestoreArguments};
 use crate::types::RecordedBytes;
 
 pub(super) use attempt::Attempt;
@@ -402,69 +402,5 @@ impl SessionReplay<'_> {
         let live = std::mem::take(&mut state.live);
         let (found, compared) = self.with(|recording| recording.take_found());
         Ok((live, found, compared))
-    }
-}
-
-impl Session {
-    pub(super) fn lane_name(&self) -> LaneName {
-        self.record_lane().into()
-    }
-
-    fn own_producer(&self) -> RecordProducer {
-        RecordProducer::Lane(self.lane_name())
-    }
-
-    /// Returns the replay of this session.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchPosition`] if the session does not replay.
-    fn as_replay(&self) -> Result<SessionReplay<'_>> {
-        let none =
-            || Error::NoSuchPosition { position: self.inner.state.lock().log.next_sequence(), last: None };
-        self.inner.replay().ok_or_else(none)
-    }
-
-    /// Waits for the turn of this handle's lane, and returns what `read` reads from the next
-    /// record; `None` after the last.
-    fn read_next<T>(&self, read: impl FnOnce(&ReplayRecord) -> T) -> Result<Option<T>> {
-        let replay = self.as_replay()?;
-        let _state = replay.turn(self.inner.writable()?, &self.own_producer(), None)?;
-        replay.with_head(read)
-    }
-
-    /// Returns the current record in this handle's lane, if its kind is one of these.
-    fn next_recorded(&self, kinds: &[RecordKind]) -> Result<Option<(SequenceNumber, RecordKind, Vec<u8>)>> {
-        let next = self.read_next(|head| {
-            kinds.contains(&head.kind).then(|| (head.sequence, head.kind, head.body.clone()))
-        })?;
-        Ok(next.flatten())
-    }
-
-    /// Returns whether the current record in this handle's lane starts a fill of directories.
-    pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
-        let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::ToolBegin])? else {
-            return Ok(false);
-        };
-        let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
-        let arguments = (begin.tool == RESTORE).then(|| RestoreArguments::read(begin.arguments.bytes()));
-        Ok(arguments.flatten().and_then(|read| read.rewind).is_some_and(|rewind| rewind.fills))
-    }
-
-    /// Ends the replay of one process, after the host has returned. Returns the state after the
-    /// process's last record, the divergences, and the number of compared records.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Poisoned`] with the reason if the replay could not continue, such as copies of
-    /// resources that cannot be made; [`Error::Object`] or [`Error::Io`] if an object is missing or
-    /// damaged, or could not be read, even if only the host read it; otherwise the errors of
-    /// reading the log.
-    pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
-        let ended = self.as_replay()?.end();
-        let mut state = self.inner.state.lock();
-        state.closed = true;
-        // After damage, the host's behavior is no evidence of a divergence.
-        state.log.objects.damage().map_or(ended, Err)
     }
 }

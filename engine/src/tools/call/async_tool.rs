@@ -24,7 +24,7 @@ use super::tool::{parameters, schema_of};
 use super::verify::CallVerification;
 use crate::error::Error;
 use crate::offload::{Alarm, BoxedFuture, wait_for};
-use crate::session::schedule::inside_call;
+use crate::session::wait::inside_call;
 use crate::wakeups::Listener;
 
 /// Future of a tool's encoded answer, or of its panic.

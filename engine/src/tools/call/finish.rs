@@ -38,7 +38,7 @@ use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::session::Snapshot;
 use crate::session::operation_records::RecordedCaptures;
 use crate::session::operations::OperationEnd;
-use crate::session::schedule::CallScope;
+use crate::session::wait::CallScope;
 use crate::tools::captures::CaptureSet;
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::composite::{CompositeSnapshot, SnapshotMetadata, SnapshotPhase};
