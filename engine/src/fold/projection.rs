@@ -11,6 +11,8 @@
 //! 3. Clones share everything that has not changed, so a retained position costs little.
 
 mod compacted_range;
+mod effects;
+mod invocation;
 mod rollback;
 mod slice_state;
 
@@ -18,8 +20,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome,
-    Payload, Policy, RemovedItems, Replicated, SuspensionForm, ToolEnd,
+    Action, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ItemId, Outcome, Payload, Policy,
+    Replicated, SuspensionForm,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
@@ -28,7 +30,8 @@ pub(crate) use rollback::FrozenProjection;
 pub(super) use slice_state::SliceState;
 
 use compacted_range::CompactedRangeFold;
-use slice_state::{bound_slice, new_item, new_rows, put, put_value};
+use effects::SliceChange;
+use slice_state::{bound_slice, new_item, put, put_value};
 
 use super::conversations::Conversations;
 use super::operations::Operations;
@@ -42,9 +45,7 @@ use crate::items::row::{ItemRef, RowItem, RowRef, SliceRow};
 use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
 use crate::names::DeclaredNames;
-use crate::types::{
-    RecordedBytes, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
-};
+use crate::types::{RecordedBytes, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations};
 
 /// Version of the items that end records of tool calls add.
 pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
@@ -112,14 +113,6 @@ pub(crate) struct Projection {
     log_slices: LogSlices,
     /// Compacted ranges that were not passed yet; `None` in nearly every log.
     gathering: Option<Box<CompactedRangeFold>>,
-}
-
-/// The change of one slice by a record, checked and with its items decoded.
-struct SliceChange {
-    slice: usize,
-    removed: RemovedItems,
-    added: Vec<SliceRow>,
-    before: Option<ItemId>,
 }
 
 pub(crate) struct AppliedEvent<'a, V> {
@@ -455,191 +448,6 @@ impl Projection {
             .collect();
         self.carry_out(changes?);
         Ok(())
-    }
-
-    fn check_effect(
-        &self,
-        sequence: SequenceNumber,
-        effect: Effect<'_>,
-        event: Option<(Payload<'_>, u32)>,
-        decoded_values: &DecodedValues<'_>,
-        folding: &FoldContext<'_>,
-    ) -> Result<SliceChange> {
-        let bad = |reason: String| Error::Inconsistent { sequence, reason };
-        let slice = self
-            .slices
-            .get(effect.slice as usize)
-            .ok_or_else(|| bad(format!("slice {} was never declared", effect.slice)))?;
-        let id = effect.slice;
-        let name = || self.names.slice_name(id);
-        if slice.policy == Policy::Log && (effect.removed != RemovedItems::None || effect.before.is_some()) {
-            return Err(bad(format!("LOG slice `{}` only grows", name())));
-        }
-        let rows = slice.items.rows_in_memory();
-        // Items that were removed in a compacted range may never have been gathered.
-        let gathers = self.gathers() && slice.policy != Policy::Log;
-        let effect = match gathers {
-            true => Effect { removed: RemovedItems::None, before: None, ..effect },
-            false => effect,
-        };
-        if let RemovedItems::Items(ids) = &effect.removed {
-            let mut seen = std::collections::BTreeSet::new();
-            // Nearly always there is only one.
-            let mut is_new = |id: ItemId| ids.len() == 1 || seen.insert(id);
-            if let Some(id) = ids.iter().find(|id| !rows.contains(**id) || !is_new(**id)) {
-                let (at, ordinal) = (id.sequence, id.ordinal);
-                return Err(bad(format!("`{}` has no item {at}.{ordinal} to remove", name())));
-            }
-        }
-        let gone = |id: &ItemId| match &effect.removed {
-            RemovedItems::None => false,
-            RemovedItems::All => true,
-            RemovedItems::Items(ids) => ids.contains(id),
-        };
-        if let Some(id) = effect.before.filter(|id| !rows.contains(*id) || gone(id)) {
-            let (at, ordinal) = (id.sequence, id.ordinal);
-            return Err(bad(format!("`{}` has no item {at}.{ordinal} to insert before", name())));
-        }
-        let added = match effect.added {
-            AddedItems::Event => new_rows(slice, effect.slice, sequence, event, decoded_values, folding)?,
-            AddedItems::Items { items, version } => new_rows(
-                slice,
-                effect.slice,
-                sequence,
-                items.into_iter().map(|item| (item, version)),
-                decoded_values,
-                folding,
-            )?,
-        };
-        Ok(SliceChange {
-            slice: effect.slice as usize,
-            removed: effect.removed,
-            added,
-            before: effect.before,
-        })
-    }
-
-    fn carry_out(&mut self, changes: Vec<SliceChange>) {
-        for change in changes {
-            let Some(slice) = self.slices.get_mut(change.slice) else { continue };
-            let SliceItems::Held(rows) = &mut slice.items else {
-                // A LOG slice only grows, as was checked.
-                change.added.into_iter().for_each(|row| slice.items.push(row));
-                continue;
-            };
-            let SliceChange { removed, mut added, before, .. } = change;
-            // The effect of an upsert.
-            if let (RemovedItems::Items(ids), None, 1) = (&removed, before, added.len())
-                && let [id] = ids.as_slice()
-                && let Some(row) = added.pop()
-            {
-                rows.exchange(*id, row);
-                continue;
-            }
-            match removed {
-                RemovedItems::None => {}
-                RemovedItems::All => rows.clear(),
-                RemovedItems::Items(ids) => ids.into_iter().for_each(|id| rows.remove(id)),
-            }
-            match before {
-                Some(anchor) => rows.insert_before(anchor, added),
-                None => added.into_iter().for_each(|row| rows.push(row)),
-            }
-        }
-    }
-
-    fn import(
-        &mut self,
-        sequence: SequenceNumber,
-        import: Import<'_>,
-        folding: &FoldContext<'_>,
-    ) -> Result<()> {
-        let mut changes = Vec::new();
-        for imported in import.slices {
-            let Some(slice) = self.slices.get(imported.slice as usize) else {
-                let reason = format!("slice {} was never declared", imported.slice);
-                return Err(Error::Inconsistent { sequence, reason });
-            };
-            let added =
-                new_rows(slice, imported.slice, sequence, imported.items, &DecodedValues::Nothing, folding)?;
-            let slice = imported.slice as usize;
-            changes.push(SliceChange { slice, removed: RemovedItems::None, added, before: None });
-        }
-        Arc::make_mut(&mut self.tags).extend(import.tags);
-        self.carry_out(changes);
-        Ok(())
-    }
-
-    /// Ends an operation: rolls back the tool's changes unless the end is a commit, and adds the
-    /// call's item to its LOG slice.
-    fn tool_end(
-        &mut self,
-        sequence: SequenceNumber,
-        end: &ToolEnd<'_>,
-        folding: &FoldContext<'_>,
-    ) -> Result<()> {
-        self.operations.check_end(end).map_err(|(operation, reason)| Error::Inconsistent {
-            sequence,
-            reason: format!("operation {operation}: {reason}"),
-        })?;
-        if self.log_slices != LogSlices::Outline {
-            let row = self.invoked_item(sequence, end, folding)?;
-            if let Some(rollback) = end.rollback() {
-                self.rollback(sequence, &rollback, folding)?;
-            }
-            self.push_invoked(end, row);
-        }
-        Arc::make_mut(&mut self.operations).end(sequence, end);
-        Ok(())
-    }
-
-    /// Applies the end of an operation in a fold along a live path. The records that it rolls back
-    /// are not on that path, and such a fold has no operations.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`apply`](Projection::apply).
-    pub(crate) fn apply_end_along(
-        &mut self,
-        sequence: SequenceNumber,
-        end: &ToolEnd<'_>,
-        folding: &FoldContext<'_>,
-    ) -> Result<()> {
-        self.begin(sequence)?;
-        let row = self.invoked_item(sequence, end, folding)?;
-        self.push_invoked(end, row);
-        self.next_sequence += 1;
-        self.end_gathering(sequence)
-    }
-
-    fn push_invoked(&mut self, end: &ToolEnd<'_>, row: SliceRow) {
-        if let Some(slice) = self.slices.get_mut(end.slice as usize) {
-            slice.items.push(row);
-        }
-    }
-
-    /// Builds the item that the end of an operation adds to its LOG slice.
-    fn invoked_item(
-        &self,
-        sequence: SequenceNumber,
-        end: &ToolEnd<'_>,
-        folding: &FoldContext<'_>,
-    ) -> Result<SliceRow> {
-        let bad = |reason: String| Error::Inconsistent { sequence, reason };
-        let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
-        let Some(slice) = slice else { return Err(bad(format!("slice {} is not a LOG slice", end.slice))) };
-        let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
-        // A host that knows the slice knows it as `ToolInvocations`, so the item need not be
-        // encoded and read back.
-        let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
-        let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
-        let item = match is_known {
-            true => RowItem::Typed(Arc::new(ToolInvoked::from_end(end))),
-            false => {
-                new_item(slice, sequence, Payload::new(&end.encode_invocation()), version, None, folding)?
-            }
-        };
-        Ok(SliceRow { id, version, item })
     }
 }
 

@@ -47,7 +47,7 @@
 //!    more files than a process may open.
 
 mod idle;
-mod limits;
+mod open;
 mod preallocate;
 mod recovery;
 mod recovery_space;
@@ -62,7 +62,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Declare, Resumed, SessionOpening};
-use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
@@ -79,14 +78,12 @@ use crate::error::{Error, Result};
 use crate::log::image_files::UnfinishedImage;
 use crate::log::layout;
 use crate::log::objects::Objects;
-use crate::log::partial_creation::PartialCreation;
-use crate::log::reader::{FrameLocation, RecordLocator};
-use crate::log::scan::{Location, LogScan};
+use crate::log::reader::RecordLocator;
+use crate::log::scan::Location;
 use crate::storage::{Storage, StorageFile};
 
-use self::limits::check_body;
-pub(crate) use self::limits::check_body_len;
-pub(crate) use self::reserve::ReservationKind;
+use self::reserve::check_body;
+pub(crate) use self::reserve::{ReservationKind, check_body_len};
 pub(crate) use self::sync::SyncPlan;
 use self::sync::UnsyncedRange;
 
@@ -263,120 +260,6 @@ impl LogIdentity {
 }
 
 impl LogWriter {
-    /// Creates the log of a new session. Its directory exists and contains only the
-    /// `partial_creation` of an earlier attempt. The first sync also syncs `parents`, the
-    /// directories with new names.
-    pub(crate) fn create(
-        ground: &LogEnvironment,
-        dir: &Path,
-        identity: LogIdentity,
-        partial_creation: PartialCreation,
-        parents: Vec<PathBuf>,
-    ) -> LogWriter {
-        let places = RecordLocator::default();
-        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New { previous: None });
-        log.unsynced_dirs = parents;
-        log.ordinal_max = partial_creation.ordinal_max;
-        log
-    }
-
-    pub(crate) fn open(ground: &LogEnvironment, dir: &Path, scan: LogScan) -> LogWriter {
-        let start = if scan.clean {
-            WriterPhase::Continue { end: scan.end, named: scan.durable >= scan.watermark }
-        } else {
-            WriterPhase::Recover { attested: scan.watermark.min(scan.next_sequence) }
-        };
-        let places = scan.places();
-        let identity = LogIdentity { session: scan.session, seed: scan.opened.seed };
-        let mut log = LogWriter::at(ground, dir, identity, places, start);
-        log.ordinal_max = Some(scan.ordinal_max);
-        log.last_crc = scan.last_crc;
-        log.last_time_us = scan.last_time_us;
-        log.watermark = scan.watermark;
-        log.epoch = Some(scan.epoch);
-        log.used_bytes = scan.used_bytes;
-        log
-    }
-
-    /// Creates the log of a fork. `places` contains the linked segments, `located` is the last
-    /// shared record, and `epoch` is the number of times that its parent was opened.
-    pub(crate) fn fork(
-        ground: &LogEnvironment,
-        dir: &Path,
-        identity: LogIdentity,
-        places: RecordLocator,
-        located: FrameLocation,
-        epoch: u64,
-    ) -> LogWriter {
-        let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
-        let previous = Some(Previous { ordinal, end: located.end, crc: located.crc });
-        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New { previous });
-        log.ordinal_max = Some(ordinal);
-        log.last_crc = located.crc;
-        log.last_time_us = located.time_us;
-        log.epoch = Some(epoch);
-        log
-    }
-
-    /// Creates a log that skips the records of `places` as if it wrote them, and writes nothing.
-    pub(crate) fn from_recorded(
-        ground: &LogEnvironment,
-        dir: &Path,
-        identity: LogIdentity,
-        places: RecordLocator,
-    ) -> LogWriter {
-        LogWriter::at(ground, dir, identity, places, WriterPhase::Recorded)
-    }
-
-    /// Skips the next record of a log that writes nothing.
-    pub(crate) fn pass_recorded(&mut self) {
-        self.places.next_sequence += 1;
-    }
-
-    fn at(
-        ground: &LogEnvironment,
-        dir: &Path,
-        identity: LogIdentity,
-        places: RecordLocator,
-        start: WriterPhase,
-    ) -> LogWriter {
-        let LogEnvironment { storage, sizes, background } = ground;
-        LogWriter {
-            storage: Arc::clone(storage),
-            dir: dir.to_owned(),
-            sizes: *sizes,
-            ahead: SegmentPreallocator::new(storage, background),
-            unfinished_image: Arc::default(),
-            pace: Pace::default(),
-            seals: Seals::new(storage, background),
-            objects: Arc::new(Objects::new(Arc::clone(storage), dir)),
-            session: identity.session,
-            seed: identity.seed,
-            places,
-            start,
-            active: None,
-            ordinal_max: None,
-            last_crc: 0,
-            last_offset: None,
-            last_record: None,
-            last_time_us: 0,
-            watermark: SequenceNumber::MIN,
-            recovered: SequenceNumber::MIN,
-            is_closed: false,
-            epoch: None,
-            written_bytes: 0,
-            reopened_bytes: 0,
-            used_bytes: 0,
-            unsynced_files: Vec::new(),
-            unsynced_dirs: Vec::new(),
-            unsynced_bytes: 0,
-            reserved_bytes: 0,
-            interrupted_calls: 0,
-            spare: Spare::default(),
-            frame: Vec::new(),
-        }
-    }
-
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.places.next_sequence
     }
@@ -482,26 +365,6 @@ impl LogWriter {
         self.write_record(kind, time_us, body, context.synced)
     }
 
-    /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same.
-    /// A frame that does not attest everything leaves room for one that does, and each leaves room
-    /// for the `Closed` frame. On a full disk there is no later segment, and without that last
-    /// frame a closed log would look like one that was not closed.
-    pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
-        self.attest_as(RecordKind::Synced, synced, if synced < self.places.next_sequence { 3 } else { 2 })
-    }
-
-    /// Appends the `Closed` frame once, if there is room, in place of a `Synced` frame that attests
-    /// everything. This writer must not append anything after it.
-    pub(crate) fn attest_close(&mut self, synced: SequenceNumber) -> Result<()> {
-        if synced < self.places.next_sequence {
-            return self.attest(synced);
-        }
-        if std::mem::replace(&mut self.is_closed, true) {
-            return Ok(());
-        }
-        self.attest_as(RecordKind::Closed, synced, 1)
-    }
-
     /// Gives the unused room of the segment back to the disk, after the session is closed. Does
     /// nothing if a call is still open, which needs the room for its end record. A failure only
     /// means that the session takes more space.
@@ -511,49 +374,6 @@ impl LogWriter {
         if used < active.capacity {
             let _ = active.file.give_back(used, active.capacity);
         }
-    }
-
-    /// Appends an attesting frame, if there is room for `frames` of them.
-    fn attest_as(&mut self, kind: RecordKind, synced: SequenceNumber, frames: u64) -> Result<()> {
-        let room = self.active.as_ref().is_some_and(|active| {
-            active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
-        });
-        if room {
-            self.write_envelope(kind, &[], synced)?;
-            self.spare.note_attested(synced, self.written_bytes);
-        }
-        self.seals.seal_synced(synced);
-        Ok(())
-    }
-
-    /// Returns the plan of a sync of everything that is not yet durable. The caller must run the
-    /// plan, or the log must not be written to again.
-    pub(crate) fn sync_plan(&mut self) -> SyncPlan {
-        let mut files = std::mem::take(&mut self.unsynced_files);
-        files.extend(self.active.as_mut().and_then(Active::take_written));
-        self.unsynced_bytes = 0;
-        self.spare.note_planned(self.places.next_sequence, self.written_bytes);
-        SyncPlan {
-            objects: self.objects.take_unsynced(),
-            dirs: std::mem::take(&mut self.unsynced_dirs),
-            files,
-            through: self.places.next_sequence,
-        }
-    }
-
-    /// Restores a plan that found no file handle, so that the next one covers the same data: no
-    /// sync has failed.
-    pub(crate) fn put_back(&mut self, plan: SyncPlan) {
-        let SyncPlan { objects, dirs, files, through: _ } = plan;
-        let bytes = |written: &UnsyncedRange| written.range.end.saturating_sub(written.range.start);
-        self.unsynced_bytes += files.iter().map(bytes).sum::<u64>();
-        self.objects.put_back(objects);
-        // Entries that were added since are newer.
-        let newer = std::mem::replace(&mut self.unsynced_files, files);
-        self.unsynced_files.extend(newer);
-        let newer = std::mem::replace(&mut self.unsynced_dirs, dirs);
-        let new = newer.into_iter().filter(|dir| !self.unsynced_dirs.contains(dir)).collect::<Vec<_>>();
-        self.unsynced_dirs.extend(new);
     }
 
     /// Ends the background work: removes the preallocated segment, and seals every finished
@@ -573,28 +393,9 @@ impl LogWriter {
         self.drop_spare()
     }
 
-    /// Seals every finished segment in this thread, with the digests of records that were already
-    /// read back, by ordinal. A segment without a digest is read for its seal.
-    pub(crate) fn seal_digested(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
-        self.seals.take_digests(digests);
-        self.finish_seals()
-    }
-
     fn discard_made_ahead(&self) -> Result<()> {
         let Some(made) = self.ahead.take_segment() else { return Ok(()) };
         self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))
-    }
-
-    /// Seals every finished segment in this thread, so that none of them is written to afterwards.
-    pub(crate) fn finish_seals(&mut self) -> Result<()> {
-        if self.seals.wait_for_names() {
-            for dir in &self.unsynced_dirs {
-                self.storage.sync_dir(dir).map_err(|error| Error::unmade("sync", dir, 0, error))?;
-            }
-            self.unsynced_dirs.clear();
-        }
-        self.seals.finish();
-        self.take_in_seals()
     }
 
     /// Sets the new locations and the size of the records after a compaction has replaced segments.

@@ -20,6 +20,7 @@ use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use parking_lot::Mutex;
 
+use super::LogWriter;
 use super::sync::UnsyncedRange;
 use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
@@ -204,5 +205,26 @@ impl SealQueue {
         }
         *current = None;
         if self.waiting.lock().is_empty() { RemainingWork::Nothing } else { RemainingWork::More }
+    }
+}
+
+impl LogWriter {
+    /// Seals every finished segment in this thread, with the digests of records that were already
+    /// read back, by ordinal. A segment without a digest is read for its seal.
+    pub(crate) fn seal_digested(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
+        self.seals.take_digests(digests);
+        self.finish_seals()
+    }
+
+    /// Seals every finished segment in this thread, so that none of them is written to afterwards.
+    pub(crate) fn finish_seals(&mut self) -> Result<()> {
+        if self.seals.wait_for_names() {
+            for dir in &self.unsynced_dirs {
+                self.storage.sync_dir(dir).map_err(|error| Error::unmade("sync", dir, 0, error))?;
+            }
+            self.unsynced_dirs.clear();
+        }
+        self.seals.finish();
+        self.take_in_seals()
     }
 }

@@ -1,11 +1,14 @@
-//! The plan of one sync.
+//! The plan of one sync, and the frames that attest it.
 
-use foldlog_codec::SequenceNumber;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
+use foldlog_codec::{RecordKind, SequenceNumber};
+
+use super::{Active, LogWriter, seal_bytes_max};
 use crate::error::{Error, Result};
 use crate::log::objects::UnsyncedObjects;
 use crate::storage::{Storage, StorageFile};
@@ -30,6 +33,71 @@ pub(super) struct UnsyncedRange {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn StorageFile>,
     pub(super) range: Range<u64>,
+}
+
+impl LogWriter {
+    /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same.
+    /// A frame that does not attest everything leaves room for one that does, and each leaves room
+    /// for the `Closed` frame. On a full disk there is no later segment, and without that last
+    /// frame a closed log would look like one that was not closed.
+    pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
+        self.attest_as(RecordKind::Synced, synced, if synced < self.places.next_sequence { 3 } else { 2 })
+    }
+
+    /// Appends the `Closed` frame once, if there is room, in place of a `Synced` frame that attests
+    /// everything. This writer must not append anything after it.
+    pub(crate) fn attest_close(&mut self, synced: SequenceNumber) -> Result<()> {
+        if synced < self.places.next_sequence {
+            return self.attest(synced);
+        }
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        self.attest_as(RecordKind::Closed, synced, 1)
+    }
+
+    /// Appends an attesting frame, if there is room for `frames` of them.
+    fn attest_as(&mut self, kind: RecordKind, synced: SequenceNumber, frames: u64) -> Result<()> {
+        let room = self.active.as_ref().is_some_and(|active| {
+            active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
+        });
+        if room {
+            self.write_envelope(kind, &[], synced)?;
+            self.spare.note_attested(synced, self.written_bytes);
+        }
+        self.seals.seal_synced(synced);
+        Ok(())
+    }
+
+    /// Returns the plan of a sync of everything that is not yet durable. The caller must run the
+    /// plan, or the log must not be written to again.
+    pub(crate) fn sync_plan(&mut self) -> SyncPlan {
+        let mut files = std::mem::take(&mut self.unsynced_files);
+        files.extend(self.active.as_mut().and_then(Active::take_written));
+        self.unsynced_bytes = 0;
+        self.spare.note_planned(self.places.next_sequence, self.written_bytes);
+        SyncPlan {
+            objects: self.objects.take_unsynced(),
+            dirs: std::mem::take(&mut self.unsynced_dirs),
+            files,
+            through: self.places.next_sequence,
+        }
+    }
+
+    /// Restores a plan that found no file handle, so that the next one covers the same data: no
+    /// sync has failed.
+    pub(crate) fn put_back(&mut self, plan: SyncPlan) {
+        let SyncPlan { objects, dirs, files, through: _ } = plan;
+        let bytes = |written: &UnsyncedRange| written.range.end.saturating_sub(written.range.start);
+        self.unsynced_bytes += files.iter().map(bytes).sum::<u64>();
+        self.objects.put_back(objects);
+        // Entries that were added since are newer.
+        let newer = std::mem::replace(&mut self.unsynced_files, files);
+        self.unsynced_files.extend(newer);
+        let newer = std::mem::replace(&mut self.unsynced_dirs, dirs);
+        let new = newer.into_iter().filter(|dir| !self.unsynced_dirs.contains(dir)).collect::<Vec<_>>();
+        self.unsynced_dirs.extend(new);
+    }
 }
 
 impl SyncPlan {
