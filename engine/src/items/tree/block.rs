@@ -4,6 +4,24 @@
 use std::borrow::Borrow;
 
 use arrayvec::ArrayVec;
+use foldlog_codec::SequenceNumber;
+use smol_str::SmolStr;
+
+/// Number of items that a value of the tree counts for. It never changes while the value is in a
+/// tree.
+pub(crate) trait Weigh {
+    fn weight(&self) -> usize {
+        1
+    }
+}
+
+impl<T: ?Sized> Weigh for std::sync::Arc<T> {}
+impl Weigh for () {}
+impl Weigh for u32 {}
+impl Weigh for u64 {}
+impl Weigh for u128 {}
+impl Weigh for SmolStr {}
+impl Weigh for SequenceNumber {}
 
 /// Returns the minimum number of slots of a block with a maximum of `most`. Less than half, so that
 /// a removal next to an insertion does not join blocks that the next insertion splits.

@@ -35,9 +35,7 @@ use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut, RangeInclusive};
 
 use block::{TreeBlock, least};
-use foldlog_codec::SequenceNumber;
 use iter::{Iter, TreeRange};
-use smol_str::SmolStr;
 use triomphe::Arc;
 
 mod block;
@@ -46,23 +44,9 @@ mod iter;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use block::Weigh;
+
 type Leaf<K, V, const LEAF: usize> = TreeBlock<K, V, LEAF>;
-
-/// Number of items that a value of the tree counts for. It never changes while the value is in a
-/// tree.
-pub(crate) trait Weigh {
-    fn weight(&self) -> usize {
-        1
-    }
-}
-
-impl<T: ?Sized> Weigh for std::sync::Arc<T> {}
-impl Weigh for () {}
-impl Weigh for u32 {}
-impl Weigh for u64 {}
-impl Weigh for u128 {}
-impl Weigh for SmolStr {}
-impl Weigh for SequenceNumber {}
 
 /// An inner block, and the weight of everything below it.
 struct InnerNode<K, V, const LEAF: usize, const FAN: usize> {
