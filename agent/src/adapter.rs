@@ -35,8 +35,8 @@ use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
 use crate::inner_loop::detached_jobs;
 use crate::inner_loop::{
-    Blocking, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers,
-    read_output, ready, run, runnable,
+    BlockingEffects, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome,
+    answers, read_output, ready, run, runnable,
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{CancelToken, Delta, LlmConfig, Provider, is_cut};
@@ -331,7 +331,7 @@ impl<P: Provider> ProviderAdapter<P> {
             ControlFlow::Break(complete) => return Ok(complete),
             ControlFlow::Continue(evaluation) => evaluation,
         };
-        let mut effects = Blocking { adapter: self, prompt, on_turn: options.on_turn };
+        let mut effects = BlockingEffects { adapter: self, prompt, on_turn: options.on_turn };
         let evaluation = ready(run(&mut effects, evaluation, options.on_delta))?;
         finish(self.provider.name(), prompt, *evaluation, timing)
     }

@@ -16,7 +16,7 @@ use foldlog::tools::ExecutionState;
 
 use super::{EvaluateOptions, PromptResponse, ProviderAdapter, Timing, finish};
 use crate::error::{Error, Result};
-use crate::inner_loop::{Yielding, detached_jobs, run};
+use crate::inner_loop::{AsyncEffects, detached_jobs, run};
 use crate::prompt::Prompt;
 use crate::provider::AsyncProvider;
 
@@ -84,7 +84,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                 ControlFlow::Continue(evaluation) => evaluation,
             };
             let (closing, asked) = (Arc::clone(&adapter), Arc::clone(&prompt));
-            let mut effects = Yielding { adapter, prompt, on_turn: options.on_turn };
+            let mut effects = AsyncEffects { adapter, prompt, on_turn: options.on_turn };
             let evaluation = run(&mut effects, evaluation, options.on_delta).await?;
             let close = move || finish(closing.provider.name(), &asked, *evaluation, timing);
             detached_jobs::on_thread(&session, close).await

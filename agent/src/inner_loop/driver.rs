@@ -1,7 +1,7 @@
 //! The driver: performs each step of the state machine, and reports the outcome to it.
 //!
 //! [`run`] performs the steps of every evaluation. Whatever it waits for is an [`Effects`]. Those of
-//! [`Blocking`] block the thread, so that their futures are ready when they are first polled. The
+//! [`BlockingEffects`] block the thread, so that their futures are ready when they are first polled. The
 //! other ones are in `futures` (feature `async`).
 
 use std::pin::pin;
@@ -28,13 +28,13 @@ const NOTICES_WITHIN: Duration = Duration::from_millis(10);
 
 /// Outcome of a request. The outer error is that of a request that was given up without waiting for
 /// the provider.
-pub(super) type Sent = Result<Result<ProviderAnswer, Box<ProviderError>>, ProviderError>;
+pub(super) type SendResult = Result<Result<ProviderAnswer, Box<ProviderError>>, ProviderError>;
 
 /// End of a call.
 pub(super) type CallEnd = foldlog::Result<ToolReport>;
 
 /// The evaluation, which a step may move to another thread, and the step's fact.
-pub(super) type Performed = (Box<Evaluation>, Result<Fact>);
+pub(super) type StepResult = (Box<Evaluation>, Result<Fact>);
 
 /// Performs the parts of steps that wait.
 pub(crate) trait Effects {
@@ -42,12 +42,12 @@ pub(crate) trait Effects {
     fn limited_as(&self) -> &str;
 
     /// Performs a step that waits for nothing but the disk.
-    async fn perform(&mut self, evaluation: Box<Evaluation>, step: LoopStep) -> Performed;
+    async fn perform(&mut self, evaluation: Box<Evaluation>, step: LoopStep) -> StepResult;
 
     /// Waits. Fails at a cancellation.
     async fn sleep(&mut self, time: Duration, cancel: &CancelToken) -> Result<()>;
 
-    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent;
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> SendResult;
 
     async fn run_tools(&mut self, evaluation: &Evaluation, calls: &[ToolCall]) -> Vec<CallEnd>;
 
@@ -157,18 +157,18 @@ impl DeltaForwarder<'_, '_> {
 }
 
 /// Blocks the thread while it waits.
-pub(crate) struct Blocking<'a, 'h, P, O> {
+pub(crate) struct BlockingEffects<'a, 'h, P, O> {
     pub(crate) adapter: &'a ProviderAdapter<P>,
     pub(crate) prompt: &'a Prompt<O>,
     pub(crate) on_turn: Option<Box<OnTurn<'h>>>,
 }
 
-impl<P: Provider, O> Effects for Blocking<'_, '_, P, O> {
+impl<P: Provider, O> Effects for BlockingEffects<'_, '_, P, O> {
     fn limited_as(&self) -> &str {
         self.adapter.provider.limited_as()
     }
 
-    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> StepResult {
         let ProviderAdapter { provider, config, .. } = self.adapter;
         let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
         let (prompt, provider) = (self.prompt, provider.name());
@@ -191,7 +191,7 @@ impl<P: Provider, O> Effects for Blocking<'_, '_, P, O> {
         }
     }
 
-    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> SendResult {
         Ok(self.adapter.provider.send(prepared, options))
     }
 

@@ -22,7 +22,7 @@ use futures_lite::future::or;
 use futures_timer::Delay;
 
 use super::detached_jobs::on_thread;
-use super::driver::{CallEnd, Effects, Performed, Sent};
+use super::driver::{CallEnd, Effects, SendResult, StepResult};
 use super::evaluation::{Evaluation, EvaluationTarget};
 use super::steps::LoopStep;
 use crate::adapter::{OnTurn, ProviderAdapter};
@@ -37,13 +37,13 @@ use crate::provider::{
 const TIMER_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Yields to the executor while it waits.
-pub(crate) struct Yielding<P, O> {
+pub(crate) struct AsyncEffects<P, O> {
     pub(crate) adapter: Arc<ProviderAdapter<P>>,
     pub(crate) prompt: Arc<Prompt<O>>,
     pub(crate) on_turn: Option<Box<OnTurn<'static>>>,
 }
 
-impl<P: AsyncProvider + 'static, O: 'static> Yielding<P, O> {
+impl<P: AsyncProvider + 'static, O: 'static> AsyncEffects<P, O> {
     /// Returns whether a step reads little and does not sync, so that the future's own thread
     /// performs it.
     fn is_short(&self, step: &LoopStep, evaluation: &Evaluation) -> bool {
@@ -62,12 +62,12 @@ impl<P: AsyncProvider + 'static, O: 'static> Yielding<P, O> {
     }
 }
 
-impl<P: AsyncProvider + 'static, O: 'static> Effects for Yielding<P, O> {
+impl<P: AsyncProvider + 'static, O: 'static> Effects for AsyncEffects<P, O> {
     fn limited_as(&self) -> &str {
         self.adapter.provider.limited_as()
     }
 
-    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> Performed {
+    async fn perform(&mut self, mut evaluation: Box<Evaluation>, step: LoopStep) -> StepResult {
         let is_short = self.is_short(&step, &evaluation);
         let (adapter, prompt, mut on_turn) =
             (Arc::clone(&self.adapter), Arc::clone(&self.prompt), self.on_turn.take());
@@ -98,7 +98,7 @@ impl<P: AsyncProvider + 'static, O: 'static> Effects for Yielding<P, O> {
         or(cancelled, over).await
     }
 
-    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Sent {
+    async fn send(&mut self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> SendResult {
         let (deadline, cancel) = (options.deadline, options.cancel.clone());
         let sent = self.adapter.provider.send(prepared, options);
         or(async { Ok(sent.await) }, given_up(deadline, &cancel)).await

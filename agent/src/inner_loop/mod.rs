@@ -55,12 +55,12 @@ mod start;
 mod steps;
 
 pub use calls::shorten_for_model;
-pub(crate) use driver::{Blocking, ready, run};
+pub(crate) use driver::{BlockingEffects, ready, run};
 pub(crate) use evaluation::{Evaluation, runnable};
 pub use evaluation::{Outcome, read_output};
 pub use evaluation::{asked_call, left_by, not_undone};
 #[cfg(feature = "async")]
-pub(crate) use futures::Yielding;
+pub(crate) use futures::AsyncEffects;
 pub use journal::Journal;
 pub(crate) use journal::answers;
 pub use machine::{InnerLoop, LoopLimits};
