@@ -69,10 +69,6 @@ impl Channel {
 
     /// Sends a control request. The receiver gets the answer, or is disconnected when the program's
     /// output ends.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send`](Channel::send).
     pub(super) fn request(&self, request: &Value) -> Result<(String, Receiver<Reply>), ClientError> {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         #[expect(

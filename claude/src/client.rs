@@ -339,10 +339,6 @@ impl Client {
     }
 
     /// Sends the program a line of any form.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`query`](Client::query).
     pub fn send(&self, line: &Value) -> Result<(), ClientError> {
         self.check_alive()?;
         self.channel.send(line).map_err(|error| self.with_end(error))
@@ -463,28 +459,16 @@ impl Client {
 
     /// Interrupts the turn. The turn ends with a result of its own, and the client can be used for
     /// another turn.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`control`](Client::control).
     pub fn interrupt(&self) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "interrupt"})).map(drop)
     }
 
     /// Sets the model for the next turns; `None` leaves it to the program.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`control`](Client::control).
     pub fn set_model(&self, model: Option<&str>) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "set_model", "model": model})).map(drop)
     }
 
     /// Sets the permission mode of tools.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`control`](Client::control).
     pub fn set_permission_mode(&self, mode: PermissionMode) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "set_permission_mode", "mode": mode.name()})).map(drop)
     }

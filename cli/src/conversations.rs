@@ -70,10 +70,6 @@ impl ConversationSummary {
 }
 
 /// Describes the conversations at a position, in the order of their first records.
-///
-/// # Errors
-///
-/// The engine's error if the log cannot be read.
 pub(crate) fn summaries(reader: &LogReader, at: SequenceNumber) -> Result<Vec<ConversationSummary>> {
     let mut summaries = Vec::new();
     for evaluation in reader.evaluations_at(at) {

@@ -133,10 +133,6 @@ pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 }
 
 /// Opens the intact part of a session like [`open_outline`].
-///
-/// # Errors
-///
-/// Those of [`open_sound`].
 pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: true, memory_bytes: output.memory_bytes };
     note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)

@@ -40,6 +40,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Describes an error, with the facts.
 ///
+/// A method that reads a log fails with [`Io`](Error::Io) if a file cannot be read, with
+/// [`Corrupt`](Error::Corrupt) if one is damaged, and with [`Object`](Error::Object) if a large
+/// payload is missing or damaged. The documentation of a method names the errors that have a
+/// condition of their own there; a method that calls another one also returns its errors.
+///
 /// No message contains a control character: text from a log, a path or the system is
 /// [escaped](foldlog_codec::escape). The fields contain the unescaped values.
 #[derive(Debug, Clone, thiserror::Error)]

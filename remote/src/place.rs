@@ -44,10 +44,6 @@ pub trait Place: fmt::Debug + Send + Sync {
 
     /// Returns a [`replicator`](Place::replicator) with a lease of this length, from 100 ms to an
     /// hour; `None` keeps no lease.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Place::replicator`], and [`Error::LeaseLength`].
     fn replicator_with(&self, name: &str, lease: Option<Duration>) -> Result<Arc<dyn Replicator>>;
 
     /// Returns the ids of the sessions that the place lists, in ascending order. The list may lack
@@ -76,10 +72,6 @@ pub trait Place: fmt::Debug + Send + Sync {
 
     /// Returns the current state of a session, or `None` if the place does not have it. Reads the
     /// whole session, unless the place has a faster way.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`PlaceReader::read_on`].
     fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let mut standing = SessionStanding::default();
         self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
@@ -252,10 +244,6 @@ pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
 }
 
 /// Opens a place as [`open_place`] does, with these variables instead of the process's environment.
-///
-/// # Errors
-///
-/// The errors of [`open_place`].
 pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     // A database's URL may name several hosts, and has parameters.
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {

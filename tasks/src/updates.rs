@@ -66,10 +66,6 @@ pub enum UpdateOperation {
 
 impl UpdateOperation {
     /// Reads an event of tasks. Returns `None` for other events.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`RecordedEvent::read`].
     pub fn of_event(event: &RecordedEvent) -> foldlog::Result<Option<UpdateOperation>> {
         Ok(if let Some(event) = event.read()? {
             Some(UpdateOperation::TaskCreated(event))

@@ -68,10 +68,6 @@ pub(crate) struct BeyondPlaces {
 
 impl RecordsAfterDamage {
     /// Reads the records after the damage of a log. Returns none if the log has no damage.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the files cannot be read.
     pub(crate) fn read(reader: &LogReader, timeline: &Timeline) -> Result<RecordsAfterDamage> {
         let mut beyond = RecordsAfterDamage::default();
         if reader.sound_end().is_none() {
@@ -147,10 +143,6 @@ impl RecordsAfterDamage {
 }
 
 /// Returns the document of the listed record with this number; `None` if fewer records are listed.
-///
-/// # Errors
-///
-/// The engine's error if the files cannot be read.
 #[cfg(feature = "server")]
 pub(crate) fn document_of(
     reader: &LogReader,

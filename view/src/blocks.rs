@@ -29,10 +29,6 @@ impl<W: Write> Blocks<W> {
     }
 
     /// Writes a block and returns its number. The element's id is `b` followed by the number.
-    ///
-    /// # Errors
-    ///
-    /// The error of the writer.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> io::Result<u32> {
         let number = self.next;
         self.next += 1;
@@ -70,10 +66,6 @@ pub(crate) struct LineBlocks {
 
 impl LineBlocks {
     /// Adds a line, which must not contain a newline.
-    ///
-    /// # Errors
-    ///
-    /// The error of the writer.
     pub(crate) fn push<W: Write>(&mut self, line: &[u8], blocks: &mut Blocks<W>) -> io::Result<()> {
         if self.count > self.first {
             self.text.push(b'\n');
@@ -93,10 +85,6 @@ impl LineBlocks {
     }
 
     /// Writes the remaining lines. Returns each block with the number of its first line.
-    ///
-    /// # Errors
-    ///
-    /// The error of the writer.
     pub(crate) fn finish<W: Write>(mut self, blocks: &mut Blocks<W>) -> io::Result<Vec<(u64, u32)>> {
         self.flush(blocks)?;
         Ok(self.blocks)

@@ -34,10 +34,6 @@ impl SummaryRow {
 
 /// Returns the summaries of a conversation, including abandoned ones, in the order of their
 /// records.
-///
-/// # Errors
-///
-/// The engine's error if the log cannot be read.
 pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Vec<SummaryRow>> {
     let parts = reader.shortened_parts(evaluation)?;
     let mut found: Vec<SummaryRow> = parts

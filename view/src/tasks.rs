@@ -145,10 +145,6 @@ impl TaskLists {
     }
 
     /// Writes the lists and returns their places; `None` if there never was a task.
-    ///
-    /// # Errors
-    ///
-    /// The error of the writer.
     pub(crate) fn write<W: Write>(self, blocks: &mut Blocks<W>) -> Result<Option<ListPlaces>> {
         if self.lines.is_empty() {
             return Ok(None);

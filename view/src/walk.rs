@@ -47,10 +47,6 @@ pub(crate) struct ListPlaces {
 impl ListPlaces {
     /// Writes a list: its versions, the names of its items (each a record, an ordinal and a version)
     /// and the lines that remain of the items.
-    ///
-    /// # Errors
-    ///
-    /// The error of the writer.
     pub(crate) fn write<P: Ord + Copy, W: Write>(
         history: ListHistory<P>,
         names: impl Iterator<Item = (SequenceNumber, u32, u32)>,

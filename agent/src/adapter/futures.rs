@@ -56,10 +56,6 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
     /// # })
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`evaluate`](ProviderAdapter::evaluate).
     pub fn evaluate_async<O: Send + 'static>(
         self: &Arc<Self>,
         prompt: &Arc<Prompt<O>>,

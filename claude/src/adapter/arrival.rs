@@ -315,10 +315,6 @@ pub struct ProgramRuns {
 
 impl ProgramRuns {
     /// Counts the runs of a session.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`SessionLog::observations`](foldlog::SessionLog::observations).
     pub fn from_session(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
         let mut runs = ProgramRuns::default();
         session.log().observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {

@@ -111,10 +111,6 @@ impl SubAgentCleanup<'_> {
 
     /// Records an answer that an earlier process received but did not record, after it has closed
     /// the answer before it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`sub_agents`](SubAgentCleanup::sub_agents).
     pub(super) fn record_received(&self, model: &str) -> Result<()> {
         if matches!(
             self.session.conversation().resume(Some(self.evaluation))?.point,

@@ -228,10 +228,6 @@ pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> 
 }
 
 /// Imports transcripts of Claude Code, with their sub-agents, into the store at `store`.
-///
-/// # Errors
-///
-/// Those of [`import`](import_transcripts).
 pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let imported = import_transcripts(store, files)?;

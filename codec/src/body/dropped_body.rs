@@ -46,10 +46,6 @@ impl Dropped {
 
     /// Returns the id of the object with [`KnownPositions`](super::KnownPositions) from the body of
     /// a record in a replica, or `None` if the body has none.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`decode`](Dropped::decode).
     pub fn decode_known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
         let mut known = None;
         walk(KIND, &[], bytes, |name, value| {

@@ -120,10 +120,6 @@ impl<'a> ConversationReader<'a> {
 
     /// Updates a conversation that was read at record `through` to its state at `position`. Only the
     /// records after `through` are read. After an error the conversation must not be used.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation`](ConversationReader::conversation).
     pub(crate) fn update(
         &self,
         conversation: &mut Conversation,

@@ -55,10 +55,6 @@ impl LogSource {
 
     /// Passes the bytes of a slice's items to `visit`, in the order of `names`, to be retained:
     /// items that name the same object share its bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`read_items`](LogSource::read_items).
     pub(crate) fn read_shared_items(
         &self,
         slice: u32,

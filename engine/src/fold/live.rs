@@ -82,10 +82,6 @@ impl LiveState {
     }
 
     /// Applies a plain event of a log. Its record has a body of `len` bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`apply_record`](LiveState::apply_record).
     pub(super) fn apply_event_record(
         &mut self,
         sequence: SequenceNumber,
@@ -184,10 +180,6 @@ impl LiveState {
 
     /// Applies a plain event, the kind of nearly every record, without the extra steps of
     /// [`apply`](LiveState::apply).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`apply`](LiveState::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,

@@ -255,10 +255,6 @@ impl Projection {
 
     /// Applies a plain event, the kind of nearly every record. No value is created here and moved
     /// afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`apply`](Projection::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,

@@ -271,10 +271,6 @@ impl LogReader {
 impl SessionLog<'_> {
     /// Passes each record from `from` through `through` to `visit`, as [`LogReader::contents`]
     /// does. The session is not locked in the meantime.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LogReader::contents`].
     pub fn contents(
         &self,
         from: impl Into<SequenceNumber>,
@@ -286,10 +282,6 @@ impl SessionLog<'_> {
 
     /// Passes each record on as [`LogReader::contents_left`] does. The session is not locked in the
     /// meantime.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LogReader::contents_left`].
     pub fn contents_left(
         &self,
         from: impl Into<SequenceNumber>,

@@ -58,10 +58,6 @@ impl LogReader {
     }
 
     /// Returns the states that adapters had recorded by `position`, in the order of their records.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn adapter_states_at(
         &self,
         position: impl Into<SequenceNumber>,

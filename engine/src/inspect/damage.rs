@@ -52,10 +52,6 @@ pub fn damaged_places(
 
 /// Finds every damaged place of the log in the directory `dir` of `storage`, as [`damaged_places`]
 /// does.
-///
-/// # Errors
-///
-/// The errors of [`damaged_places`].
 pub fn damaged_places_on(
     storage: &dyn Storage,
     dir: &Path,
@@ -216,10 +212,6 @@ impl LogReader {
     /// Passes the intact records after the intact part to `visit`, in the order of the segments.
     /// Each is intact by itself, but its predecessors are not proven: it may be live or abandoned,
     /// and the names in it may have been declared by a lost record.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`damaged_places`].
     pub fn beyond_damage(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
         let next = self.places.next_sequence;
         survey::survey(self.storage.as_ref(), &self.dir, &mut |found| {

@@ -185,10 +185,6 @@ impl LogReader {
 
     /// Writes the same as [`write_export`](LogReader::write_export), on one line, without children
     /// and without the slices of these names.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write_export`](LogReader::write_export).
     pub fn write_export_without(
         &self,
         position: impl Into<SequenceNumber>,

@@ -192,20 +192,12 @@ impl Fed {
 impl EventFeed {
     /// Reads the events of the session in the directory `dir` from the record `from` on, which need
     /// not exist yet. Another process may write the session; the log is checked every 10 to 200 ms.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Follower::open`].
     pub fn open(dir: impl AsRef<Path>, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         EventFeed::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
     /// Reads the events of the session in the directory `dir` of `storage`, as
     /// [`open`](EventFeed::open) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Follower::open`].
     pub fn open_on(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -256,10 +248,6 @@ impl EventFeed {
     /// Returns the next entry, and blocks until it is available, for at most `limit`. Returns
     /// `None` if there is none in that time, or if the session of this process was closed and
     /// everything was returned.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`try_next`](EventFeed::try_next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Fed>> {
         let until = clock::after(limit);
         loop {
@@ -391,10 +379,6 @@ fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<
 impl LogReader {
     /// Reads the events of the session from the record `from` on, and continues with events that
     /// are written later.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`EventFeed::open`].
     pub fn events_from(&self, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         EventFeed::open_on(Arc::clone(&self.storage), self.dir(), from)
     }
@@ -405,10 +389,6 @@ impl SessionLog<'_> {
     /// the session is closed. A feed does not keep the session open. Except with
     /// [`Durability::Every`](crate::Durability::Every), an event may be returned before it is
     /// durable. If a recovery finds that it is lost, the feed returns [`Fed::Replaced`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`EventFeed::open`].
     pub fn events_from(&self, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
         let told = Arc::<FeedSignal>::default();
         let tells = Tells(Arc::clone(&told));

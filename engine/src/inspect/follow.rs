@@ -110,10 +110,6 @@ impl Follower {
 
     /// Follows the log in the directory `dir` of `storage` from record `from` on, which need not
     /// exist yet.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Follower::open).
     pub fn open_on(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,

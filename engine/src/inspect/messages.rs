@@ -80,10 +80,6 @@ impl LogReader {
 
     /// Returns the records that replace parts of an evaluation's conversation for its provider,
     /// including abandoned ones, in order.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<ConversationRecord>> {
         let mut parts = Vec::new();
         let budget = self.text_budget();

@@ -183,10 +183,6 @@ pub struct LogReader {
 /// session's first record was written. Such a session was never acknowledged. It can be
 /// [created](crate::Store::create_with) again under its id. The result is meaningless while another
 /// process writes to the directory.
-///
-/// # Errors
-///
-/// [`Error::Io`] if the directory cannot be read.
 pub fn is_leftover(dir: &Path) -> Result<bool> {
     let Some(session) = layout::session_of(dir) else { return Ok(false) };
     Ok(partial_creation::find(&FileStorage::new(), dir, session)?.is_some())
@@ -309,10 +305,6 @@ impl LogReader {
 
     /// Opens the log in the directory `dir` of `storage` and folds it, with the default
     /// [`ReadOptions`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](LogReader::open).
     pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_with(storage, dir, ReadOptions::default())
     }
@@ -498,10 +490,6 @@ impl LogReader {
 
     /// Lists the snapshots in the log, as [`SessionLog::snapshots`](crate::SessionLog::snapshots)
     /// does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a segment can no longer be read.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
         snapshots_of(&self.places, &self.storage, self.opening_record().session)
     }
@@ -656,10 +644,6 @@ impl LogReader {
 
     /// Returns the digest of the records through `position`. It covers their contents, not their
     /// frames.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a segment can no longer be read.
     pub fn digest_through(&self, position: impl Into<SequenceNumber>) -> Result<[u8; 32]> {
         let position = position.into();
         let mut digest = SegmentDigest::new();

@@ -154,10 +154,6 @@ pub(crate) fn overview_on(
 }
 
 /// Returns the number of objects in the directory of the session in `dir`, and their bytes.
-///
-/// # Errors
-///
-/// [`Error::Io`](crate::Error::Io) if the directory cannot be read.
 pub fn kept_objects(dir: &Path) -> Result<(u64, u64)> {
     kept_objects_on(&FileStorage::new(), dir)
 }

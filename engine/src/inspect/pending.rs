@@ -14,10 +14,6 @@ use crate::session::{Settlement, settle};
 impl LogReader {
     /// Returns the questions of suspended operations that are unanswered and have not expired at
     /// the time `now`, in the order of their operation ids.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`conversation_at`](LogReader::conversation_at).
     pub fn pending_questions(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
         let standings = self.standings(now.timestamp_micros());
         let budget = self.text_budget();

@@ -50,10 +50,6 @@ fn serialize_sealed<S: Serializer>(seal_bytes: &u64, serializer: S) -> std::resu
 
 impl LogReader {
     /// Returns the segments, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`](crate::Error::Io) if a segment cannot be read.
     pub fn segments(&self) -> Result<Vec<SegmentInfo>> {
         let segments = self.whole_segments();
         let last_end = self.last_end()?;

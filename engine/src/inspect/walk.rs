@@ -72,10 +72,6 @@ impl<'a> AlongPath<'a> {
 
     /// Returns a reader of the slices at `position`, folding only the records that were live then.
     /// It reads them item by item.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`state`](AlongPath::state).
     pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.reader.check_position(position)?;

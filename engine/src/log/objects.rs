@@ -269,10 +269,6 @@ impl Objects {
 
     /// Checks that the object that a payload names exists and matches its name. Reads it in pieces,
     /// and only once for any number of references.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn check(&self, payload: Payload<'_>) -> Result<()> {
         match payload.object() {
             Some(object) => self.check_object(&object),
@@ -281,10 +277,6 @@ impl Objects {
     }
 
     /// Checks that an object exists and matches its name.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn check_object(&self, object: &ObjectId) -> Result<()> {
         if self.checked.lock().contains(object) {
             return Ok(());
@@ -309,10 +301,6 @@ impl Objects {
 
     /// Returns the bytes of a payload. The bytes of an object are in memory once, for any number of
     /// callers.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn shared(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
         let Some(object) = payload.object() else { return Ok(Arc::from(payload.bytes())) };
         if let Some(held) = self.held.lock().get(&object).and_then(Weak::upgrade) {

@@ -89,10 +89,6 @@ impl RecordLocator {
 
     /// Returns the ordinals and salts of those segments before the ordinal `below` that have no
     /// seal, since a crash preceded it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a segment cannot be read.
     pub(crate) fn unsealed_segments(&self, storage: &dyn Storage, below: u32) -> Result<Vec<(u32, u64)>> {
         let mut unsealed = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.header.ordinal < below) {

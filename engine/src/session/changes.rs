@@ -51,10 +51,6 @@ impl Session {
 
     /// Removes the items of a slice for which the predicate returns `true`. May
     /// [wait](Session#who-waits).
-    ///
-    /// # Errors
-    ///
-    /// See [`clear`](Session::clear).
     pub fn clear_where<S: Slice>(
         &self,
         predicate: impl Fn(&S::Item) -> bool + 'static,

@@ -107,10 +107,6 @@ impl SessionConversation<'_> {
     }
 
     /// Records a request to a provider, before it is sent.
-    ///
-    /// # Errors
-    ///
-    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_request(&self, request: &NewRequest) -> Result<SequenceNumber> {
         let state = self.session.writable(WriteScope::Log)?;
         let parameters = request.parameters.as_ref().map(json_text);
@@ -125,10 +121,6 @@ impl SessionConversation<'_> {
     }
 
     /// Records the failure of a request, and its known usage.
-    ///
-    /// # Errors
-    ///
-    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_request_failure(&self, failure: &NewRequestFailure) -> Result<SequenceNumber> {
         let state = self.session.writable(WriteScope::Log)?;
         let arrived = failure.arrived.as_deref().map(text_payload);
@@ -150,10 +142,6 @@ impl SessionConversation<'_> {
     ///
     /// With [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every), the record is durable when this returns.
-    ///
-    /// # Errors
-    ///
-    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_answer(&self, answer: &NewAnswer) -> Result<SequenceNumber> {
         let state = self.session.writable(WriteScope::Log)?;
         let content = answer.content.as_deref().map(text_payload);
@@ -257,10 +245,6 @@ impl SessionConversation<'_> {
     }
 
     /// Records that a conversation continues with a changed prompt.
-    ///
-    /// # Errors
-    ///
-    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn accept_prompt(
         &self,
         evaluation_id: &str,
@@ -283,10 +267,6 @@ impl SessionConversation<'_> {
     }
 
     /// Records the state of an adapter. Rollbacks do not affect the record.
-    ///
-    /// # Errors
-    ///
-    /// See [`record_input`](crate::SessionConversation::record_input).
     pub fn record_adapter_state(&self, captured: &NewAdapterState) -> Result<SequenceNumber> {
         let state = self.session.writable(WriteScope::Log)?;
         let encoded = encode("an adapter's state", &captured.state)?;
@@ -363,10 +343,6 @@ impl SessionConversation<'_> {
 
     /// Returns the conversation of an evaluation as of the record at `position`, or `None` if there
     /// was none.
-    ///
-    /// # Errors
-    ///
-    /// See [`read`](crate::SessionConversation::read).
     pub fn read_at(
         &self,
         evaluation_id: &str,
@@ -391,10 +367,6 @@ impl SessionConversation<'_> {
     /// Returns the records of a conversation after the record `after` through `position`, without
     /// reading earlier ones. Returns `None` if a rollback since `after`, or the failure of a tool
     /// with records, may have changed the set of earlier live records.
-    ///
-    /// # Errors
-    ///
-    /// See [`read`](crate::SessionConversation::read).
     pub fn read_behind(
         &self,
         evaluation_id: &str,

@@ -220,10 +220,6 @@ impl SessionCalls<'_> {
 
     /// Waits as [`wait_for_decision`](crate::SessionCalls::wait_for_decision) does, without
     /// blocking a thread of the executor. Dropping the future ends the wait.
-    ///
-    /// # Errors
-    ///
-    /// See [`wait_for_decision`](crate::SessionCalls::wait_for_decision).
     #[cfg(feature = "async")]
     pub fn wait_for_decision_async(
         &self,

@@ -113,10 +113,6 @@ impl Session {
 
     /// Takes a snapshot as [`snapshot`](Session::snapshot) does. If the future is dropped, a
     /// snapshot may still be taken.
-    ///
-    /// # Errors
-    ///
-    /// See [`snapshot`](Session::snapshot).
     pub fn snapshot_async(
         &self,
         options: SnapshotOptions,
@@ -163,10 +159,6 @@ impl Session {
     /// # })
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`rollback`](Session::rollback).
     pub fn rollback_async(
         &self,
         snapshot: &Snapshot,
@@ -181,10 +173,6 @@ impl Session {
 
     /// Rolls STATE back to a position as [`rollback_to`](Session::rollback_to) does. Waiting and
     /// dropping the future work as for [`rollback_async`](Session::rollback_async).
-    ///
-    /// # Errors
-    ///
-    /// See [`rollback_to`](Session::rollback_to).
     pub fn rollback_to_async<P: Into<SequenceNumber>>(
         &self,
         position: P,
@@ -243,10 +231,6 @@ impl Session {
     }
 
     /// Makes every record written so far durable, as [`sync`](Session::sync) does.
-    ///
-    /// # Errors
-    ///
-    /// See [`sync`](Session::sync).
     pub fn sync_async(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let session = self.clone();
         async move { offload(move || session.sync()).await }
@@ -298,11 +282,6 @@ impl Session {
 impl DynamicSession<'_> {
     /// Records an event by name as [`dispatch`](crate::DynamicSession::dispatch) does. Waiting and
     /// dropping the future work as for [`Session::dispatch_async`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`dispatch`](crate::DynamicSession::dispatch) and
-    /// [`Session::dispatch_async`].
     pub fn dispatch_async<V: Into<Value>>(
         &self,
         event: &str,
@@ -325,10 +304,6 @@ impl DynamicSession<'_> {
 impl SessionCalls<'_> {
     /// Decides about an operation as [`settle`](crate::SessionCalls::settle) does. If the future is
     /// dropped after it was first polled, the decision is still recorded.
-    ///
-    /// # Errors
-    ///
-    /// See [`settle`](crate::SessionCalls::settle).
     pub fn settle_async<O: Into<OperationId>>(
         &self,
         operation: O,

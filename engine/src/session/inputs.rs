@@ -106,10 +106,6 @@ impl Session {
     }
 
     /// Reads the session's clock and records the time. A replay returns the recorded time.
-    ///
-    /// # Errors
-    ///
-    /// See [`observe`](Session::observe).
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let state = self.writable(WriteScope::Log)?;
         let now_us = self.inner.now_us();
@@ -119,10 +115,6 @@ impl Session {
 
     /// Draws a random number of 64 bits and records it. It depends only on the session's seed and
     /// the record's sequence number, so a replay draws the same number.
-    ///
-    /// # Errors
-    ///
-    /// See [`observe`](Session::observe).
     pub fn draw(&self) -> Result<u64> {
         let state = self.writable(WriteScope::Log)?;
         let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();
@@ -227,10 +219,6 @@ impl SessionLog<'_> {
 
     /// Reads the observations named `name` as [`observations`](crate::SessionLog::observations)
     /// does, from record `from` on. Only that part of the log is read.
-    ///
-    /// # Errors
-    ///
-    /// See [`observations`](crate::SessionLog::observations).
     pub fn observations_from<T: DeserializeOwned>(
         &self,
         name: &str,

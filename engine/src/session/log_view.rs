@@ -76,10 +76,6 @@ impl<T: Send + Sync + 'static> LogView<T> {
     }
 
     /// Returns the last `count` items, in the slice's order.
-    ///
-    /// # Errors
-    ///
-    /// See [`get`](LogView::get).
     pub fn tail(&self, count: usize) -> Result<Vec<Item<T>>> {
         self.items_from(self.len().saturating_sub(count as u64)).collect()
     }

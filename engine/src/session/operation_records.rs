@@ -354,10 +354,6 @@ impl SessionCalls<'_> {
 
     /// Returns whether the rollback of a call replaced contents and its record names a capture of
     /// them, so that it can be undone.
-    ///
-    /// # Errors
-    ///
-    /// See [`replaced_by`](crate::SessionCalls::replaced_by).
     pub fn has_captured_rollback(&self, end: SequenceNumber) -> Result<bool> {
         Ok(!self.captures_replaced_at(end)?.is_empty())
     }
@@ -379,10 +375,6 @@ impl SessionCalls<'_> {
     }
 
     /// Returns the result of a call and the text that the model saw, from its end record.
-    ///
-    /// # Errors
-    ///
-    /// See [`replaced_by`](crate::SessionCalls::replaced_by).
     pub fn result_at(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         self.read_tool_end(end, |body, source| decode_result(end, &body, source))
     }

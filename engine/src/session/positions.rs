@@ -335,20 +335,12 @@ impl SessionLog<'_> {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the log cannot be read.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
         let source = self.session.inner.log_source(&self.session.inner.state.lock());
         list(&source.places, &source.storage, self.session.inner.id)
     }
 
     /// Returns the latest snapshot with a tag; `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// See [`snapshots`](crate::SessionLog::snapshots).
     pub fn snapshot_tagged(&self, tag: &str) -> Result<Option<Snapshot>> {
         Ok(self.snapshots()?.into_iter().rfind(|snapshot| snapshot.tag.as_deref() == Some(tag)))
     }

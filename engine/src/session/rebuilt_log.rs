@@ -80,10 +80,6 @@ impl MadeLog {
 
     /// Reads the records that were appended to the log since, in the directory `dir`, which may
     /// have been renamed.
-    ///
-    /// # Errors
-    ///
-    /// See [`read`](MadeLog::read).
     pub(super) fn read_on(
         self,
         ground: ReadGround<'_>,
@@ -99,10 +95,6 @@ impl MadeLog {
 
     /// Reads the records that were appended to the log since, and checks them as
     /// [`read`](MadeLog::read) does.
-    ///
-    /// # Errors
-    ///
-    /// See [`read`](MadeLog::read).
     pub(crate) fn read_appended(
         self,
         ground: ReadGround<'_>,

@@ -168,10 +168,6 @@ impl DynamicSession<'_> {
     }
 
     /// Removes all items of a slice, named at run time. May [wait](crate::Session#who-waits).
-    ///
-    /// # Errors
-    ///
-    /// See [`Session::clear`](crate::Session::clear).
     pub fn clear(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
         self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {

@@ -118,10 +118,6 @@ impl LeftDecision {
 
     /// Blocks until a process has taken or refused the decision, for at most `limit`. An answer is
     /// returned once: its file is removed.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`fate`](LeftDecision::fate).
     pub fn wait(&self, limit: Duration) -> Result<LeftFate> {
         let (until, bell) = (clock::after(limit), Arc::<Bell>::default());
         let _watch = bell.watch(self.storage.as_ref(), &self.dir);

@@ -252,10 +252,6 @@ impl Store {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`create_with`](Store::create_with).
     pub fn create(&self, types: &SessionTypes) -> Result<Session> {
         self.create_with(types, SessionOptions::default())
     }
@@ -400,10 +396,6 @@ impl Store {
 
     /// Opens a session for reading and writing, with a durability that replaces the store's
     /// default.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open_session`](Store::open_session).
     pub fn open_session_at(
         &self,
         session: Uuid,
@@ -481,10 +473,6 @@ impl Store {
     /// rewinds of it. The session is read-only. STATE stays in the log and cannot be viewed: only
     /// the names of its items are in memory. A preview takes memory proportional to the changes of
     /// the rewind. Close the session afterwards.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open_to_recover`](Store::open_to_recover).
     pub fn open_to_preview(&self, session: Uuid) -> Result<Session> {
         let dir = self.find_session_dir(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
@@ -526,10 +514,6 @@ impl Store {
     }
 
     /// Returns the ids of all sessions, in ascending order, without reading their logs.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the directory cannot be read.
     pub fn session_ids(&self) -> Result<Vec<Uuid>> {
         let dir = layout::sessions_dir(&self.inner.root);
         let entries = self.storage().entries(&dir)?;
@@ -592,20 +576,12 @@ impl Store {
     /// Returns the summaries of all sessions, in ascending order of their ids. If a log cannot be
     /// read, the error takes the place of the summary. A creation that a crash ended before its
     /// first record gives [`Error::NotASession`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the directory cannot be read.
     pub fn sessions(&self) -> Result<Vec<(Uuid, Result<SessionSummary>)>> {
         Ok(self.session_ids()?.into_iter().map(|id| (id, self.summary(id))).collect())
     }
 
     /// Returns the sessions that were forked from `session` or created for it, in ascending order
     /// of their ids. Sessions with unreadable logs are left out.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if the directory cannot be read.
     pub fn children(&self, session: Uuid) -> Result<Vec<Uuid>> {
         let all = self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok());
         let children = all.filter(|s| s.parent.is_some_and(|parent| parent.session() == session));

@@ -63,10 +63,6 @@ impl Store {
 
     /// Compacts each session as [`compact_old`](Store::compact_old) does, with the given options.
     /// Positions in the options apply to every session.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`compact_old`](Store::compact_old).
     pub fn compact_all(&self, options: &CompactOptions) -> Result<StoreCompactReport> {
         let mut report = StoreCompactReport::default();
         for session in self.session_ids()? {

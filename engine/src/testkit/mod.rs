@@ -76,10 +76,6 @@ use crate::session::{RollbackReport, Session};
 /// Rolls a session back to a position, including LOG slices (`preserve_logs = false`): for tests
 /// that run one session many times from one position. This is not a method of [`Session`], since a
 /// host's LOG slices must never shrink.
-///
-/// # Errors
-///
-/// The errors of [`Session::rollback_to`], under the same conditions.
 pub fn rollback_discarding_logs(
     session: &Session,
     position: impl Into<SequenceNumber>,

@@ -130,10 +130,6 @@ impl RawLog {
     }
 
     /// Ends the background tasks of the log, and makes every record durable.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Session::close`](crate::Session::close).
     pub fn close(self) -> Result<()> {
         let shared = &self.shared;
         {

@@ -171,10 +171,6 @@ impl ToolRunner {
 
     /// Closes a call without running its tool, like [`close`](ToolRunner::close), for async hosts.
     /// If the future is dropped, a started call is closed as dropped.
-    ///
-    /// # Errors
-    ///
-    /// See [`close`](ToolRunner::close).
     #[track_caller]
     pub fn close_async(
         &self,
@@ -206,10 +202,6 @@ impl ToolRunner {
     /// hosts: the operation belongs to no thread, and any task may end it. If the future is
     /// dropped, a started call is rolled back. [`Operation`] describes the effect of dropping it
     /// later.
-    ///
-    /// # Errors
-    ///
-    /// See [`begin`](ToolRunner::begin).
     #[track_caller]
     pub fn begin_async(
         &self,
@@ -238,10 +230,6 @@ impl ToolRunner {
     /// [`recover`](ToolRunner::recover), for async hosts. A thread of a pool does the work; tools
     /// that are futures are polled with this future. If it is dropped, such a tool is dropped and
     /// its call rolled back, and no further operation runs again.
-    ///
-    /// # Errors
-    ///
-    /// See [`recover`](ToolRunner::recover).
     pub fn recover_async(
         &self,
         options: &ExecuteOptions,
@@ -479,20 +467,12 @@ async fn drive(context: &ToolContext, answering: ToolFuture) -> CallEnd {
 impl Operation {
     /// Ends the call with the tool's result, like [`end`](Operation::end), for async hosts. If the
     /// future is dropped after its first poll, the call still ends.
-    ///
-    /// # Errors
-    ///
-    /// See [`end`](Operation::end).
     pub async fn end_async<T: Serialize + Send + 'static>(self, result: ToolResult<T>) -> Result<ToolReport> {
         offload(move || self.end(result)).await
     }
 
     /// Ends the call with the tool's error, like [`fail`](Operation::fail), for async hosts. If the
     /// future is dropped after its first poll, the call still ends.
-    ///
-    /// # Errors
-    ///
-    /// See [`fail`](Operation::fail).
     pub async fn fail_async(self, error: ToolError) -> Result<ToolReport> {
         offload(move || self.fail(error)).await
     }

@@ -238,10 +238,6 @@ impl ToolRunner {
     /// a program's reports of its tool calls through [observations](crate::Session::observe). Such
     /// a call may start in a replay of any mode. There, its start record and the writes through its
     /// handle are compared with the log, and its end comes from the log.
-    ///
-    /// # Errors
-    ///
-    /// See [`begin`](ToolRunner::begin).
     #[track_caller]
     pub fn begin_told(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         if !self.session.replays() {

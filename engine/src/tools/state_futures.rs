@@ -25,10 +25,6 @@ impl ExecutionState {
     /// Captures the session and every resource like [`snapshot`](ExecutionState::snapshot), for
     /// async hosts. Waiting occupies no thread; a thread of a pool captures the resources. If the
     /// future is dropped, a snapshot may still be created.
-    ///
-    /// # Errors
-    ///
-    /// See [`snapshot`](ExecutionState::snapshot).
     #[track_caller]
     pub fn snapshot_async(
         &self,
@@ -64,10 +60,6 @@ impl ExecutionState {
     /// # })
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`restore`](ExecutionState::restore).
     pub fn restore_async(
         &self,
         snapshot: &CompositeSnapshot,
@@ -79,10 +71,6 @@ impl ExecutionState {
     /// Rolls STATE and resources back to their state before a tool call like
     /// [`rollback_to_tool`](ExecutionState::rollback_to_tool), for async hosts. Waiting and
     /// dropping work as for [`restore_async`](ExecutionState::restore_async).
-    ///
-    /// # Errors
-    ///
-    /// See [`rollback_to_tool`](ExecutionState::rollback_to_tool).
     pub fn rollback_to_tool_async(
         &self,
         call_id: &str,
@@ -94,10 +82,6 @@ impl ExecutionState {
     /// Rewinds session and resources to a position like [`rewind`](ExecutionState::rewind), for
     /// async hosts. Waiting and dropping work as for
     /// [`restore_async`](ExecutionState::restore_async).
-    ///
-    /// # Errors
-    ///
-    /// See [`rewind`](ExecutionState::rewind).
     pub fn rewind_async<P: Into<SequenceNumber>>(
         &self,
         to: P,
@@ -109,10 +93,6 @@ impl ExecutionState {
 
     /// Undoes the last rewind like [`undo_rewind`](ExecutionState::undo_rewind), for async hosts.
     /// Waiting and dropping work as for [`restore_async`](ExecutionState::restore_async).
-    ///
-    /// # Errors
-    ///
-    /// See [`undo_rewind`](ExecutionState::undo_rewind).
     pub fn undo_rewind_async(
         &self,
         options: &RewindOptions,
@@ -123,10 +103,6 @@ impl ExecutionState {
 
     /// Describes the effect of a rewind like [`preview_rewind`](ExecutionState::preview_rewind),
     /// for async hosts. Waiting occupies no thread.
-    ///
-    /// # Errors
-    ///
-    /// See [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_rewind_async<P: Into<SequenceNumber>>(
         &self,
@@ -139,10 +115,6 @@ impl ExecutionState {
 
     /// Describes the effect of an undo like [`preview_undo`](ExecutionState::preview_undo), for
     /// async hosts. Waiting occupies no thread.
-    ///
-    /// # Errors
-    ///
-    /// See [`preview_undo`](ExecutionState::preview_undo).
     #[track_caller]
     pub fn preview_undo_async(
         &self,

@@ -124,10 +124,6 @@ impl HostFilesystem {
 
     /// Leases the workspace like [`lease`](HostFilesystem::lease). If its directory has no token,
     /// the next snapshot gives it the one that `token` returns.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`lease`](HostFilesystem::lease).
     pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
             // The identity is read once the lease is held, since a token may be set in the

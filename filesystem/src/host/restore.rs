@@ -95,10 +95,6 @@ impl HostFilesystem {
     /// `refs/foldlog/lost/CALL`; it has to be a valid part of a ref's name. If entries were [set
     /// aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] contains
     /// their location.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<WorkspaceRestoreReport> {
         self.or_doubt(self.restore_for(snapshot, Some(call), false))
     }

@@ -188,10 +188,6 @@ const LOOKS: u32 = 6;
 ///
 /// The result shows when to take over, and not that it is safe: safety needs no lease. Blocks, and
 /// must not be called on an async runtime's own threads.
-///
-/// # Errors
-///
-/// The errors of [`Place::lease`].
 pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) -> Result<LeaseWaitOutcome> {
     let LeaseWait { at_most, until_it_lives, pacing } = *wait;
     let (begun, mut watch) = (pacing.now(), LeaseWatch::new());

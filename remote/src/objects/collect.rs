@@ -64,10 +64,6 @@ impl Remote {
 }
 
 /// Collects the chunks of a session as [`Remote::collect`] does, for callers that have a runtime.
-///
-/// # Errors
-///
-/// The errors of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
     let time = bucket.store_time(session).await?;
     let payloads = PayloadListing::read(bucket, session, time).await?;

@@ -57,10 +57,6 @@ impl ChunkReader {
     }
 
     /// Checks that the store still has the chain's last chunk.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkReader::resume`].
     pub(crate) async fn require_last(&self) -> Result<()> {
         let Some((number, hash)) = self.chain.last() else { return Ok(()) };
         match has(&self.bucket, self.chain.session(), number, hash).await? {

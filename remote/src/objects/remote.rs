@@ -64,20 +64,12 @@ impl Remote {
 
     /// Reads a session's log from its start to its end, passes each chunk to `each`, and returns
     /// the chain. Writes nothing.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkReader::read_to_end`].
     pub fn read(&self, session: Uuid, each: impl FnMut(&Chunk<'_>)) -> Result<Chain> {
         self.read_behind(Chain::new(session), each)
     }
 
     /// Continues after a chain that was read before, after checking that the store still has that
     /// chain's last chunk.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkReader::resume`] and [`ChunkReader::read_to_end`].
     pub fn read_behind(&self, chain: Chain, mut each: impl FnMut(&Chunk<'_>)) -> Result<Chain> {
         let mut reader = self.runtime.run(ChunkReader::resume(self.bucket.clone(), chain))??;
         read_here(&self.runtime, &mut reader, &mut each)?;
@@ -86,10 +78,6 @@ impl Remote {
 
     /// Checks that the store supports writers, reads the log to its end, passes each chunk to
     /// `each`, and claims the session.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Bucket::require_conditional_puts`] and [`ChunkWriter::claim`].
     pub fn claim(
         &self,
         session: Uuid,
@@ -119,10 +107,6 @@ pub struct RemoteWriter {
 impl RemoteWriter {
     /// Appends records, as [`ChunkWriter::append`] does, and returns the sequence number after the
     /// last one.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ChunkWriter::append`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> Result<SequenceNumber> {
         self.runtime.run(self.writer.append(records))?
     }

@@ -265,10 +265,6 @@ impl Shelf {
     /// Returns the volume's chunk that counts instead of the object that was just read under a
     /// number, or whose put was just confirmed. Returns `None` if that object counts, or its
     /// absence.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Shelf::find`].
     pub(crate) async fn instead(&mut self, bucket: &Bucket, number: u64) -> Result<Option<ChunkBytes>> {
         if self.unusable_at(number).is_none() {
             if self.is_fresh(bucket, number) {

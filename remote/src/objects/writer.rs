@@ -171,10 +171,6 @@ impl ChunkWriter {
     /// Appends records. Returns the sequence number after the last one, once the log contains them
     /// all. Records that are still in doubt are settled first. If the records do not fit into one
     /// chunk, several are put.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`SessionWriter::append_with`].
     pub async fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = Record<'a>>,

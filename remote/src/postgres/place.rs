@@ -28,10 +28,6 @@ struct DatabasePlace {
 }
 
 /// Opens the place at a URL, with the password from these variables.
-///
-/// # Errors
-///
-/// The errors of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
 pub(crate) fn open(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     let database = Database::from_url_in(url, &|name| variables.get(name).map(Into::into))?;
     let reads = PostgresReplicator::new(database.clone(), "", retries)?;

@@ -153,10 +153,6 @@ impl CheckpointManager {
     }
 
     /// Creates a checkpoint for an occasion, as [`create`](CheckpointManager::create) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`create`](CheckpointManager::create).
     pub fn create_for(&self, occasion: Occasion, name: Option<&str>) -> Result<Checkpoint> {
         let mut tries = 1;
         loop {
@@ -275,10 +271,6 @@ impl CheckpointManager {
     /// [`dispatch`](CheckpointManager::dispatch), such as by tools and conversations, calls this in
     /// between. The changes since the last checkpoint are read from the log, regardless of their
     /// writer.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`create`](CheckpointManager::create).
     pub fn after_dispatch(&self) -> Result<Option<Checkpoint>> {
         let CheckpointPolicy { every, every_updates, every_bytes, .. } = &self.policy;
         if every.is_none() && every_updates.is_none() && every_bytes.is_none() {
@@ -304,19 +296,11 @@ impl CheckpointManager {
     }
 
     /// Returns the existing checkpoints, in the order of their times.
-    ///
-    /// # Errors
-    ///
-    /// The errors of reading the log.
     pub fn list(&self) -> Result<Vec<Checkpoint>> {
         Ok(self.history_now()?.list().into_iter().cloned().collect())
     }
 
     /// Returns the most recently created checkpoint on the live path.
-    ///
-    /// # Errors
-    ///
-    /// The errors of reading the log.
     pub fn latest(&self) -> Result<Option<Checkpoint>> {
         Ok(self.latest_of(&*self.history_now()?).cloned())
     }

@@ -20,10 +20,6 @@ pub struct CheckpointHistory {
 
 impl CheckpointHistory {
     /// Reads the checkpoints of a session.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LogView::get`](foldlog::LogView::get).
     pub fn from_session(session: &Session) -> Result<CheckpointHistory> {
         let mut history = CheckpointHistory::default();
         for entry in session.log().slice::<Checkpoints>()?.iter() {
@@ -120,10 +116,6 @@ impl CheckpointHistory {
     }
 
     /// Verifies the hashes of all checkpoints of a log, including removed ones.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`verify`](CheckpointHistory::verify).
     pub fn verify_all(&self, log: &LogReader) -> Result<()> {
         self.verify_in(
             &|from, through, visit| log.contents_left(from, through, visit),
@@ -139,10 +131,6 @@ impl CheckpointHistory {
 
     /// Verifies the hashes of all checkpoints that were created at or before `position`, and
     /// returns an [`Error::CheckpointMismatch`] for each mismatch.
-    ///
-    /// # Errors
-    ///
-    /// The errors of reading a log.
     pub fn mismatches(&self, log: &LogReader, position: SequenceNumber) -> Result<Vec<Error>> {
         let through = self.created.partition_point(|one| one.position <= position);
         let visit: VisitRecords<'_> = &|from, through, visit| log.contents_left(from, through, visit);

@@ -42,10 +42,6 @@ impl AtomicPersistence {
     }
 
     /// Opens the tree; returns `None` if there is none yet.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`SessionTree::open`].
     pub fn tree(&self) -> Result<Option<SessionTree>> {
         SessionTree::of_session(&self.to, self.session, self.limits)
     }

@@ -77,10 +77,6 @@ impl TreeExporter {
     }
 
     /// Writes a session's tree, as [`export_tree`](super::export_tree) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`export_tree`](super::export_tree).
     pub fn export(&mut self, contents: &TreeContents<'_>) -> Result<ExportReport> {
         // After any failure, the cache is empty.
         let known = std::mem::take(&mut self.known);
@@ -93,10 +89,6 @@ impl TreeExporter {
 
     /// Writes the tree of a session at a position, as [`export_session`](super::export_session)
     /// does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`export_session`](super::export_session).
     pub fn export_session(
         &mut self,
         log: &LogReader,

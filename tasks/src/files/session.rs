@@ -237,10 +237,6 @@ fn finish_import(
 
 /// Returns the id of the tree's session if the process that imported it into this log was killed
 /// before the import was complete.
-///
-/// # Errors
-///
-/// The errors of reading a log.
 pub(crate) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
     let Some(from) = log.tags().get(IMPORTED_FROM) else { return Ok(None) };
     let types = crate::declare(SessionTypes::builder()).build()?;

@@ -195,10 +195,6 @@ impl SessionTree {
 
     /// Opens a tree to read its intact files. A damaged next manifest is ignored if the current one
     /// is intact.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](SessionTree::open).
     pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         match SessionTree::open(dir, limits) {
             Err(Error::Damaged { dir, files }) => {
@@ -272,10 +268,6 @@ impl SessionTree {
 
     /// Lists files of a killed writer that are no part of the tree: paths within the session's
     /// directory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a directory cannot be read.
     pub fn leftovers(&self) -> Result<Vec<String>> {
         let listed = self.directories.list()?;
         Ok(listed.into_iter().filter(|path| !self.is_part(path) && is_staged(path)).collect())
@@ -289,10 +281,6 @@ impl SessionTree {
 
     /// Compares all files with the manifest, and lists those that differ, are missing, or are not
     /// in the manifest.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a directory cannot be read.
     pub fn damage(&self) -> Result<Vec<DamagedFile>> {
         let mut damaged = Vec::new();
         let (mut stored, mut expanded): (u64, u64) = (0, 0);

@@ -8,10 +8,6 @@ use crate::error::Result;
 /// Opens a session for writing with the types of long-running work alone. Events of its host that
 /// its log binds to other slices are unchanged; they can be rolled back, but not dispatched. Also
 /// returns the types.
-///
-/// # Errors
-///
-/// The errors of [`Store::open_session`].
 pub fn open_without_host(store: &Store, session: Uuid) -> Result<(Session, SessionTypes)> {
     let declare = || foldlog_agent::events::declare(crate::declare(SessionTypes::builder()));
     let types = declare().build()?;

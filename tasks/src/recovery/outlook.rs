@@ -138,10 +138,6 @@ impl CrashRecoveryManager {
     /// Previews the results of all strategies: the latest checkpoint, each existing one, the
     /// updates, and the intact data. A manager for a tree of files alone has one strategy,
     /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`plan`](CrashRecoveryManager::plan).
     pub fn plan_all(&self) -> Result<Vec<RecoveryOutlook>> {
         if !self.has_log {
             return Ok(vec![self.plan(RecoveryStrategy::PartialRecovery)?]);

@@ -135,10 +135,6 @@ struct StateWalk<'a, V> {
 }
 
 /// Walks along a log up to a position.
-///
-/// # Errors
-///
-/// The errors of [`LogReader::contents`], and [`NoSuchPosition`](foldlog::Error::NoSuchPosition).
 pub(crate) fn walk(
     log: &LogReader,
     position: SequenceNumber,
@@ -157,11 +153,6 @@ pub(crate) fn walk(
 /// Walks along records of a session that a rollback abandoned: `ranges`, all records of which
 /// counted until then. `captured` contains the latest captures of workspaces before them, and
 /// `in_progress` the tasks in progress.
-///
-/// # Errors
-///
-/// The errors of [`SessionLog::contents`](foldlog::SessionLog::contents) and
-/// [`SessionConversation::read_at`](foldlog::SessionConversation::read_at).
 pub(crate) fn walk_abandoned(
     session: &Session,
     ranges: Vec<RangeInclusive<SequenceNumber>>,

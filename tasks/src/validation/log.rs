@@ -63,10 +63,6 @@ impl StateValidator {
 
     /// Compares updates, which may come from an export, with the records of the log: numbers, order
     /// and digests.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`LogReader::contents`].
     pub fn validate_updates(&self, log: &LogReader, updates: &[StateUpdate]) -> Result<Vec<ValidationIssue>> {
         let Some(last) = updates.iter().map(|update| update.position).max() else { return Ok(Vec::new()) };
         let mut issues = Vec::new();

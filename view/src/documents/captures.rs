@@ -29,10 +29,6 @@ pub struct CaptureCounts {
 
 /// Reads the captures of a session, if the caller enabled this. If the log itself is damaged, its
 /// captures cannot be determined.
-///
-/// # Errors
-///
-/// [`crate::Error::Engine`] if the log cannot be read.
 pub fn add(dir: &Path, verified: &mut VerifyReport) -> Result<()> {
     let Some(counted) = &mut verified.captures else { return Ok(()) };
     let audited = match inspect::audit_captures(dir) {

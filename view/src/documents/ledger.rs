@@ -103,10 +103,6 @@ pub struct DecisionChoice {
 
 /// Returns an operation's account as JSON. Without `payloads`, it omits the texts of arguments,
 /// question, messages and results. The fields are those of `ledger SESSION OPERATION --json`.
-///
-/// # Errors
-///
-/// The engine's error if the log cannot be read.
 pub(crate) fn account(
     reader: &LogReader,
     ledger: &[LedgerEntry],
@@ -124,10 +120,6 @@ pub(crate) fn account(
 impl<'a> Account<'a> {
     /// Collects the facts about an operation. `place` is the place from which the session was read,
     /// if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the log cannot be read.
     pub fn read(
         reader: &LogReader,
         ledger: &[LedgerEntry],

@@ -246,10 +246,6 @@ pub fn is_nothing(found: &foldlog::Result<SessionOverview>, dir: &Path) -> bool 
 
 /// Returns the rows of the given sessions of a store, in their order. Directories without records
 /// are skipped.
-///
-/// # Errors
-///
-/// The engine's error if the store cannot be read.
 #[cfg(feature = "server")]
 pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<SessionListRow>> {
     let mut running = inspect::running_sessions(store.path(), ids)?;

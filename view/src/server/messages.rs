@@ -101,10 +101,6 @@ pub(crate) struct Conversations(BTreeMap<String, foldlog::Result<Option<MessageL
 
 impl Conversations {
     /// Returns a conversation, which is read if it is not cached.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`MessageListHistory::read`].
     pub(crate) fn get(
         &mut self,
         reader: &LogReader,

@@ -79,10 +79,6 @@ impl Points {
     }
 
     /// Returns the point at a position.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LogReader::fold_on`].
     pub(crate) fn at(&mut self, reader: &LogReader, position: SequenceNumber) -> foldlog::Result<FoldPoint> {
         let all = self.recent.iter().chain(self.even.iter().map(|kept| &kept.point));
         let reaching = all.filter(|point| point.reaches(reader, position));

@@ -306,10 +306,6 @@ impl Session {
     }
 
     /// Returns the captures of the session's workspaces.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the log cannot be read.
     pub(crate) fn captures(&mut self) -> Result<&mut CaptureHistory> {
         let captures = match self.captures.take() {
             Some(captures) => captures,
@@ -319,10 +315,6 @@ impl Session {
     }
 
     /// Returns the records after damage; none if the log has no damage.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the files cannot be read.
     pub(crate) fn records_after_damage(&mut self) -> Result<Arc<RecordsAfterDamage>> {
         if let Some(beyond) = &self.beyond {
             return Ok(Arc::clone(beyond));
@@ -332,10 +324,6 @@ impl Session {
     }
 
     /// Returns the columns of a chunk of records, and the names to which they refer.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`state`](foldlog::DynamicSession::state).
     pub(crate) fn chunk(&mut self, number: u64) -> Result<(RecordColumns, ColumnLegend)> {
         let log = Arc::clone(&self.log);
         let reader = &log.reader;

@@ -109,10 +109,6 @@ impl Sessions {
     }
 
     /// Returns rows of the store; `None` if the server shows only one session.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the store cannot be read.
     pub(crate) fn rows(&self, from: usize) -> Result<Option<Rows>> {
         let ServerScope::Store(store) = &self.shown else { return Ok(None) };
         let ids = store.session_ids()?;

@@ -30,10 +30,6 @@ pub(crate) struct CaptureHistory {
 
 impl CaptureHistory {
     /// Reads the captures that a log names.
-    ///
-    /// # Errors
-    ///
-    /// The engine's error if the log cannot be read.
     pub(crate) fn read(reader: &LogReader) -> Result<CaptureHistory> {
         let history = files::captures(reader, reader.last_position())?;
         Ok(CaptureHistory { session: reader.dir().to_owned(), history, listed: None })

@@ -83,10 +83,6 @@ pub trait StreamedAnswer: Default {
     fn kept(&self) -> usize;
 
     /// Assembles the complete answer.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Dialect::read_answer`].
     fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>>;
 }
 

@@ -38,10 +38,6 @@ impl Projection {
 
     /// Applies the end of an operation in a fold along a live path. The records that it rolls back
     /// are not on that path, and such a fold has no operations.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`apply`](Projection::apply).
     pub(crate) fn apply_end_along(
         &mut self,
         sequence: SequenceNumber,

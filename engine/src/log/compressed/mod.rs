@@ -242,10 +242,6 @@ pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn S
 }
 
 /// Returns the compression of a segment's file.
-///
-/// # Errors
-///
-/// The errors of [`open`].
 pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compression> {
     Ok(match opened(storage, path)? {
         SegmentHandle::Plain(_) => Compression::None,
@@ -327,10 +323,6 @@ pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason:
 
 /// Checks the file of a compressed segment, except for the blocks that end before the plain offset
 /// `from`. Returns the first damage; `None` if there is none, or the segment is not compressed.
-///
-/// # Errors
-///
-/// The errors of [`open`].
 pub(crate) fn damage(storage: &dyn Storage, path: &Path, from: u64) -> Result<Option<Error>> {
     let SegmentHandle::Compressed(file) = opened(storage, path)? else { return Ok(None) };
     let damage = file.damage_behind(from);

@@ -30,10 +30,6 @@ use crate::log::reader::{Index, RecordLocator};
 impl Scanner<'_> {
     /// Makes the walk begin after the records that `image` covers, and returns the locator of these
     /// records. Returns `None` if the image belongs to another log; then the walk is unchanged.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] if a segment cannot be read.
     pub(crate) fn go_on_from(&mut self, image: &Image<'_>) -> Result<Option<RecordLocator>> {
         let segments = &self.walk.chain.segments;
         let last = image.last;

@@ -179,10 +179,6 @@ impl ToolCommand {
     /// Runs the program to its end, and passes its output to `printed` as it arrives, on this
     /// thread. Returns the program's status. A program that prints faster than `printed` processes
     /// is blocked.
-    ///
-    /// # Errors
-    ///
-    /// See [`output`](ToolCommand::output).
     pub fn stream(mut self, mut printed: impl FnMut(ProgramStream, &[u8])) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.spawn()?;
@@ -227,10 +223,6 @@ impl ToolCommand {
     }
 
     /// Runs the program to its end, and returns its status. Its output is discarded.
-    ///
-    /// # Errors
-    ///
-    /// See [`output`](ToolCommand::output).
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = self.spawn()?;

@@ -88,10 +88,6 @@ impl ToolContext {
 
     /// Reads the clock of the run and records the time within the call. A replay that runs the tool
     /// again returns the recorded time.
-    ///
-    /// # Errors
-    ///
-    /// See [`Session::observe`].
     pub fn now(&self) -> Result<DateTime<Utc>> {
         self.state().now()
     }
@@ -99,10 +95,6 @@ impl ToolContext {
     /// Calls `draw` with a generator, and returns its result. The generator's start is derived from
     /// the session's seed and recorded within the call, so a replay that runs the tool again draws
     /// the same numbers. If an interrupted call is run again, that run draws new numbers.
-    ///
-    /// # Errors
-    ///
-    /// See [`Session::draw`].
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
         self.state().draw(draw)
     }

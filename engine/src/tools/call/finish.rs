@@ -241,11 +241,6 @@ impl RunningCall {
     }
 
     /// Ends the call, and returns its report.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Operation::end`](super::Operation::end) and
-    /// [`Operation::fail`](super::Operation::fail).
     pub(super) fn finish(&self, ending: CallEnd) -> Result<ToolReport> {
         let mut held = self.held.lock();
         let ended =

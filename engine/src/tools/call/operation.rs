@@ -417,10 +417,6 @@ impl Operation {
 
     /// Ends the call with [`Cause::Cancelled`], and `reason` as the text for the model. The call's
     /// changes are rolled back.
-    ///
-    /// # Errors
-    ///
-    /// See [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
         self.finish(CallEnd::with_cause(Cause::Cancelled, reason))
     }
@@ -471,10 +467,6 @@ impl Operation {
     }
 
     /// Ends the call with `ending`.
-    ///
-    /// # Errors
-    ///
-    /// See [`end`](Operation::end) and [`fail`](Operation::fail).
     pub(in crate::tools) fn finish(mut self, ending: CallEnd) -> Result<ToolReport> {
         let report = self.running_call().finish(ending);
         self.ended = report.is_ok();

@@ -236,10 +236,6 @@ impl Programs {
     }
 
     /// Starts a program that runs in the background until the call ends.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`spawn`](Programs::spawn).
     pub(super) fn start_in_background(
         &self,
         call: &ActiveCall,

@@ -111,20 +111,12 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// parts that were replaced or removed, the parts that differ from the capture, and changes by
     /// a tool that a restore does not undo. The default calls `restore` and returns an empty
     /// report.
-    ///
-    /// # Errors
-    ///
-    /// See [`restore`](Snapshotable::restore).
     fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<RestoreReport> {
         self.restore(snapshot).map(|()| RestoreReport::default())
     }
 
     /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture
     /// from before `operation`, whose changes it undoes. The default calls `restore_and_tell`.
-    ///
-    /// # Errors
-    ///
-    /// See [`restore`](Snapshotable::restore).
     fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<RestoreReport> {
         let _ = operation;
         self.restore_and_tell(snapshot)

@@ -112,10 +112,6 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`HostFilesystem::open`].
     pub fn open_workspace(
         &self,
         root: impl AsRef<Path>,

@@ -149,11 +149,6 @@ impl ExecutionState {
 
     /// Describes the effect of an [`undo`](ExecutionState::undo_rewind), like
     /// [`preview_rewind`](ExecutionState::preview_rewind).
-    ///
-    /// # Errors
-    ///
-    /// See [`undo_rewind`](ExecutionState::undo_rewind) and
-    /// [`preview_rewind`](ExecutionState::preview_rewind).
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
