@@ -67,8 +67,8 @@ impl PartialTree {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if the manifest itself is damaged, so that no file can be verified; or
-    /// the errors of [`SessionTree::open`].
+    /// [`Error::Damaged`](crate::Error::Damaged) if the manifest itself is damaged, so that no file
+    /// can be verified; or the errors of [`SessionTree::open`].
     pub fn read(dir: &Path, limits: TreeLimits) -> Result<PartialTree> {
         let tree = SessionTree::open_sound(dir, limits)?;
         let damaged = tree.damage()?.into_iter().map(|file| (file.path, file.damage)).collect();
