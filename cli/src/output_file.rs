@@ -27,8 +27,8 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 ///
-/// [`Error::File`](foldlog_view::Error::File) if one exists and `force` is not set, [`Error::Usage`](foldlog_view::Error::Usage) if the
-/// entry is something else, such as a device.
+/// [`Error::File`](foldlog_view::Error::File) if one exists and `force` is not set,
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the entry is something else, such as a device.
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() && !there.is_symlink() => {

@@ -20,7 +20,8 @@ impl DelayedBar {
         DelayedBar { since: Instant::now(), wanted, bar: None }
     }
 
-    /// Returns the bar once it is shown. `template` has no colours, so NO_COLOR needs no second one.
+    /// Returns the bar once it is shown. `template` has no colours, so NO_COLOR needs no second
+    /// one.
     fn shown(&mut self, total: Option<u64>, template: &str) -> Option<&ProgressBar> {
         if !self.wanted || (self.bar.is_none() && self.since.elapsed() < PATIENCE) {
             return None;

@@ -39,8 +39,8 @@ pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `path`, [`Error::Engine`](foldlog_view::Error::Engine) if it cannot be
-/// opened.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `path`,
+/// [`Error::Engine`](foldlog_view::Error::Engine) if it cannot be opened.
 pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
     check_store(path)?;
     Ok(Store::open_with(path, output.store_options())?)
@@ -103,8 +103,8 @@ pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
 ///
 /// # Errors
 ///
-/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log is corrupt or cannot
-/// be read.
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log
+/// is corrupt or cannot be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
 }
@@ -114,8 +114,8 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log is corrupt or cannot
-/// be read.
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, or its log
+/// is corrupt or cannot be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
@@ -125,8 +125,8 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, no part of it is intact, or it
-/// cannot be read.
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the directory contains no session, no part of
+/// it is intact, or it cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
     note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
@@ -268,8 +268,8 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
 ///
 /// # Errors
 ///
-/// [`Error::Output`](foldlog_view::Error::Output) if the output cannot be written, [`Error::Engine`](foldlog_view::Error::Engine) for any other
-/// error.
+/// [`Error::Output`](foldlog_view::Error::Output) if the output cannot be written,
+/// [`Error::Engine`](foldlog_view::Error::Engine) for any other error.
 pub(crate) fn map_write_error(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {

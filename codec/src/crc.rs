@@ -1,9 +1,9 @@
 //! Computes CRC-32 checksums of concatenated and of partial byte ranges.
 //!
 //! A CRC-32 is a remainder of polynomials, so the checksum of two consecutive ranges follows from
-//! the checksum of each. From the checksums of a file's bytes up to two offsets, a few multiplications
-//! give the checksum of the bytes between them, for any number of bytes. A search for frames in a
-//! damaged segment uses this.
+//! the checksum of each. From the checksums of a file's bytes up to two offsets, a few
+//! multiplications give the checksum of the bytes between them, for any number of bytes. A search
+//! for frames in a damaged segment uses this.
 
 use crc32fast::Hasher;
 
@@ -31,7 +31,8 @@ pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Extends a checksum by zero bytes: returns the checksum of the range with the checksum `before`,
-/// followed by `zeros` bytes of 0. The running time grows only with the number of digits of `zeros`.
+/// followed by `zeros` bytes of 0. The running time grows only with the number of digits of
+/// `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
     !shift_checksum(!before, zeros)

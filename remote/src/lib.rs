@@ -49,9 +49,9 @@
 //! chains belong to object storage; `docs/spec/remote.md` describes their counterparts in a
 //! database.
 //!
-//! The module `objects` needs the feature `object-store`, which is on by default. It brings the crate
-//! [`object_store`] with stores in memory and in a local directory. The features `s3`, `gcs` and
-//! `azure` bring the stores of networks. A URL names such a store, and its keys come from the
+//! The module `objects` needs the feature `object-store`, which is on by default. It brings the
+//! crate [`object_store`] with stores in memory and in a local directory. The features `s3`, `gcs`
+//! and `azure` bring the stores of networks. A URL names such a store, and its keys come from the
 //! environment ([`open_place`]). A host that builds a store itself with the crate `object_store`
 //! passes it to [`ObjectReplicator`].
 //!

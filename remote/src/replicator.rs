@@ -338,7 +338,8 @@ impl<P: SessionPlace> Replicator for SessionReplicator<P> {
             }
             self.place.note_appended(session);
         }
-        // After a panic the writer's state is unknown, and nothing more is appended under its epoch.
+        // After a panic the writer's state is unknown, and nothing more is appended under its
+        // epoch.
         if !matches!(appended, Err(Error::NoRuntime)) {
             self.sessions.note_claimed(session, writer);
         }

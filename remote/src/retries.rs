@@ -104,7 +104,8 @@ impl Attempts {
         Reason { failure, details: FailureDetails { place: self.place.clone(), ..details } }
     }
 
-    /// Returns the error for records that cannot be appended while those before `next` are in doubt.
+    /// Returns the error for records that cannot be appended while those before `next` are in
+    /// doubt.
     pub(crate) fn in_doubt(mut self, next: SequenceNumber) -> Error {
         self.last = RemoteFailure::TimedOut.into();
         self.last().unknown(next)

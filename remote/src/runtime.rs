@@ -1,5 +1,6 @@
 //! Runs requests to a store on the calling thread, while a thread of the crate's own waits for the
-//! network and the timers. So a host needs no async runtime, and this crate does not use the host's.
+//! network and the timers. So a host needs no async runtime, and this crate does not use the
+//! host's.
 //!
 //! The thread runs tokio's scheduler for one thread. A caller blocks until its work is done; the
 //! work of several callers runs concurrently. The thread ends once the last [`Runtime`] handle is

@@ -1,8 +1,8 @@
 //! Encodes and decodes the bytes of a withdrawal: names of payloads that no writer uses any more.
 //!
 //! A payload that no record names any more is removed in two steps, since a writer may be about to
-//! name it again (`objects/payloads.rs`). First its name is *withdrawn*: a small object records that,
-//! with the next number from 1 on. Byte offset, length in bytes, and field:
+//! name it again (`objects/payloads.rs`). First its name is *withdrawn*: a small object records
+//! that, with the next number from 1 on. Byte offset, length in bytes, and field:
 //!
 //! ```text
 //!   0  8  magic "FOLDWDN\n"

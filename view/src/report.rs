@@ -211,8 +211,8 @@ fn nonce() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Returns the session from which this one was created, and the first record of its own; null if there
-/// is none.
+/// Returns the session from which this one was created, and the first record of its own; null if
+/// there is none.
 pub(crate) fn parent_json(reader: &LogReader) -> Json {
     reader.opening_record().parent.map_or(
         Json::Null,

@@ -45,8 +45,8 @@ pub(crate) struct ListPlaces {
 }
 
 impl ListPlaces {
-    /// Writes a list: its versions, the names of its items (each a record, an ordinal and a version)
-    /// and the lines that remain of the items.
+    /// Writes a list: its versions, the names of its items (each a record, an ordinal and a
+    /// version) and the lines that remain of the items.
     pub(crate) fn write<P: Ord + Copy, W: Write>(
         history: ListHistory<P>,
         names: impl Iterator<Item = (SequenceNumber, u32, u32)>,

@@ -1,8 +1,8 @@
 //! The driver: performs each step of the state machine, and reports the outcome to it.
 //!
-//! [`run`] performs the steps of every evaluation. Whatever it waits for is an [`Effects`]. Those of
-//! [`BlockingEffects`] block the thread, so that their futures are ready when they are first polled. The
-//! other ones are in `futures` (feature `async`).
+//! [`run`] performs the steps of every evaluation. Whatever it waits for is an [`Effects`]. Those
+//! of [`BlockingEffects`] block the thread, so that their futures are ready when they are first
+//! polled. The other ones are in `futures` (feature `async`).
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -75,9 +75,9 @@ pub struct Outcome {
 }
 
 impl Evaluation {
-    /// Performs a step that waits for nothing but the disk: in a replay also those that would send a
-    /// request or wait, and in an unrecorded conversation the closing of a call. `on_turn` is called
-    /// after a turn is recorded.
+    /// Performs a step that waits for nothing but the disk: in a replay also those that would send
+    /// a request or wait, and in an unrecorded conversation the closing of a call. `on_turn` is
+    /// called after a turn is recorded.
     pub(super) fn perform<O>(
         &mut self,
         step: LoopStep,
@@ -218,8 +218,8 @@ impl Evaluation {
         self.prepared.take().ok_or_else(|| self.unprepared_error())
     }
 
-    /// Returns whether the evaluation replays another run. In a replay nothing is sent, and there are
-    /// no waits.
+    /// Returns whether the evaluation replays another run. In a replay nothing is sent, and there
+    /// are no waits.
     pub(super) fn replays(&self) -> bool {
         self.journal.session().is_some_and(Session::replays)
     }

@@ -230,8 +230,8 @@ impl Journal {
         }
     }
 
-    /// Records a rendered prompt, which replaces an earlier one. `original` is the message that it is
-    /// imported from.
+    /// Records a rendered prompt, which replaces an earlier one. `original` is the message that it
+    /// is imported from.
     pub fn system(
         &mut self,
         text: &str,

@@ -50,8 +50,8 @@ pub struct InnerLoop {
     pub(super) limits: LoopLimits,
     /// Tools that this process can run, and whether their calls may run concurrently.
     runnable: BTreeMap<String, bool>,
-    /// State of the conversation, as facts change it. Its open turn and its last answer are taken at
-    /// the start.
+    /// State of the conversation, as facts change it. Its open turn and its last answer are taken
+    /// at the start.
     now: LoopStart,
     /// Attempt of this process to get the next answer, counted from 1.
     attempt: u32,

@@ -24,10 +24,10 @@ use crate::output::Output;
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or a temporary directory
-///   cannot be created.
-/// - [`Error::Engine`](foldlog_view::Error::Engine) if the place does not contain the session, or the session cannot be
-///   copied.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or a
+///   temporary directory cannot be created.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the place does not contain the session, or
+///   the session cannot be copied.
 /// - Those of the verb.
 pub(crate) fn with_copy(
     asked: &HeldSession,

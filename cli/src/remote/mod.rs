@@ -1,6 +1,6 @@
-//! Sessions that are read from a place: a verb whose [`Urls`](crate::command::Urls) allow it accepts
-//! `URL/sessions/ID` instead of a directory. Of the verbs that only read, `view` and `pending` do
-//! not.
+//! Sessions that are read from a place: a verb whose [`Urls`](crate::command::Urls) allow it
+//! accepts `URL/sessions/ID` instead of a directory. Of the verbs that only read, `view` and
+//! `pending` do not.
 //!
 //! `sessions` and `tail` read the place's records as they arrive (`verbs/sessions/remote.rs`,
 //! `verbs/tail/remote.rs`). `verify` checks every session of a place, each in a temporary copy. The

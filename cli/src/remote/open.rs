@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place, or none that this program supports.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the URL names no place, or none that this
+/// program supports.
 pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
     open_place(url, Retries { within: PATIENCE, ..Retries::default() }).map_err(failure)
 }

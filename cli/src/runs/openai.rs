@@ -43,8 +43,8 @@ pub struct ChatFileMessage {
 ///
 /// # Errors
 ///
-/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read, [`CommandError::Malformed`] if it is not
-/// UTF-8, or too large.
+/// [`Error::File`](foldlog_view::Error::File) if the file cannot be read,
+/// [`CommandError::Malformed`] if it is not UTF-8, or too large.
 pub fn read(path: &Path) -> Result<String> {
     let failed = |source| CommandError::file(path, source);
     let mut bytes = Vec::new();

@@ -99,7 +99,8 @@ impl Command for Args {
 /// # Errors
 ///
 /// [`Error::Usage`](foldlog_view::Error::Usage) if `path` is neither a store nor a session in one;
-/// [`Error::Engine`](foldlog_view::Error::Engine) if the store is read-only, or a file cannot be removed.
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the store is read-only, or a file cannot be
+/// removed.
 fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let path = asked.path.as_path();
     let (root, session) = match inspect::is_store(path) {

@@ -199,8 +199,8 @@ impl PendingRow {
     }
 }
 
-/// Returns the command that recovers a session, with the last known directories of the workspaces on
-/// which its open calls worked.
+/// Returns the command that recovers a session, with the last known directories of the workspaces
+/// on which its open calls worked.
 fn recovery(reader: &LogReader) -> Result<String> {
     let mut directories = BTreeMap::new();
     for open in &reader.report().interrupted {

@@ -203,8 +203,8 @@ fn resumable_text(resumable: &Resumable) -> String {
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`, [`Error::Engine`](foldlog_view::Error::Engine) if the store
-/// cannot be read.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if there is no store at `dir`,
+/// [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be read.
 fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(&asked.dir, output)?;
     let ids = store.session_ids()?;

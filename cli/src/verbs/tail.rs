@@ -109,10 +109,11 @@ pub enum TailStart {
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if, without `follow`, the session has no record `start` yet.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if, without `follow`, the session has no record
+///   `start` yet.
 /// - [`Error::Deleted`](foldlog_view::Error::Deleted) if the session is deleted meanwhile.
-/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read, if no record before its damage is
-///   intact, or if damage appears meanwhile.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read, if no record
+///   before its damage is intact, or if damage appears meanwhile.
 pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
         // Signals are handled before the first line is printed, so that a reader of that line can

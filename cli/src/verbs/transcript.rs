@@ -75,7 +75,8 @@ impl Command for Args {
         let reader = open_session(&self.session, output)?;
         let at = position(&reader, self.at)?;
         let mut messages = {
-            // A long conversation takes much memory, so it is dropped before its messages are printed.
+            // A long conversation takes much memory, so it is dropped before its messages are
+            // printed.
             let held = conversation(&reader, self.evaluation.as_deref(), at)?;
             if self.as_recorded { held.messages() } else { held.sent_messages() }
         };

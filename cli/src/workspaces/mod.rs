@@ -59,9 +59,9 @@ pub(crate) struct RestoredWorkspace {
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if a directory is given and the checkpoint has no captures, if
-/// directories are given for only some of them, or if the directory of a workspace on which an open
-/// call worked is not given.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if a directory is given and the checkpoint has no
+/// captures, if directories are given for only some of them, or if the directory of a workspace on
+/// which an open call worked is not given.
 pub(crate) fn open_given(
     store: &Store,
     id: Uuid,

@@ -100,14 +100,14 @@ impl<'a> ConversationReader<'a> {
         ConversationReader { conversations, source, session, budget, imported: Cell::default() }
     }
 
-    /// Reads one conversation as it was at `position`. Returns `None` if the evaluation has no record
-    /// at or before it.
+    /// Reads one conversation as it was at `position`. Returns `None` if the evaluation has no
+    /// record at or before it.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if its texts exceed the
-    /// memory budget.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Inconsistent`] if a text is not valid, [`Error::OverBudget`] if its texts
+    /// exceed the memory budget.
     pub(crate) fn conversation(
         &self,
         evaluation: &str,
@@ -118,8 +118,8 @@ impl<'a> ConversationReader<'a> {
         Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
     }
 
-    /// Updates a conversation that was read at record `through` to its state at `position`. Only the
-    /// records after `through` are read. After an error the conversation must not be used.
+    /// Updates a conversation that was read at record `through` to its state at `position`. Only
+    /// the records after `through` are read. After an error the conversation must not be used.
     pub(crate) fn update(
         &self,
         conversation: &mut Conversation,
@@ -156,13 +156,13 @@ impl<'a> ConversationReader<'a> {
     }
 
     /// Passes the records of a conversation whose kinds are `wanted` to `visit`, in their order,
-    /// including abandoned ones. One record is in memory at a time. `visit` returns the number of bytes
-    /// of the record that it retains. Returns whether the conversation exists.
+    /// including abandoned ones. One record is in memory at a time. `visit` returns the number of
+    /// bytes of the record that it retains. Returns whether the conversation exists.
     ///
     /// # Errors
     ///
-    /// The errors of [`conversation`](ConversationReader::conversation), for a record that exceeds the remaining memory; the error of
-    /// `visit`.
+    /// The errors of [`conversation`](ConversationReader::conversation), for a record that exceeds
+    /// the remaining memory; the error of `visit`.
     pub(crate) fn each_entry(
         &self,
         evaluation: &str,
@@ -197,9 +197,9 @@ impl<'a> ConversationReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-    /// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states
-    /// exceed the memory budget.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or
+    /// damaged, [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if
+    /// the states exceed the memory budget.
     pub(crate) fn adapter_states(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
         let live = self.conversations.live_at(position);
         let captured: Vec<(SequenceNumber, bool)> = self

@@ -208,8 +208,8 @@ impl RecordLocator {
         })
     }
 
-    /// Returns the time of the record `sequence`, in microseconds since 1970-01-01 UTC, or 0 if there
-    /// is none.
+    /// Returns the time of the record `sequence`, in microseconds since 1970-01-01 UTC, or 0 if
+    /// there is none.
     pub(crate) fn time_of(&self, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
         let mut time_us = 0;
         self.read(storage, sequence, sequence, &mut |record| {

@@ -1,5 +1,5 @@
-//! Writes records: locks the writer, takes the turn, appends, applies, syncs, notifies. Stores large
-//! payloads as objects; the record contains references to them.
+//! Writes records: locks the writer, takes the turn, appends, applies, syncs, notifies. Stores
+//! large payloads as objects; the record contains references to them.
 //!
 //! A session is live or a replay. That is chosen once, when it is opened ([`Mode`]). The steps of a
 //! write that differ are here:
@@ -322,8 +322,8 @@ impl SessionInner {
         Ok(())
     }
 
-    /// Appends a record to the log and applies it. If an appended record cannot be applied, the session is poisoned, since later records could
-    /// not be trusted.
+    /// Appends a record to the log and applies it. If an appended record cannot be applied, the
+    /// session is poisoned, since later records could not be trusted.
     #[inline]
     pub(super) fn append_live(
         &self,

@@ -118,8 +118,8 @@ impl CaptureSet {
         captured.collect()
     }
 
-    /// Captures the resources that are not rolled back with a failed tool; `None` if there are none,
-    /// or they cannot be captured.
+    /// Captures the resources that are not rolled back with a failed tool; `None` if there are
+    /// none, or they cannot be captured.
     pub(super) fn of_kept(resources: &ResourceRegistry) -> Option<CaptureSet> {
         let limits = limits_of_each(resources.captured_resources().len());
         let kept = resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back());

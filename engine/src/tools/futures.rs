@@ -189,8 +189,8 @@ impl ToolRunner {
                 ControlFlow::Continue(operation) => {
                     end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
-                // The session replays, or another call of the same origin has ended or was left open
-                // during the wait.
+                // The session replays, or another call of the same origin has ended or was left
+                // open during the wait.
                 ControlFlow::Break(_) => {
                     offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
                 }
@@ -214,7 +214,8 @@ impl ToolRunner {
             if let ControlFlow::Continue(operation) = asked.begin(info).await? {
                 return operation.confirmed_async().await;
             }
-            // A call that the log knows is refused, continues or is replayed like a call of a thread.
+            // A call that the log knows is refused, continues or is replayed like a call of a
+            // thread.
             let (runner, call, options) =
                 (asked.runner.clone(), asked.call.clone(), asked.remaining_options());
             offload_and_poll(move || {

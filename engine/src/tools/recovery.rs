@@ -427,8 +427,8 @@ impl ToolRunner {
         })
     }
 
-    /// Lets a tool verify an interrupted call, in a separate call that only reads. Returns the report
-    /// of that call; `None` if it has no finding.
+    /// Lets a tool verify an interrupted call, in a separate call that only reads. Returns the
+    /// report of that call; `None` if it has no finding.
     fn verify(
         &self,
         unsettled: &UnsettledOperation,

@@ -16,10 +16,11 @@
 //! 2. If the chunk is put, or its put confirmed, more than half of `MIN_AGE` after the last such
 //!    request ([`clock`](crate::clock)), the writer requests them again. It puts payloads that were
 //!    withdrawn in between again, under the next name, before anything is acknowledged:
-//!    [`SessionPayloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until then.
+//!    [`SessionPayloads::make_sure`]. For that it keeps the bytes of up to 64 MiB of payloads until
+//!    then.
 //! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk
-//!    that was read in between names the payload ([`payload_removal`](super::payload_removal)). By rules 1 and 2,
-//!    no later chunk can name it.
+//!    that was read in between names the payload ([`payload_removal`](super::payload_removal)). By
+//!    rules 1 and 2, no later chunk can name it.
 //! 4. A name that was withdrawn is never used again, so a late removal removes only unneeded
 //!    objects.
 //! 5. A reader requests the first name. Only if it is missing, the reader requests withdrawals, and

@@ -7,8 +7,8 @@
 //! the outcome is known:
 //!
 //! 1. The store reports that it created the object, and the number was not collected before
-//!    ([`volume_lookup`](super::volume_lookup) describes how that is known; mostly it takes no request). The
-//!    chunk is in the chain, and its records are acknowledged. If more than half of
+//!    ([`volume_lookup`](super::volume_lookup) describes how that is known; mostly it takes no
+//!    request). The chunk is in the chain, and its records are acknowledged. If more than half of
 //!    [`MIN_AGE`](crate::MIN_AGE) has passed since the previous chunk was put, that one is read
 //!    back too.
 //! 2. For any other answer, the object with that number is read. If its bytes are ours, with hash

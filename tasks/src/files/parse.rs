@@ -222,8 +222,8 @@ impl PartReader<'_> {
         Ok(updates)
     }
 
-    /// Reads the part of files, and the number of updates among the changes. Modifications come from
-    /// updates and from items without one.
+    /// Reads the part of files, and the number of updates among the changes. Modifications come
+    /// from updates and from items without one.
     pub(super) fn file_system(&mut self) -> Result<(FileSystemState, u64)> {
         let mut state = FileSystemState::default();
         let workspaces: Option<WorkspacesFile<'static>> = self.take(layout::WORKSPACES)?;

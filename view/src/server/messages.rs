@@ -94,8 +94,8 @@ fn of_file(source: io::Error) -> Error {
     Error::File { path: Path::new("a temporary file").to_owned(), source }
 }
 
-/// Cache of a session's conversations that were requested. If one of a conversation's messages exceeds
-/// the memory limit, this error is cached, so that no step reads the conversation again.
+/// Cache of a session's conversations that were requested. If one of a conversation's messages
+/// exceeds the memory limit, this error is cached, so that no step reads the conversation again.
 #[derive(Debug, Default)]
 pub(crate) struct Conversations(BTreeMap<String, foldlog::Result<Option<MessageListHistory>>>);
 

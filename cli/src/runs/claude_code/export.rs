@@ -34,8 +34,8 @@ struct ExportFile {
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or names a file outside of the
-///   directory.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or names a
+///   file outside of the directory.
 /// - [`Error::File`](foldlog_view::Error::File) if a file cannot be written, or already exists.
 /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read.
 pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
@@ -85,7 +85,8 @@ fn close(open: Option<ExportFileWriter>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or one of several files.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session contains no transcript, or one of
+///   several files.
 /// - [`Error::Output`](foldlog_view::Error::Output) if the lines cannot be written.
 /// - [`Error::Engine`](foldlog_view::Error::Engine) if the session cannot be read.
 pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportCounts> {

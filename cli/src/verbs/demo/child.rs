@@ -48,8 +48,8 @@ impl Command for ChildArguments {
             output.line(format_args!("{KEPT}{sequence}"))?;
             output.stdout.flush()?;
         }
-        // The parent kills this process within a call of the first answer, so the second one is never
-        // received.
+        // The parent kills this process within a call of the first answer, so the second one is
+        // never received.
         conversation::begin(&tools::runner(store, &session)?)?;
         Ok(HOLDS)
     }

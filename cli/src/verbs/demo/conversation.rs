@@ -101,7 +101,8 @@ pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if an answer was requested twice, or a call ran twice.
+/// [`Error::DoesNotHold`](foldlog_view::Error::DoesNotHold) if an answer was requested twice, or a
+/// call ran twice.
 pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -> Result<Resumed> {
     let session = runner.state().session();
     let reads = || -> Result<usize> {

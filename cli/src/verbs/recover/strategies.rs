@@ -40,10 +40,10 @@ struct RecoveryDocument {
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the strategy does not exist or
-///   cannot be applied, or if no author is given.
-/// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for writing, or it cannot be
-///   read.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the session is in no store, if the strategy
+///   does not exist or cannot be applied, or if no author is given.
+/// - [`Error::Engine`](foldlog_view::Error::Engine) if another process has the session open for
+///   writing, or it cannot be read.
 pub(super) fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(&asked.session)?;
     let store = asked.directories.writing.open(&root, output)?;

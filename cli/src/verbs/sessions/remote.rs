@@ -127,8 +127,8 @@ impl LeaseRow {
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed, if it does not contain the one
-/// session, or if the query needs data that only a store has.
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed, if it does
+/// not contain the one session, or if the query needs data that only a store has.
 pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {

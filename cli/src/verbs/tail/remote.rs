@@ -24,8 +24,8 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or if it has no record
-///   `start` yet and `every` is `None`.
+/// - [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or reached, or if
+///   it has no record `start` yet and `every` is `None`.
 /// - [`CommandError::Held`] if the place's data does not verify.
 pub(super) fn tail(
     asked: &HeldSession,

@@ -191,8 +191,9 @@ fn repair(
 ///
 /// # Errors
 ///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if an event of the repair goes into a slice of the host's own, which
-/// would miss the repair. Then nothing is written. Otherwise those of [`open_without_host`].
+/// [`Error::Usage`](foldlog_view::Error::Usage) if an event of the repair goes into a slice of the
+/// host's own, which would miss the repair. Then nothing is written. Otherwise those of
+/// [`open_without_host`].
 fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(directory)?;
     let store = writing.open(&root, output)?;

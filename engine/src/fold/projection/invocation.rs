@@ -1,5 +1,5 @@
-//! Ends of tool calls: each rolls STATE back unless it commits, and adds an item to the LOG slice of
-//! invocations.
+//! Ends of tool calls: each rolls STATE back unless it commits, and adds an item to the LOG slice
+//! of invocations.
 
 use std::sync::Arc;
 

@@ -185,8 +185,8 @@ impl ChainWalk<'_> {
     }
 }
 
-/// Returns the reason why a frame with valid bytes does not follow the preceding frame, or `None` if
-/// it does.
+/// Returns the reason why a frame with valid bytes does not follow the preceding frame, or `None`
+/// if it does.
 pub(in crate::log) fn out_of_chain(
     header: &Header,
     last_crc: u32,

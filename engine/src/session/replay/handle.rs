@@ -1,4 +1,5 @@
-//! The part of a handle in a replay: its lane, its turns, and the inputs that it reads from the log.
+//! The part of a handle in a replay: its lane, its turns, and the inputs that it reads from the
+//! log.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The end of a call: its outcome, the restore of its resources, the end record and the report.
 //!
 //! A [`CallEnd`] without a cause commits the call. One with a cause fails it, and one that waits
-//! suspends it. An operation is *left open* if its end cannot be recorded or its resources cannot be
-//! restored: a recovery ends it.
+//! suspends it. An operation is *left open* if its end cannot be recorded or its resources cannot
+//! be restored: a recovery ends it.
 //!
 //! # Invariants
 //!

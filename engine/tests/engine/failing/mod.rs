@@ -35,8 +35,8 @@ fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     came.into_inner().expect("nobody panics under it")
 }
 
-/// Returns the step through a list of cases: `FOLDLOG_FAILING=all` tries all of them, otherwise every
-/// `by_default`-th is tried.
+/// Returns the step through a list of cases: `FOLDLOG_FAILING=all` tries all of them, otherwise
+/// every `by_default`-th is tried.
 fn step(by_default: usize) -> usize {
     if std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all") { 1 } else { by_default }
 }
