@@ -161,10 +161,11 @@ impl PendingRow {
     }
 
     /// Describes a call whose process has ended and whose session has not been recovered since.
-    fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
+    /// `command` recovers the session.
+    fn of_open(reader: &LogReader, open: &OpenOperation, command: String) -> Result<PendingRow> {
         let recover = DecisionChoice {
             meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
-            command: recovery(reader)?,
+            command,
         };
         PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
     }
@@ -234,8 +235,12 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     );
     // A call that runs again automatically when its host returns does not wait for a person.
     let is_stuck = |one: &&OpenOperation| one.parent.is_none() && one.idempotency.needs_settling();
-    for open in reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck) {
-        rows.push(PendingRow::of_open(reader, open)?);
+    let mut stuck = reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck).peekable();
+    if stuck.peek().is_some() {
+        let command = recovery(reader)?;
+        for open in stuck {
+            rows.push(PendingRow::of_open(reader, open, command.clone())?);
+        }
     }
     rows.sort_by_key(|row| row.operation);
     Ok(rows)
