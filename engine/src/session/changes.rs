@@ -4,6 +4,7 @@ use foldlog_codec::body::{
     Action, AddedItems, Declare, Dispatch, Effect, Policy, RemovedItems, SliceDeclaration,
 };
 use foldlog_codec::{RecordKind, SequenceNumber};
+use parking_lot::MutexGuard;
 
 use super::dispatch::ready;
 use super::event_plan::slice_declaration;
@@ -85,13 +86,7 @@ impl Session {
                 before: None,
             })
             .collect();
-        let dispatch = Dispatch { action: Action::Reset, effects: Some(effects) };
-        let body = self.in_lane(dispatch.encode());
-        inner.write(
-            state,
-            time_us,
-            [PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch))],
-        )
+        self.write_dispatch(state, time_us, Dispatch { action: Action::Reset, effects: Some(effects) })
     }
 
     /// Sets a tag of the session. Tags describe the session; a rollback does not change them.
@@ -116,13 +111,18 @@ impl Session {
         let inner = &self.inner;
         let state = self.writable(WriteScope::Log)?;
         let time_us = inner.now_us();
-        let dispatch = Dispatch { action: Action::Tag { key, value }, effects: None };
+        self.write_dispatch(state, time_us, Dispatch { action: Action::Tag { key, value }, effects: None })
+    }
+
+    fn write_dispatch(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        dispatch: Dispatch<'_>,
+    ) -> Result<SequenceNumber> {
         let body = self.in_lane(dispatch.encode());
-        inner.write(
-            state,
-            time_us,
-            [PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch))],
-        )
+        let record = PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch));
+        self.inner.write(state, time_us, [record])
     }
 
     fn change<S: Slice>(

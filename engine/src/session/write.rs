@@ -325,7 +325,7 @@ impl SessionInner {
     /// Appends a record to the log and applies it. If an appended record cannot be applied, the
     /// session is poisoned, since later records could not be trusted.
     #[inline]
-    pub(super) fn append_live(
+    fn append_live(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
