@@ -428,9 +428,9 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     }
     let calls = ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "rename", "mkdir"];
     let errors = ["EIO", "ENOSPC"];
-    // Odd, so that both errors are tried.
     let cases: Vec<_> =
         calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate().collect();
+    // An odd step, so that both errors are tried.
     let cases: Vec<_> = cases.into_iter().step_by(super::step(3)).collect();
     let mut failed = 0;
     for &(n, (call, error)) in &cases {
