@@ -56,11 +56,12 @@ use serde::{Deserialize, Serialize};
 pub use error::{Error, Result, UnrestoredPath};
 #[cfg(feature = "host")]
 pub use host::{
-    CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, FileChange, FileFacts, FileForm,
-    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX, PackReceiver, Rebind,
-    RewindMerge, RewindMergeInputs, SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable,
-    WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool,
-    collect_snapshots, damage_of_object, keeps_any, remember_collected, unpool,
+    CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, DirectoryChange, FileChange,
+    FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, NotedEntry,
+    PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge, RewindMergeInputs,
+    SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable, WantedEntry, WorkspaceLease,
+    WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool, collect_snapshots,
+    damage_of_object, keeps_any, remember_collected, unpool,
 };
 pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -13,13 +13,14 @@
 //! 3. An object's content is returned only after it proved to match its name. A file's length is
 //!    the one that its object claims, until its content is read.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::FileForm;
-use super::objects::{ObjectKind, Objects, len};
+use super::manifest::{FileForm, GitMode, escape_path, join};
+use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::sparse::Sparse;
@@ -97,6 +98,17 @@ pub struct FileFacts {
     pub form: FileForm,
 }
 
+/// Describes a directory that only one of two snapshots contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryChange {
+    /// Path relative to the workspace's root, escaped like that of a [`FileChange`].
+    pub path: String,
+    /// [`ChangeKind::Created`] or [`ChangeKind::Removed`].
+    pub kind: ChangeKind,
+    /// Permission bits in the snapshot that contains it.
+    pub permissions: u32,
+}
+
 impl FileFacts {
     /// Returns whether the file's owner may execute it. Returns `false` for a link.
     pub fn is_executable(&self) -> bool {
@@ -162,6 +174,44 @@ impl SnapshotReader {
             changes.push(change);
             Ok(())
         })?;
+        Ok(changes)
+    }
+
+    /// Returns the directories that only one of two snapshots contains, each before those in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`](crate::Error::Object) if an object that is needed is missing or damaged.
+    pub fn directory_changes(
+        &mut self,
+        before: &FilesystemSnapshot,
+        after: &FilesystemSnapshot,
+    ) -> Result<Vec<DirectoryChange>> {
+        let was = ComparedCapture::read(&self.objects, before)?;
+        let is = ComparedCapture::read(&self.objects, after)?;
+        let mut changes = Vec::new();
+        let mut left = vec![(Vec::new(), Some(was.tree), Some(is.tree))];
+        while let Some((path, was_tree, is_tree)) = left.pop() {
+            if was_tree == is_tree {
+                continue;
+            }
+            let kind = if is_tree.is_some() { ChangeKind::Created } else { ChangeKind::Removed };
+            if was_tree.is_none() || is_tree.is_none() {
+                let side = if is_tree.is_some() { &is } else { &was };
+                let permissions = side.permissions.get(&path, GitMode::Directory);
+                changes.push(DirectoryChange { path: escape_path(&path), kind, permissions });
+            }
+            let mut inside: BTreeMap<Vec<u8>, [Option<ObjectId>; 2]> = BTreeMap::new();
+            for (side, tree) in [was_tree, is_tree].into_iter().enumerate() {
+                let Some(tree) = tree else { continue };
+                for line in self.trees.directories(&self.objects, tree, &path)? {
+                    if let Some(place) = inside.entry(join(&path, &line.name)).or_default().get_mut(side) {
+                        *place = Some(line.id);
+                    }
+                }
+            }
+            left.extend(inside.into_iter().map(|(path, [was, is])| (path, was, is)));
+        }
         Ok(changes)
     }
 
@@ -241,7 +291,6 @@ impl SnapshotReader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::objects::ObjectId;
     use super::super::trees::encode_commit;
     use super::*;
     use crate::error::Error;
@@ -293,6 +342,8 @@ mod tests {
                 directory: None,
                 path: None,
                 left_out_by: None,
+                partial: false,
+                noted: Vec::new(),
                 unless_changed: false,
             }
         }

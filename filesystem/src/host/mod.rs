@@ -9,6 +9,7 @@
 //! | `scratch` | a temporary copy of a snapshot in its own directory |
 //! | `audit` | verifying that the store has every object that snapshots need, intact |
 //! | `changes` | reading snapshots from their store alone: differences, files, contents |
+//! | `path_edits` | editing single paths, each only if it has the expected state |
 //! | `rewind_merge` | combining a snapshot with later changes by hand, for a rewind |
 //! | `snapshot_comparison` | the walk through two snapshots in parallel |
 //! | `packs` | the objects of snapshots as bytes for another machine, and their import there |
@@ -86,6 +87,7 @@ mod operations;
 mod options;
 mod packs;
 mod parallel;
+mod path_edits;
 mod plan;
 mod pool;
 mod pre_restore_removal;
@@ -121,21 +123,22 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
-pub use changes::{FileChange, FileFacts, SnapshotReader};
+pub use changes::{DirectoryChange, FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
 pub use lease::WorkspaceLease;
 pub use manifest::FileForm;
 pub use mark::WorkspaceMark;
 use objects::Objects;
-pub use options::{CaptureProgress, HostFilesystemOptions};
+pub use options::{CaptureProgress, HostFilesystemOptions, PartialCapture};
 pub use packs::{PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
+pub use path_edits::{PathEdit, WantedEntry};
 pub use pool::{collect_pool, unpool};
 pub use restore::WorkspaceRestoreReport;
 pub use rewind_merge::{RewindMerge, RewindMergeInputs};
 use root::Root;
 pub(crate) use set_aside::SET_ASIDE;
-pub use snapshot::FilesystemSnapshot;
+pub use snapshot::{FilesystemSnapshot, NotedEntry};
 use state::WorkspaceState;
 pub use uncapturable::Uncapturable;
 use unsynced_snapshots::CaptureSyncQueue;

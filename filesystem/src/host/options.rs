@@ -39,7 +39,24 @@ pub struct HostFilesystemOptions {
     /// refs within `refs/foldlog/lost`. Default: `true`. Otherwise such a commit is only reported,
     /// and git removes it in time.
     pub keep_lost_commits: bool,
+    /// Sizes from which snapshots leave files out. `None`, the default, captures files of all
+    /// sizes. With sizes, entries that cannot be captured, such as sockets and unreadable files,
+    /// are left out, too, and such snapshots are never restored as a whole.
+    pub partial: Option<PartialCapture>,
     pub(super) progress: Option<OnProgress>,
+}
+
+/// Sizes from which snapshots leave files out, and only
+/// [note](super::FilesystemSnapshot::noted) them.
+///
+/// Without [`gitignore`](HostFilesystemOptions::gitignore), `.gitignore` files of the workspace
+/// leave out nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialCapture {
+    /// Greatest length of a captured file in bytes.
+    pub file_bytes_max: u64,
+    /// Greatest length in bytes of a captured file that a `.gitignore` ignores.
+    pub ignored_file_bytes_max: u64,
 }
 
 /// Describes the progress of a snapshot.
@@ -70,6 +87,7 @@ impl Default for HostFilesystemOptions {
             capture_bytes_max: None,
             pool: None,
             keep_lost_commits: true,
+            partial: None,
             progress: None,
         }
     }
@@ -102,6 +120,13 @@ impl HostFilesystemOptions {
     #[must_use]
     pub fn pool(mut self, directory: impl Into<PathBuf>) -> Self {
         self.pool = Some(directory.into());
+        self
+    }
+
+    /// Makes snapshots [partial](HostFilesystemOptions::partial).
+    #[must_use]
+    pub fn partial(mut self, sizes: PartialCapture) -> Self {
+        self.partial = Some(sizes);
         self
     }
 

@@ -135,6 +135,12 @@ impl HostFilesystem {
         call: Option<&str>,
         aside: bool,
     ) -> Result<WorkspaceRestoreReport> {
+        if snapshot.partial {
+            return Err(Error::path(
+                ".",
+                "a partial snapshot does not contain all files, and is not restored",
+            ));
+        }
         let mut state = self.state.lock();
         let state = &mut *state;
         let bound = match self.bound_root() {

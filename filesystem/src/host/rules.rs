@@ -55,6 +55,8 @@ pub(super) struct Rules {
     mounts: HashSet<Vec<u8>>,
     /// Whether nothing is left out, not even entries named `.git`.
     nothing: bool,
+    /// Whether `.gitignore` files only mark paths as ignored, and leave none out.
+    only_marks: bool,
 }
 
 /// The list of one directory, and those of its parents.
@@ -68,12 +70,17 @@ pub(super) struct Scope {
 impl Rules {
     pub(super) fn new(leave_out: &[String], gitignore: Gitignore) -> Rules {
         let host = LeaveOut::new(leave_out.iter().map(String::as_bytes));
-        Rules { host, gitignore, mounts: HashSet::new(), nothing: false }
+        Rules { host, gitignore, mounts: HashSet::new(), nothing: false, only_marks: false }
     }
 
     /// Leaves out nothing, not even entries named `.git`.
     pub(super) fn keep_all() -> Rules {
         Rules { nothing: true, ..Rules::new(&[], Gitignore::Unread) }
+    }
+
+    /// Leaves out nothing that `.gitignore` files ignore; [`ignores`](Rules::ignores) reports it.
+    pub(super) fn only_marking_ignored(self) -> Rules {
+        Rules { only_marks: true, ..self }
     }
 
     /// Also leaves out these paths, which are mounts.
@@ -143,16 +150,32 @@ impl Rules {
         if self.host.says(&path, is_directory) == Some(true) {
             return true;
         }
-        let mut scope = scope;
-        while let Some(here) = scope {
-            let below = path.get(here.prefix..).unwrap_or_default();
-            if let Some(says) = here.list.says(below, is_directory) {
-                return says;
-            }
-            scope = here.around.as_deref();
-        }
-        false
+        !self.only_marks && is_listed(&path, is_directory, scope)
     }
+
+    /// Returns whether a `.gitignore` ignores an entry itself. Its parent directories are not
+    /// considered.
+    pub(super) fn ignores(
+        &self,
+        directory: &[u8],
+        name: &[u8],
+        is_directory: bool,
+        scope: Option<&Scope>,
+    ) -> bool {
+        scope.is_some() && is_listed(&join(directory, name), is_directory, scope)
+    }
+}
+
+/// Returns what the innermost list with a statement about a path says.
+fn is_listed(path: &[u8], is_directory: bool, mut scope: Option<&Scope>) -> bool {
+    while let Some(here) = scope {
+        let below = path.get(here.prefix..).unwrap_or_default();
+        if let Some(says) = here.list.says(below, is_directory) {
+            return says;
+        }
+        scope = here.around.as_deref();
+    }
+    false
 }
 
 fn scope(list: Option<LeaveOut>, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {

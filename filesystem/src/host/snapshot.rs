@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::content::CaptureLimits;
-use super::manifest::{self, FileForm, ManifestDirectory, ManifestNode, Permissions};
+use super::manifest::{self, FileForm, ManifestDirectory, ManifestNode, Permissions, Stat};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::plan::CapturedDirectory;
@@ -20,8 +20,8 @@ use super::trees::{Commit, Trees, encode_commit};
 use super::unsynced_snapshots::UnsyncedCapture;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{HostFilesystem, WorkspaceNotice, directory_check};
-use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
+use crate::{DirectoryIdentity, FileKind};
 
 /// Identifies a snapshot of a [`HostFilesystem`], with everything that a restore in another process
 /// needs in addition to the store. A log records it as JSON or MessagePack.
@@ -64,10 +64,41 @@ pub struct FilesystemSnapshot {
     /// snapshot that a [rewind](super::HostFilesystem::merge_for_rewind) restores has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out_by: Option<String>,
+    /// Whether the snapshot is [partial](super::PartialCapture): it is compared with others, and
+    /// never restored as a whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+    /// Entries that a partial snapshot leaves out, in ascending order of their paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub noted: Vec<NotedEntry>,
     /// Whether a restore is [refused](crate::Error::Changed) if the workspace differs from its last
     /// capture. Never recorded.
     #[serde(skip)]
     pub unless_changed: bool,
+}
+
+/// Describes an entry that a [partial](super::PartialCapture) snapshot leaves out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotedEntry {
+    /// Path relative to the workspace's root, escaped like the paths of
+    /// [`FileChange`](super::FileChange).
+    pub path: String,
+    /// Kind of the entry. Entries in a directory that is left out are not noted.
+    pub kind: FileKind,
+    /// Length in bytes; 0 of a directory.
+    pub len: u64,
+    /// Time of the last change of content, in nanoseconds since 1970; 0 if it is unknown.
+    pub modified_ns: i64,
+}
+
+impl NotedEntry {
+    /// Notes an entry; without `stat`, a directory that cannot be read.
+    pub(super) fn new(path: &[u8], stat: Option<&Stat>) -> NotedEntry {
+        let kind = stat.map_or(FileKind::Directory, Stat::kind);
+        let len = stat.filter(|_| kind != FileKind::Directory).map_or(0, |stat| stat.len);
+        let modified_ns = stat.map_or(0, |stat| stat.modified_ns);
+        NotedEntry { path: manifest::escape_path(path), kind, len, modified_ns }
+    }
 }
 
 impl FilesystemSnapshot {
@@ -128,12 +159,18 @@ impl HostFilesystem {
         let root = self.bound_root()?;
         self.begin(&mut state, Some(&root));
         self.objects.prepare()?;
-        let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
+        let partial = self.options.partial;
+        let gitignore = match self.options.gitignore || partial.is_some() {
+            true => Gitignore::Present,
+            false => Gitignore::Unread,
+        };
         let rules = Rules::new(&self.options.leave_out, gitignore);
+        let rules = if self.options.gitignore { rules } else { rules.only_marking_ignored() };
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
         let mut walk = WorkspaceWalk::new(Arc::clone(root.directory()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
+        walk.partial = partial;
         walk.limits = CaptureLimits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
         let mut walked = self.add_workspace_root(walk.run())?;
@@ -215,6 +252,8 @@ impl HostFilesystem {
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
             left_out_by: None,
+            partial: partial.is_some(),
+            noted: walked.noted,
             unless_changed: false,
         })
     }

@@ -77,6 +77,20 @@ impl HeldTrees {
     }
 }
 
+impl HeldTrees {
+    /// Returns the directories in a directory.
+    pub(super) fn directories(
+        &mut self,
+        objects: &Objects,
+        id: ObjectId,
+        path: &[u8],
+    ) -> Result<Vec<TreeEntry>> {
+        let (lines, _) = self.lines(objects, id, path)?;
+        let lines = lines.into_iter().map(|line| line.entry);
+        Ok(lines.filter(|entry| entry.mode == GitMode::Directory).collect())
+    }
+}
+
 struct KeyedTreeEntry {
     /// The name as in paths, with a trailing slash for a directory. In the order of these keys,
     /// directory by directory, the paths of all files are in ascending order.
@@ -97,8 +111,8 @@ impl KeyedTreeEntry {
 /// The data of one of the two snapshots outside of trees.
 pub(super) struct ComparedCapture {
     pub(super) commit: ObjectId,
-    tree: ObjectId,
-    permissions: Permissions,
+    pub(super) tree: ObjectId,
+    pub(super) permissions: Permissions,
     /// The files whose blob is not their content, by path, sorted.
     forms: Vec<(Vec<u8>, FileForm)>,
 }

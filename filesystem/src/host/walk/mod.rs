@@ -24,8 +24,10 @@ use super::deep_directories::Reach;
 use super::manifest::{Leaf, ManifestDirectory, Stat, TreeEntry};
 use super::metadata::Links;
 use super::objects::{ObjectId, Objects};
+use super::options::PartialCapture;
 use super::parallel::threads;
 use super::rules::{Rules, Scope};
+use super::snapshot::NotedEntry;
 use crate::error::{Error, Result};
 use scan::ScannedDirectory;
 
@@ -41,6 +43,8 @@ pub(super) struct WorkspaceWalk<'a> {
     pub(super) keep: Option<&'a Objects>,
     /// Whether times are also captured, if nothing is left out.
     pub(super) times: bool,
+    /// Sizes from which files are left out.
+    pub(super) partial: Option<PartialCapture>,
     pub(super) limits: CaptureLimits,
     /// Whether anything is left out, other than entries named `.git`.
     leaves_out: AtomicBool,
@@ -63,6 +67,8 @@ pub(super) struct WalkOutcome {
     pub(super) links: Links,
     /// Whether anything is left out, other than entries named `.git`.
     pub(super) leaves_out: bool,
+    /// Entries that a partial capture leaves out, in ascending order of their paths.
+    pub(super) noted: Vec<NotedEntry>,
 }
 
 enum WalkTask {
@@ -76,6 +82,8 @@ struct DirectoryScan {
     path: Vec<u8>,
     last: Option<Arc<ManifestDirectory>>,
     scope: Option<Arc<Scope>>,
+    /// Whether a `.gitignore` of the workspace ignores the directory.
+    is_ignored: bool,
 }
 
 struct FileReadBatch {
@@ -96,6 +104,7 @@ struct Results {
     repositories: Vec<Vec<u8>>,
     /// Device, inode and path of each file that has several names.
     links: Vec<(u64, u64, Vec<u8>)>,
+    noted: Vec<NotedEntry>,
 }
 
 struct Queue {
@@ -125,6 +134,7 @@ impl<'a> WorkspaceWalk<'a> {
             rules,
             keep,
             times: false,
+            partial: None,
             limits: CaptureLimits::default(),
             leaves_out,
             now,
@@ -133,7 +143,14 @@ impl<'a> WorkspaceWalk<'a> {
 
     pub(super) fn run(&self) -> Result<WalkOutcome> {
         let at = Reach::from_directory(Arc::clone(&self.root));
-        let first = DirectoryScan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
+        let first = DirectoryScan {
+            id: 0,
+            at,
+            path: Vec::new(),
+            last: self.last.clone(),
+            scope: None,
+            is_ignored: false,
+        };
         let queue = Queue { tasks: vec![WalkTask::Scan(first)], working: 0, next_id: 1, failed: None };
         let shared = WalkQueue { queue: Mutex::new(queue), changed: Condvar::new() };
         let threads = match &self.last {
@@ -160,6 +177,8 @@ impl<'a> WorkspaceWalk<'a> {
         mounts.sort();
         let mut repositories = std::mem::take(&mut results.repositories);
         repositories.sort();
+        let mut noted = std::mem::take(&mut results.noted);
+        noted.sort_by(|one, other| one.path.cmp(&other.path));
         let links = Links::new(std::mem::take(&mut results.links));
         let (root, trees) = match unreadable.iter().any(Vec::is_empty) {
             true => (
@@ -169,7 +188,7 @@ impl<'a> WorkspaceWalk<'a> {
             false => self.assemble(results)?,
         };
         let leaves_out = self.leaves_out.load(Ordering::Relaxed);
-        Ok(WalkOutcome { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
+        Ok(WalkOutcome { root, trees, read, unreadable, mounts, repositories, links, leaves_out, noted })
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
@@ -228,5 +247,6 @@ impl Results {
         self.mounts.extend(other.mounts);
         self.links.extend(other.links);
         self.repositories.extend(other.repositories);
+        self.noted.extend(other.noted);
     }
 }

@@ -25,6 +25,7 @@ use crate::host::manifest::{
 };
 use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_own, is_temporary};
+use crate::host::snapshot::NotedEntry;
 use crate::host::sparse::Sparse;
 use crate::host::step::{MOUNT, OPEN_DIRECTORY};
 
@@ -65,7 +66,7 @@ fn io(op: &'static str, path: &[u8], errno: Errno) -> Error {
 
 impl WorkspaceWalk<'_> {
     pub(super) fn scan(&self, scan: DirectoryScan, shared: &WalkQueue, results: &mut Results) -> Result<()> {
-        let DirectoryScan { id, at, path, last, scope } = scan;
+        let DirectoryScan { id, at, path, last, scope, is_ignored } = scan;
         self.limits.check(&path)?;
         if is_too_deep(&path) {
             if self.keep.is_none() {
@@ -95,6 +96,10 @@ impl WorkspaceWalk<'_> {
                 results.unreadable.push(path);
                 return Ok(());
             }
+            Err(Errno::EACCES) if self.partial.is_some() && !path.is_empty() => {
+                results.noted.push(NotedEntry::new(&path, None));
+                return Ok(());
+            }
             Err(errno) => return Err(io("open", &path, errno)),
         };
         let at = at.advance_to(&directory, &path);
@@ -119,7 +124,7 @@ impl WorkspaceWalk<'_> {
             if name.to_bytes() == b".git" {
                 results.repositories.push(join(&path, b".git"));
             }
-            let stat = match self.look_at(&directory, &path, name, scope.as_deref()) {
+            let stat = match self.look_at(&directory, &path, name, scope.as_deref(), results) {
                 // It may be listed but not entered.
                 Err(Error::Io { source, .. })
                     if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
@@ -131,6 +136,15 @@ impl WorkspaceWalk<'_> {
             };
             let Some(stat) = stat else { continue };
             let name = name.to_bytes();
+            let is_directory = stat.kind() == FileKind::Directory;
+            let is_ignored = self.partial.is_some_and(|partial| {
+                (is_directory || stat.len > partial.ignored_file_bytes_max)
+                    && (is_ignored || self.rules.ignores(&path, name, is_directory, scope.as_deref()))
+            });
+            if self.notes(&stat, is_ignored) {
+                results.noted.push(NotedEntry::new(&join(&path, name), Some(&stat)));
+                continue;
+            }
             if stat.names > 1 && stat.kind() == FileKind::File {
                 results.links.push((stat.device, stat.inode, join(&path, name)));
             }
@@ -142,7 +156,7 @@ impl WorkspaceWalk<'_> {
             };
             found.push(match (stat.kind(), before) {
                 (FileKind::Directory, before) => {
-                    directories.push(found.len());
+                    directories.push((found.len(), is_ignored));
                     ScannedEntry::Directory {
                         name: shared_name(),
                         id: 0,
@@ -187,7 +201,7 @@ impl WorkspaceWalk<'_> {
             own.iter().try_for_each(|own| self.read_batch(own, results))?;
         }
         let first_id = shared.ids(directories.len());
-        for (place_in, child_id) in directories.into_iter().zip(first_id..) {
+        for ((place_in, is_ignored), child_id) in directories.into_iter().zip(first_id..) {
             let Some(ScannedEntry::Directory { name, id, last: place }) = found.get_mut(place_in) else {
                 continue;
             };
@@ -203,6 +217,7 @@ impl WorkspaceWalk<'_> {
                 path: join(&path, name),
                 last,
                 scope: scope.clone(),
+                is_ignored,
             }));
         }
         shared.push(tasks);
@@ -249,6 +264,7 @@ impl WorkspaceWalk<'_> {
         path: &[u8],
         name: &CStr,
         scope: Option<&Scope>,
+        results: &mut Results,
     ) -> Result<Option<Stat>> {
         let bytes = name.to_bytes();
         if matches!(bytes, b"." | b".." | b".git") || (self.keep.is_some() && is_temporary(bytes)) {
@@ -264,8 +280,22 @@ impl WorkspaceWalk<'_> {
         // Nothing in a workspace depends on exports.
         if left_out && !is_own(path, bytes, is_directory) {
             self.leaves_out.store(true, Ordering::Relaxed);
+            if self.partial.is_some() {
+                results.noted.push(NotedEntry::new(&join(path, bytes), Some(&stat)));
+            }
         }
         Ok((!left_out).then_some(stat))
+    }
+
+    /// Returns whether a partial capture leaves out an entry because of its size or kind.
+    fn notes(&self, stat: &Stat, is_ignored: bool) -> bool {
+        let Some(partial) = &self.partial else { return false };
+        let bytes_max = if is_ignored { partial.ignored_file_bytes_max } else { partial.file_bytes_max };
+        match stat.kind() {
+            FileKind::File => stat.len > bytes_max,
+            FileKind::Special => true,
+            FileKind::Directory | FileKind::Link => false,
+        }
     }
 
     pub(super) fn read_batch(&self, batch: &FileReadBatch, results: &mut Results) -> Result<()> {
@@ -282,13 +312,19 @@ impl WorkspaceWalk<'_> {
                 mounted: &mounted,
                 is_racy: &|stat| self.is_racy(stat),
             };
-            let read = reading.keep(*stat).map_err(|error| match error {
-                // Objects know contents but no paths.
-                Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
-                    Error::path(display_path(&path()), source.to_string())
+            let read = match reading.keep(*stat) {
+                Err(Error::Io { source, .. })
+                    if self.partial.is_some() && source.kind() == std::io::ErrorKind::PermissionDenied =>
+                {
+                    results.noted.push(NotedEntry::new(&path(), Some(stat)));
+                    None
                 }
-                error => error,
-            })?;
+                // Objects know contents but no paths.
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::InvalidData => {
+                    return Err(Error::path(display_path(&path()), source.to_string()));
+                }
+                read => read?,
+            };
             if mounted.get() {
                 results.mounts.push((None, path()));
             }

@@ -1,0 +1,358 @@
+//! Edits single paths of a workspace, each only if it has the expected state.
+//!
+//! A [restore](HostFilesystem::restore) brings back a whole snapshot. An undo of one tool call
+//! instead edits the paths that the call changed, among others that stay. Nobody is kept from
+//! writing meanwhile, so no edit trusts what was seen before:
+//!
+//! 1. The present entry is compared with the expected one, by its content.
+//! 2. The new entry is written under a temporary name, and exchanged with the present one in one
+//!    step. To remove an entry, it is renamed to a temporary name.
+//! 3. The entry that was taken away is compared with the one of step 1. If another program has
+//!    replaced or written it since, it is put back, and the edit is refused.
+//!
+//! So no edit destroys bytes that its caller did not name. Links are never followed, and mounts
+//! never entered.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use rustix::fs::{RenameFlags, renameat_with};
+
+use super::HostFilesystem;
+use super::changes::FileFacts;
+use super::manifest::{FileForm, FileKind, Stat, unshown};
+use super::objects::{Hasher, ObjectId, ObjectKind, pump};
+use super::rules::temporary_name;
+use super::snapshot::named_object;
+use super::sparse::Sparse;
+use super::step::{
+    NEW_FILE, OPEN_DIRECTORY, describe_errno, nix_errno, open_around, open_at, open_file, read_link, stat_at,
+};
+use crate::error::{Error, Result};
+
+/// Changes a path from its expected state to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathEdit {
+    /// Path relative to the workspace's root, escaped like that of a
+    /// [`FileChange`](super::FileChange).
+    pub path: String,
+    /// File or link that is expected there; `None` if nothing is expected there.
+    pub present: Option<FileFacts>,
+    /// What is to be there.
+    pub wanted: WantedEntry,
+}
+
+/// Describes the entry that an edit leaves at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WantedEntry {
+    /// No entry.
+    Nothing,
+    /// A file or link of a snapshot in the workspace's store.
+    Captured(FileFacts),
+    /// A file with this content.
+    Content {
+        /// Whole content.
+        bytes: Vec<u8>,
+        /// Permission bits, those of `0o7777`.
+        permissions: u32,
+    },
+    /// A directory, which may exist already.
+    Directory {
+        /// Permission bits of a new directory.
+        permissions: u32,
+    },
+    /// No directory; one that is not empty stays, and is no failure.
+    NoDirectory,
+}
+
+/// Reason why a path was left unchanged.
+type Refusal = String;
+
+impl HostFilesystem {
+    /// Edits paths of the workspace, one after the other in the given order. Returns for each edit
+    /// `None` if the path is now as wanted, or the reason why it is unchanged.
+    ///
+    /// An edit is refused if the path does not have the expected state, even if that changes while
+    /// it is edited. Missing parent directories of a wanted entry are created. The changes are
+    /// durable once [`sync_restored`](HostFilesystem::sync_restored) returns. A kill leaves each
+    /// path as it was or as wanted, and may leave a temporary file, which no snapshot contains.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Object`] if an object that is needed is missing or damaged. The edits before it
+    ///   are done.
+    /// - [`Error::Io`] if the workspace's root cannot be opened.
+    pub fn edit_paths(&self, edits: &[PathEdit]) -> Result<Vec<Option<Refusal>>> {
+        let root = self.bound_root()?;
+        self.state.lock().unsynced = Some(std::sync::Arc::clone(&root));
+        edits.iter().map(|edit| self.edit_path(root.directory(), edit)).collect()
+    }
+
+    fn edit_path(&self, root: &OwnedFd, edit: &PathEdit) -> Result<Option<Refusal>> {
+        let path = unshown(&edit.path).filter(|path| is_plain(path));
+        let Some(path) = path else { return Ok(Some("it is not a path in the workspace".to_owned())) };
+        let is_made = !matches!(edit.wanted, WantedEntry::Nothing | WantedEntry::NoDirectory);
+        let around = if is_made {
+            make_parents(root, &path)
+        } else {
+            open_around(root, &path).map_err(describe_errno)
+        };
+        let (directory, name) = match around {
+            Ok(around) => around,
+            Err(_) if !is_made && edit.present.is_none() => return Ok(None),
+            Err(reason) => return Ok(Some(format!("its directory: {reason}"))),
+        };
+        let done = match &edit.wanted {
+            WantedEntry::Directory { permissions } => make_directory(&directory, &name, *permissions),
+            WantedEntry::NoDirectory => remove_directory(&directory, &name),
+            wanted => return self.edit_leaf(&directory, &name, edit.present.as_ref(), wanted),
+        };
+        Ok(done.err())
+    }
+
+    fn edit_leaf(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        present: Option<&FileFacts>,
+        wanted: &WantedEntry,
+    ) -> Result<Option<Refusal>> {
+        let seen = match self.compare_present(directory, name, present)? {
+            Ok(seen) => seen,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let temporary = temporary_name(NUMBER.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let permissions = match wanted {
+            WantedEntry::Nothing => {
+                let Some(seen) = seen else { return Ok(None) };
+                return Ok(take_away(directory, name, &temporary, &seen).err());
+            }
+            WantedEntry::Captured(facts) => facts.permissions,
+            WantedEntry::Content { permissions, .. } => Some(*permissions),
+            WantedEntry::Directory { .. } | WantedEntry::NoDirectory => None,
+        };
+        let placed =
+            self.write_entry(directory, &temporary, wanted, permissions)?.and_then(|()| match &seen {
+                None => {
+                    rename(directory, &temporary, name, RenameFlags::NOREPLACE).map_err(|errno| match errno {
+                        Errno::EEXIST => "another program has created an entry there".to_owned(),
+                        errno => describe_errno(errno),
+                    })
+                }
+                Some(seen) => exchange(directory, name, &temporary, seen),
+            });
+        if let Err(reason) = placed {
+            let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
+            return Ok(Some(reason));
+        }
+        Ok(None)
+    }
+
+    /// Compares the entry at a name with the expected one. Returns its state, `None` if there is
+    /// none and none is expected, or the difference.
+    fn compare_present(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        expected: Option<&FileFacts>,
+    ) -> Result<std::result::Result<Option<Stat>, Refusal>> {
+        let refused = |reason: &str| Ok(Err(reason.to_owned()));
+        let stat = match stat_at(directory, name) {
+            Ok(stat) => Some(stat),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Ok(Err(describe_errno(errno))),
+        };
+        let (stat, facts) = match (stat, expected) {
+            (None, None) => return Ok(Ok(None)),
+            (Some(stat), Some(facts)) => (stat, facts),
+            (Some(_), None) => return refused("there is an entry that no capture contains"),
+            (None, Some(_)) => return refused("it was removed meanwhile"),
+        };
+        let is_same_form = stat.kind() == facts.kind
+            && stat.len == facts.len
+            && facts.permissions.is_none_or(|permissions| permissions == stat.permissions());
+        if !is_same_form || self.content_of(directory, name, &stat, facts)? != Some(facts.digest.clone()) {
+            return refused("it was changed meanwhile");
+        }
+        Ok(Ok(Some(stat)))
+    }
+
+    /// Returns the digest of an entry's present content, in the form of the expected one; `None`
+    /// if it cannot be read.
+    fn content_of(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        stat: &Stat,
+        facts: &FileFacts,
+    ) -> Result<Option<String>> {
+        if stat.kind() == FileKind::Link {
+            let target = read_link(directory, name).ok();
+            return Ok(target.and_then(|target| digest_of(&mut target.as_slice(), stat.len)));
+        }
+        let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(None) };
+        if facts.form != FileForm::Sparse {
+            return Ok(digest_of(&mut &file, stat.len));
+        }
+        // The data ranges of a copy may differ, so the data is read at the recorded ranges.
+        let (sparse, data) = Sparse::read(&self.objects, self.object_of(&facts.digest)?)?;
+        let found = digest_of(&mut sparse.data(&file), sparse.data_len());
+        Ok((found == Some(data.to_string())).then(|| facts.digest.clone()))
+    }
+
+    /// Writes a wanted file or link under a temporary name.
+    fn write_entry(
+        &self,
+        directory: &OwnedFd,
+        temporary: &[u8],
+        wanted: &WantedEntry,
+        permissions: Option<u32>,
+    ) -> Result<std::result::Result<(), Refusal>> {
+        let facts = match wanted {
+            WantedEntry::Captured(facts) => Some((facts, named_object(&self.objects, &facts.digest)?)),
+            _ => None,
+        };
+        if let Some((facts, id)) = facts
+            && facts.kind == FileKind::Link
+        {
+            let target = self.objects.read(id, ObjectKind::Blob, facts.len)?;
+            return Ok(symlinkat(OsStr::from_bytes(&target), directory, temporary).map_err(describe_errno));
+        }
+        let file = openat(directory, temporary, NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
+        let mut file = match file {
+            Ok(file) => File::from(file),
+            Err(errno) => return Ok(Err(describe_errno(errno))),
+        };
+        let written = match (facts, wanted) {
+            (Some((facts, id)), _) => self.copy_content(facts, id, &mut file),
+            (None, WantedEntry::Content { bytes, .. }) => {
+                file.write_all(bytes).map_err(|error| Error::io("write", OsStr::from_bytes(temporary), error))
+            }
+            (None, _) => Ok(()),
+        };
+        match written {
+            Err(Error::Io { source, .. }) => return Ok(Err(source.to_string())),
+            written => written?,
+        }
+        let mode = Mode::from_bits_truncate(permissions.unwrap_or(0o644));
+        Ok(fchmod(&file, mode).map_err(describe_errno))
+    }
+
+    fn copy_content(&self, facts: &FileFacts, id: ObjectId, file: &mut File) -> Result<()> {
+        if facts.form != FileForm::Sparse {
+            return self.objects.copy(id, ObjectKind::Blob, file).map(drop);
+        }
+        let (sparse, data) = Sparse::read(&self.objects, id)?;
+        let mut pieces = sparse.writer(file).map_err(|error| Error::io("write", self.root(), error))?;
+        self.objects.copy(data, ObjectKind::Blob, &mut pieces).map(drop)
+    }
+}
+
+/// Returns whether a path names an entry below the root, by names only, and outside of `.git`.
+fn is_plain(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".." | b".git"))
+}
+
+fn digest_of(source: &mut dyn Read, len: u64) -> Option<String> {
+    let mut hash = Hasher::new(ObjectKind::Blob, len);
+    let read = pump(source, &mut |bytes| {
+        hash.update(bytes);
+        Ok(())
+    });
+    let id = read.is_ok_and(|read| read == len).then(|| hash.finish().ok()).flatten();
+    id.map(|id| id.to_string())
+}
+
+/// Opens the parent directory of a path, and creates it and those around it if they are missing.
+fn make_parents(root: &OwnedFd, path: &[u8]) -> std::result::Result<(OwnedFd, Vec<u8>), Refusal> {
+    let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?;
+    let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+    let last = names.pop().unwrap_or_default();
+    for name in names {
+        directory = match open_at(&directory, name, OPEN_DIRECTORY, Mode::empty()) {
+            Err(Errno::ENOENT) => {
+                make_directory(&directory, name, 0o755)?;
+                open_at(&directory, name, OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?
+            }
+            opened => opened.map_err(describe_errno)?,
+        };
+    }
+    Ok((directory, last.to_vec()))
+}
+
+fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::result::Result<(), Refusal> {
+    match mkdirat(around, name, Mode::S_IRWXU) {
+        Ok(()) => {}
+        Err(Errno::EEXIST) if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) => {
+            return Ok(());
+        }
+        Err(errno) => return Err(describe_errno(errno)),
+    }
+    let made = open_at(around, name, OPEN_DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty());
+    let made = made.map_err(describe_errno)?;
+    fchmod(&made, Mode::from_bits_truncate(permissions)).map_err(describe_errno)
+}
+
+fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Refusal> {
+    match unlinkat(around, name, UnlinkatFlags::RemoveDir) {
+        Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => Ok(()),
+        Err(errno) => Err(describe_errno(errno)),
+    }
+}
+
+fn rename(directory: &OwnedFd, from: &[u8], to: &[u8], flags: RenameFlags) -> std::result::Result<(), Errno> {
+    renameat_with(directory, from, directory, to, flags).map_err(nix_errno)
+}
+
+/// Replaces the entry at a name by the temporary one, unless it differs from the one that was
+/// seen.
+fn exchange(
+    directory: &OwnedFd,
+    name: &[u8],
+    temporary: &[u8],
+    seen: &Stat,
+) -> std::result::Result<(), Refusal> {
+    rename(directory, temporary, name, RenameFlags::EXCHANGE).map_err(describe_errno)?;
+    if is_the_seen_one(directory, temporary, seen) {
+        return unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir).map_err(describe_errno);
+    }
+    rename(directory, temporary, name, RenameFlags::EXCHANGE).map_err(describe_errno)?;
+    Err("another program has changed it meanwhile".to_owned())
+}
+
+/// Removes the entry at a name, unless it differs from the one that was seen.
+fn take_away(
+    directory: &OwnedFd,
+    name: &[u8],
+    temporary: &[u8],
+    seen: &Stat,
+) -> std::result::Result<(), Refusal> {
+    rename(directory, name, temporary, RenameFlags::NOREPLACE).map_err(describe_errno)?;
+    if is_the_seen_one(directory, temporary, seen) {
+        return unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir).map_err(describe_errno);
+    }
+    // If there is a newer entry by now, the older one stays under its temporary name.
+    rename(directory, temporary, name, RenameFlags::NOREPLACE).map_err(|errno| {
+        format!(
+            "the entry that was there is now `{}`: {}",
+            OsStr::from_bytes(temporary).display(),
+            errno.desc()
+        )
+    })?;
+    Err("another program has changed it meanwhile".to_owned())
+}
+
+/// Returns whether an entry is the one that was seen, and was not written since. A rename changes
+/// only the time of the last change of state.
+fn is_the_seen_one(directory: &OwnedFd, name: &[u8], seen: &Stat) -> bool {
+    stat_at(directory, name).is_ok_and(|found| Stat { changed_ns: seen.changed_ns, ..found } == *seen)
+}
