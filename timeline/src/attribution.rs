@@ -1,0 +1,136 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog::filesystem::{ChangeKind, FileChange, FileKind, FilesystemSnapshot, NotedEntry, SnapshotReader};
+
+use crate::Result;
+use crate::step::{Edge, Moment, Step};
+
+/// Whose change a change of a path in an interval is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Attribution {
+    User,
+    Step(u64),
+    Shared(BTreeSet<u64>),
+}
+
+/// The time between two successive captures.
+pub(crate) struct Interval<'a> {
+    pub(crate) from: FilesystemSnapshot,
+    pub(crate) to: FilesystemSnapshot,
+    /// Steps that were open at any time in the interval.
+    owners: BTreeMap<u64, &'a Step>,
+    /// Whether there was a time in the interval without an open step. Between captures this means
+    /// that a capture at the beginning or the end of a step is missing.
+    is_gap: bool,
+}
+
+/// The intervals of a timeline, in ascending order.
+pub(crate) struct Intervals<'a>(Vec<Interval<'a>>);
+
+impl<'a> Intervals<'a> {
+    pub(crate) fn new(steps: &'a [Step], moments: Vec<Moment>) -> Intervals<'a> {
+        let steps: BTreeMap<u64, &Step> = steps.iter().map(|step| (step.number, step)).collect();
+        let (mut open, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        let mut last: Option<FilesystemSnapshot> = None;
+        let mut is_gap = true;
+        let mut intervals = Vec::new();
+        for Moment { step: number, edge, capture } in moments {
+            let is_captured = capture.is_some();
+            if let Some(to) = capture
+                && let Some(from) = last.replace(to.clone())
+            {
+                intervals.push(Interval { from, to, owners: std::mem::take(&mut owners), is_gap });
+            }
+            match (edge, steps.get(&number)) {
+                (Edge::Opened, Some(step)) => drop(open.insert(number, *step)),
+                (Edge::Opened, None) => {}
+                (Edge::Closed, _) => drop(open.remove(&number)),
+            }
+            if is_captured {
+                owners.clear();
+                is_gap = false;
+            }
+            owners.extend(open.iter().map(|(number, step)| (*number, *step)));
+            is_gap |= open.is_empty();
+        }
+        Intervals(intervals)
+    }
+
+    /// Returns the intervals in which one of the steps was open.
+    pub(crate) fn of_steps(&self, steps: &BTreeSet<u64>) -> impl DoubleEndedIterator<Item = &Interval<'a>> {
+        self.0.iter().filter(|interval| interval.owners.keys().any(|owner| steps.contains(owner)))
+    }
+}
+
+impl Interval<'_> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &Step> {
+        self.owners.values().copied()
+    }
+
+    /// Returns the changes of files in the interval, except those of files that one of the two
+    /// captures only notes.
+    pub(crate) fn changes(&self, reader: &mut SnapshotReader) -> Result<Vec<FileChange>> {
+        let noted = Noted::new([&self.from, &self.to]);
+        let mut changes = reader.changes(Some(&self.from), &self.to)?;
+        changes.retain(|change| !noted.contains(&change.path));
+        Ok(changes)
+    }
+
+    /// Returns the entries that are only noted, and were created, changed or removed.
+    pub(crate) fn noted_changes(&self) -> Vec<(ChangeKind, NotedEntry)> {
+        let by_path = |capture: &FilesystemSnapshot| -> BTreeMap<String, NotedEntry> {
+            capture.noted.iter().map(|entry| (entry.path.clone(), entry.clone())).collect()
+        };
+        let (mut was, is) = (by_path(&self.from), by_path(&self.to));
+        let mut changes = Vec::new();
+        for (path, entry) in is {
+            match was.remove(&path) {
+                None => changes.push((ChangeKind::Created, entry)),
+                // Entries of a directory come and go without the directory being noted again.
+                Some(before) if before != entry && entry.kind != FileKind::Directory => {
+                    changes.push((ChangeKind::Modified, entry));
+                }
+                Some(_) => {}
+            }
+        }
+        changes.extend(was.into_values().map(|entry| (ChangeKind::Removed, entry)));
+        changes
+    }
+
+    pub(crate) fn attribution(&self, path: &str) -> Attribution {
+        if let Some(owner) = self.owners().find(|owner| owner.owns(path)) {
+            return Attribution::Step(owner.number);
+        }
+        // Of a step that was not captured at one end, no change is known to be its own.
+        if self.is_gap {
+            return Attribution::User;
+        }
+        let is_users = |owner: &&Step| owner.yours.iter().chain(&owner.possibly_yours).any(|own| own == path);
+        let owners = self.owners().filter(|owner| owner.paths.is_none() && !is_users(owner));
+        let owners: BTreeSet<u64> = owners.map(|owner| owner.number).collect();
+        match owners.first() {
+            None => Attribution::User,
+            Some(owner) if owners.len() == 1 => Attribution::Step(*owner),
+            Some(_) => Attribution::Shared(owners),
+        }
+    }
+}
+
+/// The paths that captures only note.
+pub(crate) struct Noted<'a>(BTreeMap<&'a str, FileKind>);
+
+impl<'a> Noted<'a> {
+    pub(crate) fn new(captures: impl IntoIterator<Item = &'a FilesystemSnapshot>) -> Noted<'a> {
+        let noted = captures.into_iter().flat_map(|capture| &capture.noted);
+        Noted(noted.map(|entry| (entry.path.as_str(), entry.kind)).collect())
+    }
+
+    /// Returns whether a path, or a directory around it, is noted.
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        ends.into_iter().any(|end| path.get(..end).is_some_and(|around| self.0.contains_key(around)))
+    }
+}

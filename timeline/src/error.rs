@@ -1,0 +1,55 @@
+use std::path::PathBuf;
+
+/// An error of a timeline.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The log, or the store of its sessions, could not be read or written.
+    #[error(transparent)]
+    Engine(#[from] foldlog::Error),
+    /// The root, or its captures, could not be read or written.
+    #[error(transparent)]
+    Filesystem(#[from] foldlog::filesystem::Error),
+    /// A file of the timeline could not be read or written.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What failed, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// Another process has had the timeline open for as long as the caller can wait.
+    #[error("the timeline in {} is in use by another process", path.display())]
+    Busy {
+        /// Directory of the timeline.
+        path: PathBuf,
+    },
+    /// No timeline contains the directory.
+    #[error("no timeline contains {}", path.display())]
+    NoTimeline {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The timeline has no step with this number.
+    #[error("there is no call {number}")]
+    NoStep {
+        /// The number.
+        number: u64,
+    },
+    /// The step cannot be undone.
+    #[error("call {number} cannot be undone: {reason}")]
+    NotUndoable {
+        /// Number of the step.
+        number: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// There is no step to undo, or no undo to reverse.
+    #[error("{0}")]
+    NothingToUndo(&'static str),
+}
+
+/// A result with the error of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,63 @@
+//! Records the tool calls of coding agents in a directory, with the state of the directory's files
+//! between them, and undoes single calls.
+//!
+//! The agents are programs that foldlog did not start. They report the beginning and the end of
+//! each call through hooks, from processes that live for milliseconds. A [`Timeline`] belongs to
+//! one directory, the root. It is a session of foldlog, next to a store of captures of the root.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `places` | [`TimelinePlace`]: where the timeline of a root is, and finding it from a directory below |
+//! | `step` | [`Step`], [`Call`], [`Undo`]: what is recorded |
+//! | `timeline` | [`Timeline`]: recording calls |
+//! | `attribution` | whose change a change of a file is |
+//! | `undo` | [`UndoPlan`]: what an undo would do, and doing it |
+//! | `merge` | one file: its present state without a change |
+//! | `error` | [`Error`] |
+//!
+//! # Terms
+//!
+//! - A *step* is a call or an undo. Steps of one timeline are numbered from 1.
+//! - A *lane* is an agent, or a sub-agent, of one session of a program. Its calls are serial; calls
+//!   of different lanes may overlap.
+//! - A *moment* is the beginning or the end of a step, with a capture of the root.
+//! - An *interval* is the time between two successive captures. Its *owners* are the steps that
+//!   were open at any time in it.
+//!
+//! # Whose change it is
+//!
+//! | changed in an interval | the change belongs to |
+//! |---|---|
+//! | without an owner | the user |
+//! | a path that a step of the interval owns (a file tool owns the path that it names) | that step |
+//! | another path, if one owner is not limited to its paths | that owner |
+//! | another path, if several such owners overlap | these steps together: it is *shared* |
+//! | another path, if all owners are limited to their paths | the user |
+//! | before a call's tool was started, while a permission dialog was open | the user |
+//!
+//! # Invariants
+//!
+//! 1. Nothing is undone unless a person asks for it. A call whose end is never reported is closed
+//!    as interrupted, and its changes stay.
+//! 2. An undo changes only paths that the undone steps changed.
+//! 3. An undo never removes or overwrites bytes that no capture contains
+//!    ([`HostFilesystem::edit_paths`](foldlog::filesystem::HostFilesystem::edit_paths)).
+//! 4. An undo is a step: undoing it brings everything back that it changed.
+//! 5. A kill at any moment loses no recorded step, and leaves every file as it was before or as it
+//!    is after the undo.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod attribution;
+mod error;
+mod merge;
+mod places;
+mod step;
+mod timeline;
+mod undo;
+
+pub use error::{Error, Result};
+pub use places::TimelinePlace;
+pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};
+pub use timeline::{CallEnd, NewCall, StepChanges, Timeline, TimelineOptions};
+pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport};

@@ -1,0 +1,186 @@
+use chrono::{DateTime, Utc};
+use foldlog::filesystem::FilesystemSnapshot;
+use foldlog::{Event, Slice};
+use serde::{Deserialize, Serialize};
+
+/// An agent of one session of a program, whose calls are serial.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lane {
+    /// Name of the program, such as `claude`.
+    pub program: String,
+    /// The program's id of the session.
+    pub session: String,
+    /// The program's id of the sub-agent; `None` for the main agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+/// A call or an undo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Number in the timeline, from 1.
+    pub number: u64,
+    /// What the step is.
+    #[serde(flatten)]
+    pub kind: StepKind,
+    /// Time of the beginning.
+    pub opened_at: DateTime<Utc>,
+    /// Time of the end; `None` while the step is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_at: Option<DateTime<Utc>>,
+    /// How the step ended; `None` while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Paths that the step owns; its changes of other paths are not its own. `None` if it may
+    /// change any path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Vec<String>>,
+    /// Reason why the step was not captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_captured: Option<String>,
+    /// Paths that the user changed after the step began and before its tool was started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub yours: Vec<String>,
+    /// Paths of which it is unknown whether the user changed them before the tool was started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possibly_yours: Vec<String>,
+}
+
+/// What a step is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// A call of a tool by an agent.
+    Call(Call),
+    /// An undo of other steps by a person.
+    Undo(Undo),
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Agent that made the call.
+    pub lane: Lane,
+    /// The program's id of the call.
+    pub id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// Arguments, as JSON; cut after 64 KiB.
+    pub arguments: String,
+    /// One line about the call: a command or a path.
+    pub title: String,
+    /// Result or error, as JSON or text; cut after 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// Exit code of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i64>,
+    /// Duration of the tool in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Whether the command continues in the background: its later changes count as the user's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_background: bool,
+    /// Process of the program. When it has ended, so has the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+}
+
+/// An undo of steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undo {
+    /// Numbers of the undone steps, in ascending order.
+    pub of: Vec<u64>,
+    /// Whether only some of their changes were to be undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_partial: bool,
+    /// Whether the lanes of the undone calls have been informed, so that their models know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_reported: bool,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It succeeded.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// Its end was never reported.
+    Interrupted,
+}
+
+impl Step {
+    /// Returns the call, unless the step is an undo.
+    pub fn call(&self) -> Option<&Call> {
+        match &self.kind {
+            StepKind::Call(call) => Some(call),
+            StepKind::Undo(_) => None,
+        }
+    }
+
+    /// Returns the undo, unless the step is a call.
+    pub fn undo(&self) -> Option<&Undo> {
+        match &self.kind {
+            StepKind::Call(_) => None,
+            StepKind::Undo(undo) => Some(undo),
+        }
+    }
+
+    /// Returns whether the step has not ended.
+    pub fn is_open(&self) -> bool {
+        self.closed_at.is_none()
+    }
+
+    /// Returns whether a path is one of those that the step owns.
+    pub(crate) fn owns(&self, path: &str) -> bool {
+        self.paths.as_ref().is_some_and(|paths| paths.iter().any(|own| own == path))
+    }
+}
+
+/// A new state of a step. One record contains both, so that a kill cannot part them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StepChanged {
+    pub(crate) step: Step,
+    /// The moment at which the step begins or ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moment: Option<Moment>,
+}
+
+impl Event for StepChanged {
+    const NAME: &'static str = "step_changed";
+}
+
+/// The present state of each step.
+pub(crate) struct Steps;
+
+impl Slice for Steps {
+    const NAME: &'static str = "steps";
+    type Item = Step;
+}
+
+/// The beginning or the end of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    pub(crate) step: u64,
+    pub(crate) edge: Edge,
+    /// Capture of the root; `None` if it could not be captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) capture: Option<FilesystemSnapshot>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Edge {
+    Opened,
+    Closed,
+}
+
+/// All moments, in the order in which they were captured.
+pub(crate) struct Moments;
+
+impl Slice for Moments {
+    const NAME: &'static str = "moments";
+    type Item = Moment;
+}

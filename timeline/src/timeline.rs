@@ -1,0 +1,561 @@
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use foldlog::filesystem::{
+    ChangeKind, FileChange, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, NotedEntry,
+    PartialCapture, SnapshotReader,
+};
+use foldlog::{Durability, Policy, Session, SessionTypes, SliceOp, Store, StoreOptions};
+
+use crate::attribution::{Attribution, Intervals};
+use crate::places::TimelinePlace;
+use crate::step::{Call, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind, Steps};
+use crate::{Error, Result};
+
+/// Longest text of arguments or of a result that is recorded, in bytes.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// A tool that starts this long after its call's capture was held up, usually by a dialog.
+const HELD_UP: TimeDelta = TimeDelta::milliseconds(500);
+
+/// Directories that are noted and never captured, in the form of a `.gitignore`.
+const NOTED: [&str; 15] = [
+    "node_modules/",
+    "target/",
+    ".venv/",
+    "venv/",
+    "__pycache__/",
+    ".tox/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    ".gradle/",
+    ".next/",
+    ".nuxt/",
+    ".turbo/",
+    ".parcel-cache/",
+    ".terraform/",
+];
+
+/// Configures a timeline.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TimelineOptions {
+    /// How long to wait for another process that has the timeline open. Default: 10 s.
+    pub wait: Duration,
+    /// How long a capture may take. Default: 15 s.
+    pub capture: Duration,
+    /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
+    /// begins with `!` captures paths that an earlier one, or the default, only notes.
+    pub noted: Vec<String>,
+    /// Sizes from which files are only noted. Default: 50 MB, and 1 MiB for ignored files.
+    pub sizes: PartialCapture,
+}
+
+impl Default for TimelineOptions {
+    fn default() -> TimelineOptions {
+        let sizes = PartialCapture { file_bytes_max: 50_000_000, ignored_file_bytes_max: 1 << 20 };
+        let (wait, capture) = (Duration::from_secs(10), Duration::from_secs(15));
+        TimelineOptions { wait, capture, noted: Vec::new(), sizes }
+    }
+}
+
+/// The calls of agents in one directory.
+///
+/// A value that was opened for writing excludes all others until it is dropped.
+pub struct Timeline {
+    place: TimelinePlace,
+    session: Session,
+    pub(crate) files: HostFilesystem,
+    capture_time: Duration,
+    /// Locked while the timeline is open for writing.
+    _lock: Option<File>,
+}
+
+/// A call that begins.
+#[derive(Debug, Clone)]
+pub struct NewCall {
+    /// Agent that makes the call.
+    pub lane: Lane,
+    /// The program's id of the call.
+    pub id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// Arguments, as JSON.
+    pub arguments: String,
+    /// One line about the call.
+    pub title: String,
+    /// Files that the tool changes, if it changes no others; absolute, or relative to the root.
+    pub paths: Option<Vec<PathBuf>>,
+    /// Process of the program.
+    pub process: Option<u32>,
+}
+
+/// The end of a call.
+#[derive(Debug, Clone, Default)]
+pub struct CallEnd {
+    /// Whether the tool succeeded.
+    pub succeeded: bool,
+    /// Result or error.
+    pub result: Option<String>,
+    /// Exit code of a command.
+    pub exit_code: Option<i64>,
+    /// Duration of the tool in milliseconds, without the time before it was started.
+    pub duration_ms: Option<u64>,
+    /// Whether the command continues in the background.
+    pub in_background: bool,
+}
+
+/// The changes of files that belong to a step.
+#[derive(Debug, Clone, Default)]
+pub struct StepChanges {
+    /// Changes of files and links, in ascending order of their paths.
+    pub files: Vec<FileChange>,
+    /// Changes that belong to this step and overlapping ones together.
+    pub shared: Vec<FileChange>,
+    /// Entries that are not captured and were created, changed or removed.
+    pub not_kept: Vec<(ChangeKind, NotedEntry)>,
+    /// Whether a git repository in the root was changed: its branches, index or configuration.
+    pub repository: bool,
+}
+
+impl Timeline {
+    /// Opens a timeline for writing, and creates it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Busy`] if another process has it open for longer than
+    ///   [`TimelineOptions::wait`].
+    /// - [`Error::Engine`] or [`Error::Filesystem`] if its log or root cannot be opened.
+    pub fn open(place: &TimelinePlace, options: &TimelineOptions) -> Result<Timeline> {
+        place.create()?;
+        let lock = lock(place, options.wait)?;
+        let store = open_store(place)?;
+        let session = match store.session_ids()?.first() {
+            Some(id) => store.open_session(*id, &types()?)?,
+            None => store.create(&types()?)?,
+        };
+        Timeline::with(place, session, options, Some(lock))
+    }
+
+    /// Opens a timeline for reading.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoTimeline`] if there is none.
+    /// - [`Error::Engine`] or [`Error::Filesystem`] if its log or root cannot be opened.
+    pub fn open_read_only(place: &TimelinePlace, options: &TimelineOptions) -> Result<Timeline> {
+        let missing = || Error::NoTimeline { path: place.root.clone() };
+        if !place.exists() {
+            return Err(missing());
+        }
+        let store = open_store(place)?;
+        let id = store.session_ids()?.first().copied().ok_or_else(missing)?;
+        Timeline::with(place, store.open_read_only(id, &types()?)?, options, None)
+    }
+
+    fn with(
+        place: &TimelinePlace,
+        session: Session,
+        options: &TimelineOptions,
+        lock: Option<File>,
+    ) -> Result<Timeline> {
+        let mut captured = HostFilesystemOptions::default().times(false).partial(options.sizes);
+        captured.leave_out = NOTED.iter().map(ToString::to_string).chain(options.noted.clone()).collect();
+        let files = HostFilesystem::open(&place.root, place.captures(), captured)?;
+        let place = place.clone();
+        Ok(Timeline { place, session, files, capture_time: options.capture, _lock: lock })
+    }
+
+    /// Returns where the timeline is.
+    pub fn place(&self) -> &TimelinePlace {
+        &self.place
+    }
+
+    /// Returns the session that contains the timeline.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Returns all steps, in ascending order of their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read.
+    pub fn steps(&self) -> Result<Vec<Step>> {
+        let mut steps: Vec<Step> = self.session.view::<Steps>()?.iter().cloned().collect();
+        steps.sort_by_key(|step| step.number);
+        Ok(steps)
+    }
+
+    /// Captures the root, for the first calls to be faster.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Filesystem`] if the root cannot be captured.
+    pub fn capture(&self) -> Result<FilesystemSnapshot> {
+        let until = Instant::now().checked_add(self.capture_time);
+        Ok(self.files.snapshot_until(None, false, until)?)
+    }
+
+    /// Records the beginning of a call, with the state of the root before it, and returns its
+    /// number. Open calls of the same lane, and of programs that have ended, are closed as
+    /// interrupted first.
+    ///
+    /// If the root cannot be captured, the call is recorded nevertheless, with the reason in
+    /// [`Step::not_captured`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be written.
+    pub fn begin_call(&mut self, call: NewCall, now: DateTime<Utc>) -> Result<u64> {
+        let steps = self.steps()?;
+        let capture = self.capture();
+        let reason = capture.as_ref().err().map(ToString::to_string);
+        let capture = capture.ok();
+        let is_stale =
+            |step: &Step| step.call().is_none_or(|open| open.lane == call.lane || has_ended(open.process));
+        self.interrupt(&steps, is_stale, capture.as_ref(), now)?;
+        let number = steps.last().map_or(1, |step| step.number + 1);
+        let paths = call.paths.map(|paths| {
+            let relative = paths.iter().filter_map(|path| self.relative(path));
+            relative.collect()
+        });
+        let kind = StepKind::Call(Call {
+            lane: call.lane,
+            id: call.id,
+            tool: call.tool,
+            arguments: shorten(call.arguments),
+            title: shorten(call.title),
+            result: None,
+            exit_code: None,
+            duration_ms: None,
+            in_background: false,
+            process: call.process,
+        });
+        self.open_step(Step { paths, not_captured: reason, ..new_step(number, kind, now) }, capture)?;
+        Ok(number)
+    }
+
+    /// Records the end of a call, with the state of the root after it. A call whose beginning was
+    /// not recorded becomes a step that was not captured. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be written.
+    pub fn end_call(&mut self, call: NewCall, end: CallEnd, now: DateTime<Utc>) -> Result<u64> {
+        let is_same = |step: &Step| {
+            step.is_open() && step.call().is_some_and(|open| open.id == call.id && open.lane == call.lane)
+        };
+        let Some(step) = self.steps()?.into_iter().rfind(is_same) else {
+            let number = self.begin_call(call, now)?;
+            let reason = "its beginning was not reported".to_owned();
+            let Some(step) = self.steps()?.into_iter().rfind(|step| step.number == number) else {
+                return Ok(number);
+            };
+            let step = Step { not_captured: Some(reason), ..step };
+            self.close_call(step, end, None, now)?;
+            return Ok(number);
+        };
+        let number = step.number;
+        let capture = self.capture();
+        let reason = capture.as_ref().err().map(ToString::to_string);
+        let step = Step { not_captured: step.not_captured.clone().or(reason), ..step };
+        self.close_call(step, end, capture.ok(), now)?;
+        Ok(number)
+    }
+
+    fn close_call(
+        &mut self,
+        mut step: Step,
+        end: CallEnd,
+        capture: Option<FilesystemSnapshot>,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        if let (Some(capture), Some(ms)) = (&capture, end.duration_ms) {
+            let ran = TimeDelta::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX));
+            let started = now.checked_sub_signed(ran).unwrap_or(now);
+            if started - step.opened_at > HELD_UP && step.paths.is_none() {
+                self.set_users_changes(&mut step, capture, started)?;
+            }
+        }
+        if let StepKind::Call(call) = &mut step.kind {
+            call.result = end.result.map(shorten);
+            call.exit_code = end.exit_code;
+            call.duration_ms = end.duration_ms;
+            call.in_background = end.in_background;
+        }
+        let outcome = if end.succeeded { Outcome::Succeeded } else { Outcome::Failed };
+        self.close_step(step, outcome, capture, now)
+    }
+
+    /// Finds the changes that were made after a call began, and before its tool was started.
+    fn set_users_changes(
+        &self,
+        step: &mut Step,
+        capture: &FilesystemSnapshot,
+        started: DateTime<Utc>,
+    ) -> Result<()> {
+        let before = self.moments()?.into_iter().rev().find_map(|moment| moment.capture);
+        let Some(before) = before else { return Ok(()) };
+        for change in self.reader().changes(Some(&before), capture)? {
+            // The time of the last change of state is set by the system, and cannot be faked.
+            let changed = fs::symlink_metadata(self.place.root.join(&change.path)).ok();
+            let changed = changed.and_then(|found| DateTime::from_timestamp(found.ctime(), 0));
+            match (change.kind, changed) {
+                (ChangeKind::Removed, _) | (_, None) => step.possibly_yours.push(change.path),
+                (_, Some(at)) if at + TimeDelta::seconds(1) <= started => step.yours.push(change.path),
+                (_, Some(_)) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes open calls of a session whose end was not reported: all of them, or only those of the
+    /// main agent. Returns their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be written.
+    pub fn interrupt_calls(
+        &mut self,
+        program: &str,
+        session: &str,
+        only_main: bool,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<u64>> {
+        let steps = self.steps()?;
+        let is_stale = |step: &Step| {
+            step.call().is_none_or(|call| {
+                let lane = &call.lane;
+                let is_of_session = lane.program == program && lane.session == session;
+                (is_of_session && (lane.agent.is_none() || !only_main)) || has_ended(call.process)
+            })
+        };
+        if !steps.iter().any(|step| step.is_open() && is_stale(step)) {
+            return Ok(Vec::new());
+        }
+        let capture = self.capture().ok();
+        self.interrupt(&steps, is_stale, capture.as_ref(), now)
+    }
+
+    fn interrupt(
+        &mut self,
+        steps: &[Step],
+        is_stale: impl Fn(&Step) -> bool,
+        capture: Option<&FilesystemSnapshot>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<u64>> {
+        let mut closed = Vec::new();
+        for step in steps.iter().filter(|step| step.is_open() && is_stale(step)) {
+            let mut step = step.clone();
+            if capture.is_none() && step.not_captured.is_none() {
+                step.not_captured = Some("the state after it could not be captured".to_owned());
+            }
+            closed.push(step.number);
+            self.close_step(step, Outcome::Interrupted, capture.cloned(), now)?;
+        }
+        Ok(closed)
+    }
+
+    pub(crate) fn open_step(&mut self, step: Step, capture: Option<FilesystemSnapshot>) -> Result<()> {
+        let moment = Some(Moment { step: step.number, edge: Edge::Opened, capture });
+        self.session.dispatch(StepChanged { step, moment })?;
+        Ok(())
+    }
+
+    pub(crate) fn close_step(
+        &mut self,
+        mut step: Step,
+        outcome: Outcome,
+        capture: Option<FilesystemSnapshot>,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        let moment = Some(Moment { step: step.number, edge: Edge::Closed, capture });
+        step.closed_at = Some(now);
+        step.outcome = Some(outcome);
+        self.session.dispatch(StepChanged { step, moment })?;
+        Ok(())
+    }
+
+    /// Returns undos of calls of a lane's session that its model has not been informed about, and
+    /// marks them as reported.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read or written.
+    pub fn take_unreported_undos(&mut self, lane: &Lane) -> Result<Vec<Step>> {
+        let steps = self.steps()?;
+        let is_of_lane = |number: &u64| {
+            let step = steps.iter().find(|step| step.number == *number);
+            step.and_then(Step::call)
+                .is_some_and(|call| call.lane.program == lane.program && call.lane.session == lane.session)
+        };
+        let mut unreported = Vec::new();
+        for step in &steps {
+            let Some(undo) = step.undo().filter(|undo| !undo.is_reported && !step.is_open()) else {
+                continue;
+            };
+            if undone_calls(&steps, undo.of.iter().copied()).iter().any(is_of_lane) {
+                let undo = crate::Undo { is_reported: true, ..undo.clone() };
+                let reported = Step { kind: StepKind::Undo(undo), ..step.clone() };
+                self.session.dispatch(StepChanged { step: reported, moment: None })?;
+                unreported.push(step.clone());
+            }
+        }
+        Ok(unreported)
+    }
+
+    /// Returns the changes that belong to a step.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoStep`] if there is no such step.
+    /// - [`Error::Filesystem`] if a capture is missing or damaged.
+    pub fn changes(&self, number: u64) -> Result<StepChanges> {
+        let steps = self.steps()?;
+        if !steps.iter().any(|step| step.number == number) {
+            return Err(Error::NoStep { number });
+        }
+        let intervals = Intervals::new(&steps, self.moments()?);
+        let mut reader = self.reader();
+        let mut found = StepChanges::default();
+        for interval in intervals.of_steps(&BTreeSet::from([number])) {
+            found.repository |= interval.from.repositories != interval.to.repositories;
+            for change in interval.changes(&mut reader)? {
+                match interval.attribution(&change.path) {
+                    Attribution::Step(owner) if owner == number => merge_change(&mut found.files, change),
+                    Attribution::Shared(owners) if owners.contains(&number) => {
+                        merge_change(&mut found.shared, change);
+                    }
+                    _ => {}
+                }
+            }
+            if interval.owners().any(|owner| owner.number == number && owner.paths.is_none()) {
+                found.not_kept.extend(interval.noted_changes());
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn moments(&self) -> Result<Vec<Moment>> {
+        let moments = self.session.log().slice::<Moments>()?;
+        let moments = moments.iter().map(|moment| Ok((*moment?).clone()));
+        moments.collect()
+    }
+
+    /// Returns a reader of the captures.
+    pub fn reader(&self) -> SnapshotReader {
+        SnapshotReader::open(self.place.captures())
+    }
+
+    fn relative(&self, path: &Path) -> Option<String> {
+        // A tool may name a file through a link to its directory.
+        let absolute = self.place.root.join(path);
+        let (parent, name) = (absolute.parent()?, absolute.file_name()?);
+        let absolute = fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name));
+        Some(absolute.strip_prefix(&self.place.root).ok()?.to_string_lossy().into_owned())
+    }
+}
+
+/// Returns the calls that an undo affects: of an undone undo, those of that undo.
+pub(crate) fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let mut calls = BTreeSet::new();
+    let mut left: Vec<u64> = of.into_iter().collect();
+    while let Some(number) = left.pop() {
+        match steps.iter().find(|step| step.number == number).and_then(Step::undo) {
+            // An undo undoes only steps before it, so this ends.
+            Some(undo) => left.extend(undo.of.iter().copied().filter(|of| *of < number)),
+            None => drop(calls.insert(number)),
+        }
+    }
+    calls
+}
+
+/// Adds a change to those of earlier intervals of the same step.
+fn merge_change(changes: &mut Vec<FileChange>, change: FileChange) {
+    let Some(earlier) = changes.iter_mut().find(|earlier| earlier.path == change.path) else {
+        return changes.push(change);
+    };
+    earlier.after = change.after;
+    earlier.kind = match (&earlier.before, &earlier.after) {
+        (None, _) => ChangeKind::Created,
+        (Some(_), None) => ChangeKind::Removed,
+        (Some(_), Some(_)) => ChangeKind::Modified,
+    };
+    if earlier.before == earlier.after {
+        changes.retain(|earlier| earlier.path != change.path);
+    }
+}
+
+pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step {
+    Step {
+        number,
+        kind,
+        opened_at: now,
+        closed_at: None,
+        outcome: None,
+        paths: None,
+        not_captured: None,
+        yours: Vec::new(),
+        possibly_yours: Vec::new(),
+    }
+}
+
+fn has_ended(process: Option<u32>) -> bool {
+    process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists())
+}
+
+/// Cuts a text after its greatest recorded length.
+fn shorten(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+fn types() -> Result<SessionTypes> {
+    let types = SessionTypes::builder()
+        .slice::<Steps>()
+        .keyed_by::<Steps, u64>(|step| step.number)
+        .reducer::<Steps, StepChanged>(|_, changed, _| Ok(SliceOp::Upsert(changed.step.clone())))
+        .slice_with::<Moments>(Policy::Log)
+        .reducer::<Moments, StepChanged>(|_, changed, _| {
+            Ok(SliceOp::Extend(changed.moment.iter().cloned().collect()))
+        })
+        .build()?;
+    Ok(types)
+}
+
+fn open_store(place: &TimelinePlace) -> Result<Store> {
+    // A call's record must survive a kill at once, and a power cut as well as the files it is about.
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+    Ok(Store::open_with(place.store(), options)?)
+}
+
+fn lock(place: &TimelinePlace, wait: Duration) -> Result<File> {
+    let path = place.lock_file();
+    let io = |action| {
+        let path = path.clone();
+        move |source| Error::Io { action, path, source }
+    };
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(io("open"))?;
+    let private = fs::Permissions::from_mode(0o600);
+    file.set_permissions(private).map_err(io("set the permissions of"))?;
+    let end = Instant::now().checked_add(wait);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if end.is_some_and(|end| Instant::now() < end) => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: place.dir.clone() }),
+            Err(TryLockError::Error(error)) => return Err(io("lock")(error)),
+        }
+    }
+}

@@ -1,0 +1,381 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use foldlog::filesystem::{
+    ChangeKind, DirectoryChange, FileChange, FileFacts, FilesystemSnapshot, PathEdit, SnapshotReader,
+    WantedEntry,
+};
+
+use crate::attribution::{Attribution, Interval, Intervals, Noted};
+use crate::merge::{Version, remove_change};
+use crate::step::{Outcome, Step, StepKind, Undo};
+use crate::timeline::{Timeline, new_step};
+use crate::{Error, Result};
+
+/// What an undo would do.
+#[derive(Debug, Clone)]
+pub struct UndoPlan {
+    /// Numbers of the steps to be undone, in ascending order.
+    pub steps: Vec<u64>,
+    /// Files and links to be changed, in ascending order of their paths.
+    pub files: Vec<FileUndo>,
+    /// Paths that stay as they are, with the reasons.
+    pub conflicts: Vec<Conflict>,
+    /// Changed paths that belong to the steps together with overlapping ones, and stay.
+    pub shared: Vec<String>,
+    /// Changed paths that the user may have changed while a permission dialog was open, and stay.
+    pub possibly_yours: Vec<String>,
+    /// Changed paths without captured bytes, which stay.
+    pub not_kept: Vec<String>,
+    /// Steps that changed a git repository: its branches, index and configuration stay.
+    pub repository_of: Vec<u64>,
+    /// Whether the undo was limited to some paths.
+    pub is_partial: bool,
+    directories: Vec<DirectoryChange>,
+    edits: Vec<PathEdit>,
+}
+
+/// A file or link that an undo changes.
+#[derive(Debug, Clone)]
+pub struct FileUndo {
+    /// Path relative to the root, escaped like that of a [`FileChange`].
+    pub path: String,
+    /// What the undo does.
+    pub change: ChangeKind,
+    /// Present state; `None` if there is no file.
+    pub present: Option<FileFacts>,
+    /// What the undo leaves there.
+    pub wanted: WantedEntry,
+}
+
+/// A path that an undo leaves as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Path relative to the root.
+    pub path: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// What an undo did.
+#[derive(Debug, Clone)]
+pub struct UndoReport {
+    /// Number of the undo's own step.
+    pub number: u64,
+    /// Paths that were changed, in ascending order.
+    pub changed: Vec<String>,
+    /// Paths that stay as they are, with the reasons.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl UndoPlan {
+    /// Returns whether the undo would change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty() && self.directories.is_empty()
+    }
+}
+
+impl Timeline {
+    /// Returns the steps that are undone: those of an undo that has ended and is not undone itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read.
+    pub fn undone(&self) -> Result<BTreeSet<u64>> {
+        Ok(undone(&self.steps()?))
+    }
+
+    /// Returns the last step that an undo without a number undoes: the last call that has ended and
+    /// is not undone.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NothingToUndo`] if there is none.
+    /// - [`Error::Engine`] if the log cannot be read.
+    pub fn last_call(&self) -> Result<u64> {
+        let steps = self.steps()?;
+        let undone = undone(&steps);
+        let is_next =
+            |step: &&Step| !step.is_open() && step.call().is_some() && !undone.contains(&step.number);
+        let last = steps.iter().rfind(is_next);
+        last.map(|step| step.number).ok_or(Error::NothingToUndo("there is no call that is not undone"))
+    }
+
+    /// Returns the last undo that is not undone itself, which a redo undoes.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NothingToUndo`] if there is none, or if there was a call since.
+    /// - [`Error::Engine`] if the log cannot be read.
+    pub fn last_undo(&self) -> Result<u64> {
+        let steps = self.steps()?;
+        let undone = undone(&steps);
+        let is_redo = |step: &Step| {
+            step.undo().is_some_and(|undo| {
+                undo.of.iter().any(|of| steps.iter().any(|step| step.number == *of && step.undo().is_some()))
+            })
+        };
+        let is_next = |step: &&Step| {
+            !step.is_open() && step.undo().is_some() && !undone.contains(&step.number) && !is_redo(step)
+        };
+        let last = steps.iter().rfind(is_next);
+        last.map(|step| step.number).ok_or(Error::NothingToUndo("there is no undo to reverse"))
+    }
+
+    /// Captures the root, and plans the undo of steps. With `paths`, only changes of these files,
+    /// and of files in these directories, are undone, shared ones included.
+    ///
+    /// Later changes of other steps and of the user stay. If a later change is in the same file,
+    /// both are separated line by line, and where that is not possible, the file is a conflict.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoStep`] if there is no such step.
+    /// - [`Error::NotUndoable`] if a step is open, was undone already, or was not captured.
+    /// - [`Error::Filesystem`] if the root cannot be captured, or an earlier capture is damaged.
+    pub fn plan_undo(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
+        let steps = self.steps()?;
+        let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
+        check(&steps, &wanted)?;
+        let present = self.capture()?;
+        let intervals = Intervals::new(&steps, self.moments()?);
+        let mut reader = self.reader();
+        let is_chosen = |path: &str| {
+            let is_in = |chosen: &String| {
+                path.strip_prefix(chosen.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            paths.is_empty() || paths.iter().any(is_in)
+        };
+        let mut planner = Planner {
+            present: &present,
+            reader: &mut reader,
+            files: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+        };
+        let (mut shared, mut not_kept, mut repository_of) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut directories = Vec::new();
+        let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&wanted).collect();
+        for interval in of_steps.into_iter().rev() {
+            let owners = || interval.owners().filter(|owner| wanted.contains(&owner.number));
+            if interval.from.repositories != interval.to.repositories {
+                repository_of
+                    .extend(owners().filter(|owner| owner.paths.is_none()).map(|owner| owner.number));
+            }
+            if owners().any(|owner| owner.paths.is_none()) {
+                not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
+            }
+            let mut undone = Vec::new();
+            for change in
+                interval.changes(planner.reader)?.into_iter().filter(|change| is_chosen(&change.path))
+            {
+                match interval.attribution(&change.path) {
+                    Attribution::Step(owner) if wanted.contains(&owner) => undone.push(change),
+                    Attribution::Shared(owners)
+                        if owners.is_subset(&wanted)
+                            || (!paths.is_empty() && !owners.is_disjoint(&wanted)) =>
+                    {
+                        undone.push(change);
+                    }
+                    Attribution::Shared(owners) if !owners.is_disjoint(&wanted) => {
+                        shared.insert(change.path);
+                    }
+                    _ => {}
+                }
+            }
+            planner.remove_changes(interval, undone)?;
+            if paths.is_empty() && interval.owners().all(|owner| wanted.contains(&owner.number)) {
+                directories.extend(planner.reader.directory_changes(&interval.from, &interval.to)?);
+            }
+        }
+        let (files, conflicts) = planner.finish();
+        let chosen = steps.iter().filter(|step| wanted.contains(&step.number));
+        let possibly_yours = chosen.flat_map(|step| step.possibly_yours.clone());
+        let possibly_yours: BTreeSet<String> = possibly_yours.filter(|path| is_chosen(path)).collect();
+        let edits = in_order(&files, &directories);
+        Ok(UndoPlan {
+            steps: wanted.into_iter().collect(),
+            files,
+            conflicts,
+            shared: shared.into_iter().collect(),
+            possibly_yours: possibly_yours.into_iter().collect(),
+            not_kept: not_kept.into_iter().filter(|path| is_chosen(path)).collect(),
+            repository_of: repository_of.into_iter().collect(),
+            is_partial: !paths.is_empty(),
+            directories,
+            edits,
+        })
+    }
+
+    /// Carries a plan out, and records it as a step. A path that was changed since the plan was
+    /// made stays as it is, and is reported.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Engine`] if the log cannot be written. Nothing was changed.
+    /// - [`Error::Filesystem`] if the root cannot be captured, which changes nothing, or if a capture
+    ///   is damaged; the edits before the damaged one are done, and [`undo`](Timeline::plan_undo) of
+    ///   this step reverses them.
+    pub fn apply_undo(&mut self, plan: &UndoPlan, now: DateTime<Utc>) -> Result<UndoReport> {
+        let number = self.steps()?.last().map_or(1, |step| step.number + 1);
+        let undo = Undo { of: plan.steps.clone(), is_partial: plan.is_partial, is_reported: false };
+        let paths = Some(plan.files.iter().map(|file| file.path.clone()).collect());
+        let step = Step { paths, ..new_step(number, StepKind::Undo(undo), now) };
+        let before = self.capture()?;
+        self.open_step(step.clone(), Some(before))?;
+        let edited = self.files.edit_paths(&plan.edits);
+        let synced = self.files.sync_restored();
+        let after = self.capture().ok();
+        let outcome = if edited.is_ok() && synced.is_ok() { Outcome::Succeeded } else { Outcome::Failed };
+        self.close_step(step, outcome, after, now)?;
+        synced?;
+        let mut report = UndoReport { number, changed: Vec::new(), conflicts: plan.conflicts.clone() };
+        for (edit, refusal) in plan.edits.iter().zip(edited?) {
+            let path = edit.path.clone();
+            let is_directory =
+                matches!(edit.wanted, WantedEntry::Directory { .. } | WantedEntry::NoDirectory);
+            match refusal {
+                Some(reason) => report.conflicts.push(Conflict { path, reason }),
+                None if is_directory => {}
+                None => report.changed.push(path),
+            }
+        }
+        report.changed.sort();
+        Ok(report)
+    }
+}
+
+/// Checks that all steps can be undone.
+fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
+    let undone = undone(steps);
+    for number in wanted.iter().copied() {
+        let step = steps.iter().find(|step| step.number == number).ok_or(Error::NoStep { number })?;
+        let refused = |reason: String| Err(Error::NotUndoable { number, reason });
+        if step.is_open() {
+            return refused("it has not ended".to_owned());
+        }
+        if undone.contains(&number) {
+            return refused("it is undone already".to_owned());
+        }
+        if let Some(reason) = &step.not_captured {
+            return refused(format!("the files were not captured: {reason}"));
+        }
+    }
+    Ok(())
+}
+
+fn undone(steps: &[Step]) -> BTreeSet<u64> {
+    let mut undone = BTreeSet::new();
+    // A later undo decides first: what it undoes has no effect any more.
+    for step in steps.iter().rev().filter(|step| !step.is_open()) {
+        if let Some(undo) = step.undo()
+            && !undone.contains(&step.number)
+            && !undo.is_partial
+        {
+            undone.extend(undo.of.iter().copied());
+        }
+    }
+    undone
+}
+
+struct Planned {
+    present: Option<FileFacts>,
+    version: Version,
+}
+
+/// Removes changes from the present files, from the latest to the earliest.
+struct Planner<'a> {
+    present: &'a FilesystemSnapshot,
+    reader: &'a mut SnapshotReader,
+    files: BTreeMap<String, Planned>,
+    conflicts: BTreeMap<String, &'static str>,
+}
+
+impl Planner<'_> {
+    fn remove_changes(&mut self, interval: &Interval<'_>, changes: Vec<FileChange>) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let later = self.reader.changes(Some(&interval.to), self.present)?;
+        let later: BTreeMap<String, Option<FileFacts>> =
+            later.into_iter().map(|change| (change.path, change.after)).collect();
+        let noted = Noted::new([self.present]);
+        for FileChange { path, before, after, .. } in changes {
+            if self.conflicts.contains_key(&path) {
+                continue;
+            }
+            if noted.contains(&path) {
+                self.conflicts.insert(path, "its present content is not captured");
+                continue;
+            }
+            let planned = match self.files.get(&path) {
+                Some(planned) => planned.version.clone(),
+                None => Version::new(later.get(&path).cloned().unwrap_or_else(|| after.clone())),
+            };
+            let (before, after) = (Version::new(before), Version::new(after));
+            match remove_change(&before, &after, &planned, self.reader)? {
+                Ok(version) => match self.files.get_mut(&path) {
+                    Some(file) => file.version = version,
+                    None => {
+                        let present = match planned {
+                            Version::Captured(facts) => Some(facts),
+                            Version::Missing | Version::Merged { .. } => None,
+                        };
+                        self.files.insert(path, Planned { present, version });
+                    }
+                },
+                Err(reason) => {
+                    self.files.remove(&path);
+                    self.conflicts.insert(path, reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> (Vec<FileUndo>, Vec<Conflict>) {
+        let mut files = Vec::new();
+        for (path, Planned { present, version }) in self.files {
+            let change = match (&present, &version) {
+                (None, Version::Missing) => continue,
+                (None, _) => ChangeKind::Created,
+                (Some(_), Version::Missing) => ChangeKind::Removed,
+                (Some(facts), Version::Captured(wanted)) if facts == wanted => continue,
+                (Some(_), _) => ChangeKind::Modified,
+            };
+            files.push(FileUndo { path, change, present, wanted: version.wanted() });
+        }
+        let conflicts = self.conflicts.into_iter();
+        let conflicts = conflicts.map(|(path, reason)| Conflict { path, reason: reason.to_owned() });
+        (files, conflicts.collect())
+    }
+}
+
+/// Orders edits so that a file can take the place of a directory, and a directory that of a file.
+fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit> {
+    let edit = |file: &FileUndo| PathEdit {
+        path: file.path.clone(),
+        present: file.present.clone(),
+        wanted: file.wanted.clone(),
+    };
+    let directory =
+        |change: &DirectoryChange, wanted| PathEdit { path: change.path.clone(), present: None, wanted };
+    let mut edits: Vec<PathEdit> =
+        files.iter().filter(|file| file.change == ChangeKind::Removed).map(edit).collect();
+    // A directory that was created is removed after those in it, unless the user uses it.
+    let mut created: Vec<&DirectoryChange> =
+        directories.iter().filter(|change| change.kind == ChangeKind::Created).collect();
+    created.sort_by(|one, other| other.path.cmp(&one.path));
+    edits.extend(created.into_iter().map(|change| directory(change, WantedEntry::NoDirectory)));
+    let mut removed: Vec<&DirectoryChange> =
+        directories.iter().filter(|change| change.kind == ChangeKind::Removed).collect();
+    removed.sort_by(|one, other| one.path.cmp(&other.path));
+    edits.extend(
+        removed
+            .into_iter()
+            .map(|change| directory(change, WantedEntry::Directory { permissions: change.permissions })),
+    );
+    edits.extend(files.iter().filter(|file| file.change != ChangeKind::Removed).map(edit));
+    edits
+}

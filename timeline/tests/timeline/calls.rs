@@ -1,0 +1,108 @@
+//! Recording calls.
+
+use std::fs;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use foldlog_timeline::{CallEnd, Error, Outcome, Timeline, TimelineOptions, TimelinePlace};
+
+use crate::world::{World, edit, ended, now, shell};
+
+#[test]
+fn a_call_without_an_end_is_closed_at_the_next_call_of_its_lane_and_its_changes_stay() {
+    let world = World::new();
+    let lost = world.open().begin_call(shell("lost", None), now()).unwrap();
+    world.write("half", "x");
+    let other = world.open().begin_call(shell("other", Some("1")), now()).unwrap();
+    let step =
+        |number: u64| world.open().steps().unwrap().into_iter().find(|step| step.number == number).unwrap();
+    assert!(step(lost).is_open(), "another lane does not end it");
+    world.open().begin_call(shell("next", None), now()).unwrap();
+    assert_eq!(step(lost).outcome, Some(Outcome::Interrupted));
+    assert!(step(other).is_open());
+    assert_eq!(world.read("half").unwrap(), "x");
+    world.undo(&[lost]);
+    assert!(world.read("half").is_none());
+}
+
+#[test]
+fn a_session_that_ends_closes_its_open_calls() {
+    let world = World::new();
+    let main = world.open().begin_call(shell("main", None), now()).unwrap();
+    let sub = world.open().begin_call(shell("sub", Some("1")), now()).unwrap();
+    assert_eq!(world.open().interrupt_calls("claude", "another", false, now()).unwrap(), [0; 0]);
+    assert_eq!(world.open().interrupt_calls("claude", "s", true, now()).unwrap(), [main]);
+    assert_eq!(world.open().interrupt_calls("claude", "s", false, now()).unwrap(), [sub]);
+}
+
+#[test]
+fn a_call_of_a_program_that_has_ended_is_closed_by_any_other_call() {
+    let world = World::new();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let lost = foldlog_timeline::NewCall { process: Some(ended.id()), ..shell("lost", None) };
+    world.open().begin_call(lost, now()).unwrap();
+    world.open().begin_call(shell("next", Some("1")), now()).unwrap();
+    assert_eq!(world.open().steps().unwrap()[0].outcome, Some(Outcome::Interrupted));
+}
+
+#[test]
+fn changes_before_the_tool_was_started_are_the_users() {
+    let world = World::new();
+    world.write("removed", "x");
+    let start = chrono::DateTime::<chrono::Utc>::from(std::time::SystemTime::now()) - TimeDelta::seconds(60);
+    let call = world.open().begin_call(shell("held up", None), start).unwrap();
+    world.write("by hand", "x");
+    world.remove("removed");
+    // The dialog is open for a while, by the clock that the caller passes.
+    let later = start + TimeDelta::seconds(600);
+    let end = CallEnd { duration_ms: Some(1), ..ended() };
+    world.open().end_call(shell("held up", None), end, later).unwrap();
+    let step = world.open().steps().unwrap().pop().unwrap();
+    assert_eq!(step.yours, ["by hand"]);
+    assert_eq!(step.possibly_yours, ["removed"]);
+    let report = world.undo(&[call]);
+    assert!(report.changed.is_empty(), "{report:?}");
+    assert!(world.read("by hand").is_some() && world.read("removed").is_none());
+}
+
+#[test]
+fn a_file_tool_owns_only_the_file_that_it_names() {
+    let world = World::new();
+    world.write("named", "1");
+    world.write("mine", "1");
+    let named = world.root.join("named");
+    let call = world.open().begin_call(edit("edit", &named, None), now()).unwrap();
+    world.write("named", "2");
+    world.write("mine", "2");
+    world.open().end_call(edit("edit", &named, None), ended(), now()).unwrap();
+    world.undo(&[call]);
+    assert_eq!(world.read("named").unwrap(), "1");
+    assert_eq!(world.read("mine").unwrap(), "2");
+}
+
+#[test]
+fn a_timeline_that_another_process_has_open_is_waited_for_and_then_reported() {
+    let world = World::new();
+    let held = world.open();
+    let mut options = TimelineOptions::default();
+    options.wait = Duration::from_millis(20);
+    assert!(matches!(Timeline::open(&world.place, &options), Err(Error::Busy { .. })));
+    assert!(Timeline::open_read_only(&world.place, &options).is_ok());
+    drop(held);
+    assert!(Timeline::open(&world.place, &options).is_ok());
+}
+
+#[test]
+fn a_timeline_is_found_from_a_directory_below_its_root() {
+    let world = World::new();
+    world.write("src/deep/file", "x");
+    let timelines = world.place.dir.parent().unwrap();
+    let deep = world.root.join("src/deep");
+    assert!(matches!(TimelinePlace::around(timelines, &deep), Err(Error::NoTimeline { .. })));
+    drop(world.open());
+    assert_eq!(TimelinePlace::around(timelines, &deep).unwrap(), world.place);
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&world.place.dir).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o700);
+}

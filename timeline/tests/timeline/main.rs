@@ -1,0 +1,5 @@
+//! Tests of timelines through the public API.
+
+mod calls;
+mod undo;
+mod world;

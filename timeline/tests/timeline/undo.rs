@@ -1,0 +1,192 @@
+//! Undoing calls.
+
+use std::fs;
+
+use foldlog::filesystem::PartialCapture;
+use foldlog_timeline::Error;
+
+use crate::world::{World, edit, ended, now, shell};
+
+#[test]
+fn each_call_is_undone_exactly_from_the_last_to_the_first_and_redone() {
+    let world = World::new();
+    world.write("src/main.rs", "fn main() {}\n");
+    world.write("tool.sh", "#!/bin/sh\n");
+    world.set_mode("tool.sh", 0o755);
+    world.link("src/main.rs", "link");
+    let mut manifests = vec![world.manifest()];
+    let changes: [&dyn Fn(); 5] = [
+        &|| world.write("src/main.rs", "fn main() { run() }\n"),
+        &|| {
+            world.remove("link");
+            world.link("tool.sh", "link");
+            world.set_mode("tool.sh", 0o644);
+        },
+        &|| world.write("new/deep/file", "x"),
+        &|| {
+            fs::remove_dir_all(world.root.join("src")).unwrap();
+            world.write("src", "a file in place of the directory");
+        },
+        &|| fs::create_dir(world.root.join("empty")).unwrap(),
+    ];
+    let calls: Vec<u64> = changes
+        .iter()
+        .enumerate()
+        .map(|(n, change)| {
+            let number = world.call(&format!("call {n}"), change);
+            manifests.push(world.manifest());
+            number
+        })
+        .collect();
+    let mut undos = Vec::new();
+    for (n, call) in calls.iter().enumerate().rev() {
+        let report = world.undo(&[*call]);
+        assert!(report.conflicts.is_empty(), "{report:?}");
+        assert_eq!(world.manifest(), manifests[n], "undo of call {n}");
+        undos.push(report.number);
+    }
+    for (n, undo) in undos.iter().rev().enumerate() {
+        assert_eq!(world.open().last_undo().unwrap(), *undo);
+        let report = world.undo(&[*undo]);
+        assert!(report.conflicts.is_empty(), "{report:?}");
+        assert_eq!(world.manifest(), manifests[n + 1], "redo of call {n}");
+    }
+}
+
+#[test]
+fn undoing_several_calls_at_once_returns_to_the_state_before_the_first() {
+    let world = World::new();
+    world.write("a", "1\n");
+    let before = world.manifest();
+    let calls: Vec<u64> =
+        (0..4).map(|n| world.call(&format!("{n}"), || world.write("a", &format!("{n}\n")))).collect();
+    let after = world.manifest();
+    let report = world.undo(&calls);
+    assert_eq!(world.manifest(), before);
+    world.undo(&[report.number]);
+    assert_eq!(world.manifest(), after);
+}
+
+#[test]
+fn later_changes_of_the_user_and_of_other_calls_stay() {
+    let world = World::new();
+    world.write("a", "1\n2\n3\n4\n5\n");
+    world.write("b", "b\n");
+    let first = world.call("first", || {
+        world.write("a", "one\n2\n3\n4\n5\n");
+        world.write("b", "of the first\n");
+        world.write("c", "created\n");
+    });
+    world.write("mine", "by hand");
+    world.write("a", "one\n2\n3\n4\nfive\n");
+    world.call("second", || world.write("b", "of the second\n"));
+    world.write("c", "created\nand changed by hand\n");
+    let report = world.undo(&[first]);
+    assert_eq!(world.read("a").unwrap(), "1\n2\n3\n4\nfive\n");
+    assert_eq!(world.read("mine").unwrap(), "by hand");
+    assert_eq!(world.read("b").unwrap(), "of the second\n");
+    assert_eq!(world.read("c").unwrap(), "created\nand changed by hand\n");
+    let conflicts: Vec<&str> = report.conflicts.iter().map(|conflict| conflict.path.as_str()).collect();
+    assert_eq!(conflicts, ["b", "c"]);
+    assert_eq!(report.changed, ["a"]);
+}
+
+#[test]
+fn a_change_between_the_plan_and_the_undo_is_not_overwritten() {
+    let world = World::new();
+    world.write("a", "before");
+    let call = world.call("call", || {
+        world.write("a", "after");
+        world.write("b", "new");
+    });
+    let mut timeline = world.open();
+    let plan = timeline.plan_undo(&[call], &[]).unwrap();
+    world.write("a", "by hand meanwhile");
+    world.remove("b");
+    world.write("b", "mine");
+    let report = timeline.apply_undo(&plan, now()).unwrap();
+    assert_eq!(report.conflicts.len(), 2, "{report:?}");
+    assert_eq!(world.read("a").unwrap(), "by hand meanwhile");
+    assert_eq!(world.read("b").unwrap(), "mine");
+}
+
+#[test]
+fn overlapping_calls_share_changes_except_those_of_file_tools() {
+    let world = World::new();
+    world.write("a", "a\n");
+    let main = world.open().begin_call(shell("main", None), now()).unwrap();
+    world.write("early", "x");
+    let sub = world.open().begin_call(shell("sub", Some("1")), now()).unwrap();
+    let named = world.root.join("a");
+    let file = world.open().begin_call(edit("edit", &named, Some("2")), now()).unwrap();
+    world.write("a", "edited\n");
+    world.write("both", "x");
+    world.open().end_call(edit("edit", &named, Some("2")), ended(), now()).unwrap();
+    world.open().end_call(shell("sub", Some("1")), ended(), now()).unwrap();
+    world.write("late", "x");
+    world.open().end_call(shell("main", None), ended(), now()).unwrap();
+
+    let mut timeline = world.open();
+    let paths = |number| -> Vec<String> {
+        world.open_changes(number).files.into_iter().map(|change| change.path).collect()
+    };
+    drop(timeline);
+    assert_eq!(paths(main), ["early", "late"]);
+    assert_eq!(paths(sub), Vec::<String>::new());
+    assert_eq!(paths(file), ["a"]);
+    timeline = world.open();
+    assert_eq!(timeline.plan_undo(&[sub], &[]).unwrap().shared, ["both"]);
+    drop(timeline);
+    world.undo(&[file]);
+    assert_eq!(world.read("a").unwrap(), "a\n");
+    assert!(world.read("both").is_some());
+    world.try_undo(&[sub], &["both"]).unwrap();
+    assert!(world.read("both").is_none() && world.read("early").is_some());
+    world.write("both", "x");
+    world.undo(&[main, sub]);
+    assert!(world.read("early").is_none() && world.read("late").is_none());
+}
+
+#[test]
+fn files_that_are_only_noted_are_neither_removed_nor_overwritten() {
+    let mut world = World::new();
+    world.options.sizes = PartialCapture { file_bytes_max: 100, ignored_file_bytes_max: 10 };
+    world.write(".gitignore", "*.log\n");
+    world.write("node_modules/x/index.js", "module");
+    world.write("big", &"x".repeat(101));
+    world.write("small.log", "12345");
+    world.write("large.log", "12345678901");
+    let call = world.call("call", || {
+        world.write("node_modules/x/index.js", "changed");
+        world.remove("big");
+        world.write("small.log", "1");
+        world.write("large.log", "1");
+        world.write(".gitignore", "");
+        world.write("also.log", "123456789012");
+    });
+    let changes = world.open_changes(call);
+    assert_eq!(changes.not_kept.len(), 2, "{changes:?}");
+    let report = world.undo(&[call]);
+    assert_eq!(world.read("small.log").unwrap(), "12345");
+    assert_eq!(world.read(".gitignore").unwrap(), "*.log\n");
+    assert_eq!(world.read("node_modules/x/index.js").unwrap(), "changed");
+    // It was noted before and captured after the call: it is not taken for a created file.
+    assert_eq!(world.read("large.log").unwrap(), "1");
+    assert!(world.read("big").is_none() && world.read("also.log").is_none(), "{report:?}");
+}
+
+#[test]
+fn steps_that_cannot_be_undone_are_refused_with_the_reason() {
+    let world = World::new();
+    world.write("a", "1");
+    let refused = |steps: &[u64]| world.try_undo(steps, &[]).unwrap_err().to_string();
+    assert!(matches!(world.try_undo(&[7], &[]), Err(Error::NoStep { number: 7 })));
+    assert!(world.open().last_call().is_err() && world.open().last_undo().is_err());
+    let open = world.open().begin_call(shell("open", None), now()).unwrap();
+    assert_eq!(refused(&[open]), "call 1 cannot be undone: it has not ended");
+    world.open().end_call(shell("open", None), ended(), now()).unwrap();
+    let unknown = world.open().end_call(shell("unknown", None), ended(), now()).unwrap();
+    assert!(refused(&[unknown]).contains("its beginning was not reported"));
+    world.undo(&[open]);
+    assert_eq!(refused(&[open]), "call 1 cannot be undone: it is undone already");
+}
