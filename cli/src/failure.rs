@@ -92,6 +92,24 @@ impl From<foldlog_tasks::Error> for CommandError {
     }
 }
 
+impl From<foldlog_timeline::Error> for CommandError {
+    fn from(error: foldlog_timeline::Error) -> CommandError {
+        use foldlog_timeline::Error as Timeline;
+        let next = match error {
+            Timeline::Engine(error) => return error.into(),
+            Timeline::Filesystem(error) => return error.into(),
+            Timeline::Io { path, source, .. } => return CommandError::file(&path, source),
+            Timeline::Busy { .. } => "a hook may be capturing the files; try again in a few seconds",
+            Timeline::NoTimeline { .. } => {
+                "`foldlog hook install claude` records the calls of Claude Code from its next session on"
+            }
+            Timeline::NoStep { .. } | Timeline::NotUndoable { .. } => "`foldlog log` lists the calls",
+            _ => "`foldlog log` lists the calls, and which of them are undone",
+        };
+        CommandError::usage(error.to_string(), next)
+    }
+}
+
 impl From<io::Error> for CommandError {
     /// Converts an error of the output. For errors of other files, see [`CommandError::file`].
     fn from(error: io::Error) -> CommandError {

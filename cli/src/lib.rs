@@ -65,6 +65,7 @@ mod retention;
 mod run_failure;
 pub mod runs;
 pub mod style;
+mod timelines;
 mod value_parsers;
 pub mod verbs;
 mod workspaces;

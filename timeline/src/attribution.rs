@@ -17,6 +17,8 @@ pub(crate) enum Attribution {
 pub(crate) struct Interval<'a> {
     pub(crate) from: FilesystemSnapshot,
     pub(crate) to: FilesystemSnapshot,
+    /// Step whose beginning or end is the start of the interval.
+    pub(crate) after: u64,
     /// Steps that were open at any time in the interval.
     owners: BTreeMap<u64, &'a Step>,
     /// Whether there was a time in the interval without an open step. Between captures this means
@@ -31,15 +33,15 @@ impl<'a> Intervals<'a> {
     pub(crate) fn new(steps: &'a [Step], moments: Vec<Moment>) -> Intervals<'a> {
         let steps: BTreeMap<u64, &Step> = steps.iter().map(|step| (step.number, step)).collect();
         let (mut open, mut owners) = (BTreeMap::new(), BTreeMap::new());
-        let mut last: Option<FilesystemSnapshot> = None;
+        let mut last: Option<(u64, FilesystemSnapshot)> = None;
         let mut is_gap = true;
         let mut intervals = Vec::new();
         for Moment { step: number, edge, capture } in moments {
             let is_captured = capture.is_some();
             if let Some(to) = capture
-                && let Some(from) = last.replace(to.clone())
+                && let Some((after, from)) = last.replace((number, to.clone()))
             {
-                intervals.push(Interval { from, to, owners: std::mem::take(&mut owners), is_gap });
+                intervals.push(Interval { from, to, after, owners: std::mem::take(&mut owners), is_gap });
             }
             match (edge, steps.get(&number)) {
                 (Edge::Opened, Some(step)) => drop(open.insert(number, *step)),
@@ -54,6 +56,11 @@ impl<'a> Intervals<'a> {
             is_gap |= open.is_empty();
         }
         Intervals(intervals)
+    }
+
+    /// Returns the intervals that start at the beginning or the end of a step.
+    pub(crate) fn after(&self, step: u64) -> impl Iterator<Item = &Interval<'a>> {
+        self.0.iter().filter(move |interval| interval.after == step)
     }
 
     /// Returns the intervals in which one of the steps was open.

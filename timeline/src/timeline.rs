@@ -45,9 +45,9 @@ const NOTED: [&str; 15] = [
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TimelineOptions {
-    /// How long to wait for another process that has the timeline open. Default: 10 s.
+    /// How long to wait for another process that has the timeline open. Default: 8 s.
     pub wait: Duration,
-    /// How long a capture may take. Default: 15 s.
+    /// How long a capture may take. Default: 11 s.
     pub capture: Duration,
     /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
     /// begins with `!` captures paths that an earlier one, or the default, only notes.
@@ -59,7 +59,7 @@ pub struct TimelineOptions {
 impl Default for TimelineOptions {
     fn default() -> TimelineOptions {
         let sizes = PartialCapture { file_bytes_max: 50_000_000, ignored_file_bytes_max: 1 << 20 };
-        let (wait, capture) = (Duration::from_secs(10), Duration::from_secs(15));
+        let (wait, capture) = (Duration::from_secs(8), Duration::from_secs(11));
         TimelineOptions { wait, capture, noted: Vec::new(), sizes }
     }
 }
@@ -437,6 +437,25 @@ impl Timeline {
             }
             if interval.owners().any(|owner| owner.number == number && owner.paths.is_none()) {
                 found.not_kept.extend(interval.noted_changes());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the user's own changes since a step began, until the next step began or ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Filesystem`] if a capture is missing or damaged.
+    pub fn users_changes_after(&self, number: u64) -> Result<Vec<FileChange>> {
+        let steps = self.steps()?;
+        let intervals = Intervals::new(&steps, self.moments()?);
+        let (mut reader, mut found) = (self.reader(), Vec::new());
+        for interval in intervals.after(number) {
+            for change in interval.changes(&mut reader)? {
+                if interval.attribution(&change.path) == Attribution::User {
+                    merge_change(&mut found, change);
+                }
             }
         }
         Ok(found)

@@ -14,11 +14,12 @@ use serde_json::Value as Json;
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
-use crate::failure::{CommandError, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
-use crate::style::{BAD, CAUTION, GOOD, HEADING};
+use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
+use crate::timelines::{open_read_only, text};
 
 /// Describes the lines of `diff --json`.
 const DIFF_JSON: &str = "\
@@ -42,17 +43,19 @@ With --with or --parent, the first line is another object:
                 value; error instead of value if the object cannot be read or exceeds 1 MiB;
                 null if the record itself contains the value";
 
-/// Compare two positions, or two sessions.
+/// Compare two positions, two sessions, or the files before and after a call.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Args {
-    /// Directory of the session, or URL/sessions/ID in a bucket or database
-    pub session: PathBuf,
+    /// Directory of the session, or URL/sessions/ID in a bucket or database; or the number of a call
+    /// in `foldlog log` [default: the last call]
+    #[arg(value_name = "SESSION|CALL")]
+    pub session: Option<PathBuf>,
     /// First position [default with --with or --parent: the last one of SESSION]
-    #[arg(value_name = "N", required_unless_present_any = ["with", "parent"])]
+    #[arg(value_name = "N", requires = "after")]
     pub before: Option<Position>,
     /// Second position [default with --with or --parent: the last one of the other session]
-    #[arg(value_name = "M", required_unless_present_any = ["with", "parent"])]
+    #[arg(value_name = "M")]
     pub after: Option<Position>,
     /// Compare with another session, given by its directory
     #[arg(long, value_name = "OTHER", conflicts_with = "parent")]
@@ -66,7 +69,7 @@ impl Command for Args {
     const GROUP: Group = Group::Look;
     const URLS: Urls = Urls::Copied;
     const IS_PAGED: bool = true;
-    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.session);
+    const ARGUMENT: Argument<Self> = |arguments| arguments.session.as_mut();
     const EXAMPLE: &'static str = "foldlog diff SESSION 10 42";
 
     /// Runs the verb, and returns the exit code.
@@ -78,7 +81,12 @@ impl Command for Args {
     /// - [`Error::Engine`](foldlog_view::Error::Engine) if a position is not in the intact part of
     ///   its log, or a session cannot be read or exceeds the memory limit.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let reader = open_sound(&self.session, output)?;
+        let is_of_session = self.before.is_some() || self.with.is_some() || self.parent;
+        let session = match self.session {
+            Some(session) if is_of_session => session,
+            call => return call_diff(call, output),
+        };
+        let reader = open_sound(&session, output)?;
         let at = position(&reader, self.before)?;
         let mut printed = DifferencePrinter::default();
         let other = match (self.with, self.parent) {
@@ -110,6 +118,54 @@ impl Command for Args {
         output.places = places;
         Ok(code.max(code_of(&other, output)))
     }
+}
+
+/// Prints the changes of files of one call of an agent in this directory.
+fn call_diff(call: Option<PathBuf>, output: &mut Output<'_>) -> Result<u8> {
+    let number = match call.as_deref().map(|call| call.to_str().and_then(|text| text.parse().ok())) {
+        Some(Some(number)) => Some(number),
+        Some(None) => {
+            return Err(CommandError::usage(
+                "the positions to compare are missing",
+                "the forms are `foldlog diff SESSION N M`, `foldlog diff SESSION --with OTHER`, and, for a call of \
+                 an agent in this directory, `foldlog diff CALL`",
+            ));
+        }
+        None => None,
+    };
+    let timeline = open_read_only()?;
+    let number = number.map_or_else(|| timeline.last_call(), Ok)?;
+    let changes = timeline.changes(number)?;
+    if output.json() {
+        let all = changes.files.iter().chain(&changes.shared);
+        all.map(|change| output.value(change)).collect::<Result<()>>()?;
+        return Ok(HOLDS);
+    }
+    let steps = timeline.steps()?;
+    if let Some(step) = steps.iter().find(|step| step.number == number) {
+        output.styled_line(HEADING, format_args!("{number}  {}", text::step_title(step, &steps)))?;
+    }
+    let mut reader = timeline.reader();
+    for (changes, note) in [(&changes.files, ""), (&changes.shared, ", shared with overlapping calls")] {
+        for change in changes {
+            output.line(format_args!("{} {}{note}", change.kind, escape::text(&change.path)))?;
+            for line in text::unified_diff(change, &mut reader)?.lines() {
+                let style = match line.as_bytes().first() {
+                    Some(b'+') => GOOD,
+                    Some(b'-') => BAD,
+                    _ => PLAIN,
+                };
+                output.styled_line(style, format_args!("  {}", escape::text(line)))?;
+            }
+        }
+    }
+    for (kind, entry) in &changes.not_kept {
+        output.line(format_args!("{kind} {}, content not kept", escape::text(&entry.path)))?;
+    }
+    if changes.files.is_empty() && changes.shared.is_empty() && changes.not_kept.is_empty() {
+        output.line("no file changes")?;
+    }
+    Ok(HOLDS)
 }
 
 /// Passes the differences of two positions of a session to `sink`.

@@ -9,8 +9,10 @@ pub mod demo;
 pub mod diff;
 pub mod export;
 pub mod gc;
+pub mod hook;
 pub mod import;
 pub mod ledger;
+pub mod log;
 pub mod man;
 pub mod pending;
 pub mod recover;
@@ -28,6 +30,7 @@ pub mod stats;
 pub mod tail;
 pub mod task;
 pub mod transcript;
+pub mod undo;
 pub mod verify;
 pub mod view;
 
@@ -40,6 +43,12 @@ commands! {
     Verb {
         Demo(demo::Args),
         Run(run::Args),
+        #[command(subcommand)]
+        Hook(hook::HookVerb),
+        Log(log::Args),
+        Undo(undo::Undo),
+        Redo(undo::Redo),
+        Oops(undo::Oops),
         Rewind(rewind::Args),
         Sessions(sessions::Args),
         Show(show::Args),

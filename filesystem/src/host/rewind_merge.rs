@@ -334,6 +334,19 @@ impl HostFilesystem {
     }
 }
 
+impl SnapshotReader {
+    /// Returns the difference of the contents before and after a change, as a unified diff if both
+    /// are texts of at most 256 KiB.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] if an object is missing or damaged.
+    pub fn content_diff(&mut self, change: &FileChange) -> Result<ContentDiff> {
+        let mut left = DIFFS_BYTES_MAX;
+        diff_of(self, change.before.as_ref(), change.after.as_ref(), &mut left)
+    }
+}
+
 fn by_path(changes: Vec<FileChange>) -> BTreeMap<Vec<u8>, FileChange> {
     changes.into_iter().filter_map(|change| Some((unshown(&change.path)?, change))).collect()
 }

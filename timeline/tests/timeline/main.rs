@@ -1,5 +1,6 @@
 //! Tests of timelines through the public API.
 
 mod calls;
+mod model;
 mod undo;
 mod world;

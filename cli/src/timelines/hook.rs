@@ -1,0 +1,191 @@
+//! One event of an agent: recording it, and the reply.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use foldlog_timeline::{CallEnd, Lane, NewCall, Timeline, TimelineOptions, TimelinePlace};
+use foldlog_view::clock::now;
+
+use super::UserDirs;
+use super::text;
+use crate::failure::Result;
+
+/// An event, in the form that all programs have in common.
+pub(crate) struct HookInput {
+    pub(crate) lane: Lane,
+    /// Current directory of the agent.
+    pub(crate) directory: PathBuf,
+    /// The program's name of the event.
+    pub(crate) name: String,
+    pub(crate) event: HookEvent,
+}
+
+pub(crate) enum HookEvent {
+    /// A session was started or resumed; `is_new` if no call of it can be running.
+    SessionStarted { is_new: bool },
+    /// The user has sent a prompt; without a text, the program has.
+    Prompted { text: Option<String> },
+    /// A tool that may change files is about to run.
+    CallBegins(NewCall),
+    /// A tool has ended.
+    CallEnds(NewCall, CallEnd),
+    /// The main agent waits for the user. Sub-agents may continue.
+    TurnEnded,
+    /// The session ended.
+    SessionEnded,
+    /// Nothing is recorded.
+    Other,
+}
+
+/// What the program is to be told.
+#[derive(Default)]
+pub(crate) struct HookReply {
+    /// Lines for the user.
+    pub(crate) messages: Vec<String>,
+    /// Text for the model.
+    pub(crate) context: Option<String>,
+    /// The prompt was a command, and this is its result; the model does not see the prompt.
+    pub(crate) answered_prompt: Option<String>,
+    /// The tool must not run, for this reason.
+    pub(crate) refused: Option<String>,
+}
+
+/// Records an event. With `is_strict`, a call that cannot be captured is refused.
+pub(crate) fn record(
+    input: HookInput,
+    root: PathBuf,
+    is_strict: bool,
+    slash_command: Option<&str>,
+) -> Result<HookReply> {
+    let dirs = UserDirs::from_variables();
+    let place = TimelinePlace::of_root(&dirs.timelines()?, &root)?;
+    let mut reply = HookReply::default();
+    if matches!(input.event, HookEvent::Other) {
+        return Ok(reply);
+    }
+    if let Some(reason) = dirs.needs_consent(&place) {
+        if matches!(input.event, HookEvent::SessionStarted { .. }) {
+            let root = foldlog_codec::escape::path(&place.root);
+            reply.messages.push(format!(
+                "foldlog does not record {root}: {reason}. `foldlog hook allow {root}` allows it."
+            ));
+        }
+        if is_strict && matches!(input.event, HookEvent::CallBegins(_)) {
+            reply.refused = Some(format!("foldlog does not record this directory: {reason}"));
+        }
+        return Ok(reply);
+    }
+    let options = dirs.options();
+    match input.event {
+        HookEvent::SessionStarted { is_new } => {
+            if !place.exists() {
+                start_first_capture(&place);
+                return Ok(reply);
+            }
+            let mut timeline = Timeline::open(&place, &options)?;
+            interrupt(&mut timeline, &input.lane, !is_new, &mut reply)?;
+            report_undos(&mut timeline, &input.lane, &mut reply)?;
+        }
+        HookEvent::Prompted { text } => {
+            if !place.exists() {
+                return Ok(reply);
+            }
+            let mut timeline = Timeline::open(&place, &options)?;
+            if text.is_some() {
+                interrupt(&mut timeline, &input.lane, true, &mut reply)?;
+            }
+            match slash_command {
+                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
+                None => report_undos(&mut timeline, &input.lane, &mut reply)?,
+            }
+        }
+        HookEvent::CallBegins(mut call) => {
+            call.title = relative_title(call.title, &place);
+            let mut timeline = open_for_call(&place, options, &mut reply)?;
+            let title = text::call_title(&call.tool, &call.title);
+            let number = timeline.begin_call(call, now())?;
+            let steps = timeline.steps()?;
+            let step = steps.iter().find(|step| step.number == number);
+            if let Some(reason) = step.and_then(|step| step.not_captured.as_ref()) {
+                let line = format!("call {number} ({title}) is not undoable: {reason}");
+                if is_strict {
+                    reply.refused = Some(format!("foldlog could not capture the files: {reason}"));
+                }
+                reply.messages.push(format!("foldlog: {line}"));
+            }
+        }
+        HookEvent::CallEnds(mut call, end) => {
+            call.title = relative_title(call.title, &place);
+            let mut timeline = open_for_call(&place, options, &mut reply)?;
+            timeline.end_call(call, end, now())?;
+            report_undos(&mut timeline, &input.lane, &mut reply)?;
+        }
+        HookEvent::TurnEnded | HookEvent::SessionEnded => {
+            if place.exists() {
+                let only_main = matches!(input.event, HookEvent::TurnEnded);
+                let mut timeline = Timeline::open(&place, &options)?;
+                interrupt(&mut timeline, &input.lane, only_main, &mut reply)?;
+            }
+        }
+        HookEvent::Other => {}
+    }
+    Ok(reply)
+}
+
+/// Shortens the title of a call that names a file in the root.
+fn relative_title(title: String, place: &TimelinePlace) -> String {
+    let relative = std::path::Path::new(&title).strip_prefix(&place.root);
+    relative.ok().and_then(|path| path.to_str()).map_or(title.clone(), str::to_owned)
+}
+
+fn open_for_call(place: &TimelinePlace, options: TimelineOptions, reply: &mut HookReply) -> Result<Timeline> {
+    let timeline = Timeline::open(place, &options);
+    if let Err(foldlog_timeline::Error::Busy { .. }) = &timeline {
+        reply.refused = Some("foldlog is still capturing the files of this directory".to_owned());
+    }
+    Ok(timeline?)
+}
+
+/// Closes calls whose end was not reported, and tells the user how to undo them.
+fn interrupt(timeline: &mut Timeline, lane: &Lane, only_main: bool, reply: &mut HookReply) -> Result<()> {
+    for number in timeline.interrupt_calls(&lane.program, &lane.session, only_main, now())? {
+        reply.messages.push(format!(
+            "foldlog: call {number} was interrupted, and its changes stay; `foldlog undo {number}` undoes them."
+        ));
+    }
+    Ok(())
+}
+
+/// Tells the model which of its calls were undone.
+fn report_undos(timeline: &mut Timeline, lane: &Lane, reply: &mut HookReply) -> Result<()> {
+    let undos = timeline.take_unreported_undos(lane)?;
+    if !undos.is_empty() {
+        let steps = timeline.steps()?;
+        let lines: Vec<String> = undos.iter().map(|undo| text::undo_for_model(undo, &steps)).collect();
+        reply.context = Some(lines.join("\n"));
+    }
+    Ok(())
+}
+
+/// Starts a process that captures the root for the first time, which may take a while.
+fn start_first_capture(place: &TimelinePlace) {
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = Command::new(program);
+    command.args(["hook", "capture"]).arg(&place.root).stdin(Stdio::null()).stdout(Stdio::null());
+    // The first call captures, too, if this process cannot be started.
+    let _ = std::os::unix::process::CommandExt::process_group(&mut command, 0).stderr(Stdio::null()).spawn();
+}
+
+/// Captures a root for the first time.
+pub(crate) fn capture(root: &std::path::Path) -> Result<()> {
+    let dirs = UserDirs::from_variables();
+    let place = TimelinePlace::of_root(&dirs.timelines()?, root)?;
+    if dirs.needs_consent(&place).is_none() {
+        let mut options = dirs.options();
+        // Nobody waits for this process; calls that begin meanwhile are not captured.
+        options.capture = Duration::from_secs(600);
+        Timeline::open(&place, &options)?.capture()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! The timelines of this user: where they are, which directories have one, and their texts.
+
+pub(crate) mod claude;
+pub(crate) mod hook;
+pub(crate) mod text;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace};
+
+use crate::failure::{CommandError, Result};
+
+/// A root with more files is recorded only after the user has allowed it.
+pub(crate) const FILES_MAX: usize = 200_000;
+
+/// File in a timeline's directory by which the user has allowed to record the root.
+const ALLOWED_FILE: &str = "allowed";
+
+/// Environment of the process, as far as it determines where timelines are.
+pub(crate) struct UserDirs {
+    state: Option<PathBuf>,
+    config: Option<PathBuf>,
+    home: Option<PathBuf>,
+}
+
+impl UserDirs {
+    pub(crate) fn from_variables() -> UserDirs {
+        let absolute =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = absolute("HOME");
+        let below_home = |path: &str| home.as_ref().map(|home| home.join(path));
+        UserDirs {
+            state: absolute("XDG_STATE_HOME").or_else(|| below_home(".local/state")),
+            config: absolute("XDG_CONFIG_HOME").or_else(|| below_home(".config")),
+            home,
+        }
+    }
+
+    /// Returns the directory of all timelines.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::View`] if neither `XDG_STATE_HOME` nor `HOME` is set.
+    pub(crate) fn timelines(&self) -> Result<PathBuf> {
+        let state = self.state.as_ref().ok_or_else(|| {
+            CommandError::usage("neither XDG_STATE_HOME nor HOME is set", "set one to a directory of yours")
+        })?;
+        Ok(state.join("foldlog/timelines"))
+    }
+
+    /// Returns the options of timelines, with the patterns of `foldlog/noted` in the directory of
+    /// configuration.
+    pub(crate) fn options(&self) -> TimelineOptions {
+        let mut options = TimelineOptions::default();
+        let noted = self.config.as_ref().map(|config| config.join("foldlog/noted"));
+        let noted = noted.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        let lines = noted.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        options.noted = lines.map(str::to_owned).collect();
+        options
+    }
+
+    /// Returns why a root is recorded only after the user has allowed it; `None` if it is recorded.
+    pub(crate) fn needs_consent(&self, place: &TimelinePlace) -> Option<String> {
+        if place.dir.join(ALLOWED_FILE).exists() {
+            return None;
+        }
+        let is_home = self.home.as_ref().and_then(|home| fs::canonicalize(home).ok());
+        if place.root == Path::new("/") || is_home.as_ref() == Some(&place.root) {
+            return Some("it is a root or home directory".to_owned());
+        }
+        let is_large = !place.exists() && has_more_files(&place.root, FILES_MAX);
+        is_large.then(|| format!("it contains more than {FILES_MAX} files"))
+    }
+}
+
+/// Allows to record a root that needs consent.
+pub(crate) fn allow(place: &TimelinePlace) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&place.dir);
+    made.map_err(|error| CommandError::file(&place.dir, error))?;
+    let file = place.dir.join(ALLOWED_FILE);
+    fs::write(&file, "").map_err(|error| CommandError::file(&file, error))
+}
+
+/// Opens the timeline around the current directory for reading.
+pub(crate) fn open_read_only() -> Result<Timeline> {
+    let (place, options) = here()?;
+    Ok(Timeline::open_read_only(&place, &options)?)
+}
+
+/// Opens the timeline around the current directory for writing.
+pub(crate) fn open() -> Result<Timeline> {
+    let (place, options) = here()?;
+    Ok(Timeline::open(&place, &options)?)
+}
+
+fn here() -> Result<(TimelinePlace, TimelineOptions)> {
+    let dirs = UserDirs::from_variables();
+    let directory = std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?;
+    Ok((TimelinePlace::around(&dirs.timelines()?, &directory)?, dirs.options()))
+}
+
+/// Returns whether a directory contains more files than a limit, without directories that are
+/// usually only noted.
+fn has_more_files(root: &Path, limit: usize) -> bool {
+    let (mut count, mut left) = (0, vec![root.to_owned()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if ![".git", "node_modules", "target"].iter().any(|other| name == *other) {
+                    left.push(entry.path());
+                }
+            } else {
+                count += 1;
+                if count > limit {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Returns the call of an agent within which this process runs, if there is one: a process around
+/// this one made a call that has not ended.
+pub(crate) fn call_around(timeline: &Timeline) -> Result<Option<u64>> {
+    let steps = timeline.steps()?;
+    let open: Vec<(u64, u32)> = steps
+        .iter()
+        .filter(|step| step.is_open())
+        .filter_map(|step| Some((step.number, step.call()?.process?)))
+        .collect();
+    let mut process = std::process::id();
+    while let Some(parent) = parent_of(process) {
+        if let Some((number, _)) = open.iter().find(|(_, open)| *open == parent) {
+            return Ok(Some(*number));
+        }
+        process = parent;
+    }
+    Ok(None)
+}
+
+/// Returns the parent of a process; `None` of the first one.
+pub(crate) fn parent_of(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name is in parentheses, and may contain any characters.
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    (parent > 0).then_some(parent)
+}

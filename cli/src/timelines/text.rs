@@ -1,0 +1,236 @@
+//! Texts about the steps of a timeline.
+
+use std::fmt::Write as _;
+
+use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
+use foldlog_codec::escape;
+use foldlog_timeline::{
+    FileUndo, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport,
+};
+use foldlog_view::clock::now;
+use foldlog_view::text::count_text;
+
+use crate::failure::{CommandError, Result};
+
+/// Longest title of a call in a line, in characters.
+const TITLE_CHARS_MAX: usize = 60;
+
+/// Greatest number of paths in a text for the model.
+const PATHS_MAX: usize = 30;
+
+/// Returns what an undo never affects.
+pub(crate) const OUTSIDE: &str =
+    "Databases, network effects and files outside of this directory are not undone.";
+
+/// Returns a call in one line: its tool, and its command or path.
+pub(crate) fn call_title(tool: &str, title: &str) -> String {
+    let mut line: String = title.lines().next().unwrap_or_default().chars().take(TITLE_CHARS_MAX).collect();
+    if line.len() < title.trim_end().len() {
+        line.push('…');
+    }
+    let line = escape::text(&line).into_owned();
+    let tool = escape::text(tool);
+    if line.is_empty() { tool.into_owned() } else { format!("{tool}: {line}") }
+}
+
+/// Returns a step in one line, without its number.
+pub(crate) fn step_title(step: &Step, steps: &[Step]) -> String {
+    match &step.kind {
+        StepKind::Call(call) => call_title(&call.tool, &call.title),
+        StepKind::Undo(undo) => format!("{} of {}", undo_word(undo, steps), numbers(&undo.of)),
+    }
+}
+
+/// Returns what an undo is called: an undo of an undo is a redo.
+pub(crate) fn undo_word(undo: &Undo, steps: &[Step]) -> &'static str {
+    let of_undo = steps.iter().any(|step| undo.of.contains(&step.number) && step.undo().is_some());
+    if of_undo { "redo" } else { "undo" }
+}
+
+pub(crate) fn numbers(numbers: &[u64]) -> String {
+    let texts: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    match texts.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => texts.concat(),
+    }
+}
+
+/// Returns the changes of a step in a few words.
+pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
+    let count = |kind| changes.files.iter().filter(|change| change.kind == kind).count();
+    let mut parts = Vec::new();
+    for (kind, word) in [
+        (ChangeKind::Modified, "changed"),
+        (ChangeKind::Created, "created"),
+        (ChangeKind::Removed, "removed"),
+    ] {
+        if count(kind) > 0 {
+            parts.push(format!("{} {word}", count(kind)));
+        }
+    }
+    if !changes.shared.is_empty() {
+        parts.push(format!("{} shared with overlapping calls", changes.shared.len()));
+    }
+    if !changes.not_kept.is_empty() {
+        parts.push(format!("{} not kept", changes.not_kept.len()));
+    }
+    let users = step.yours.len() + step.possibly_yours.len();
+    if users > 0 {
+        parts.push(format!("{users} possibly yours"));
+    }
+    if changes.repository {
+        parts.push("git".to_owned());
+    }
+    if step.not_captured.is_some() {
+        parts.push("not undoable".to_owned());
+    }
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+pub(crate) fn outcome_text(step: &Step) -> &'static str {
+    match step.outcome {
+        None => "running",
+        Some(Outcome::Succeeded) => "",
+        Some(Outcome::Failed) => "failed",
+        Some(Outcome::Interrupted) => "interrupted",
+    }
+}
+
+/// Returns the difference of a file's versions as a unified diff, or a note in its place.
+pub(crate) fn unified_diff(change: &FileChange, reader: &mut SnapshotReader) -> Result<String> {
+    Ok(match reader.content_diff(change)? {
+        ContentDiff::Text { unified } => unified,
+        ContentDiff::Binary => "binary".to_owned(),
+        ContentDiff::TooLong => "too long to show".to_owned(),
+        ContentDiff::Equal => "only permissions".to_owned(),
+    })
+}
+
+/// Returns the lines of a preview.
+pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for step in steps.iter().filter(|step| plan.steps.contains(&step.number)) {
+        lines.push(format!("{}  {}", step.number, step_title(step, steps)));
+    }
+    lines.extend(plan.files.iter().map(file_line));
+    lines.extend(plan.conflicts.iter().map(|conflict| {
+        format!("  stays    {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
+    }));
+    let mut staying = |paths: &[String], reason: &str| {
+        lines.extend(paths.iter().map(|path| format!("  stays    {}: {reason}", escape::text(path))));
+    };
+    staying(&plan.shared, "overlapping calls may have changed it; undo them together, or give it by --file");
+    staying(&plan.possibly_yours, "you may have changed it while a dialog was open");
+    staying(&plan.not_kept, "its content is not kept");
+    if !plan.repository_of.is_empty() {
+        lines.push(format!(
+            "  stays    .git: commits, branches and the index, which {} changed",
+            numbers(&plan.repository_of)
+        ));
+    }
+    if plan.is_empty() {
+        lines.push("no file would change".to_owned());
+    }
+    lines
+}
+
+fn file_line(file: &FileUndo) -> String {
+    let word = match file.change {
+        ChangeKind::Created => "restore",
+        ChangeKind::Modified => "change",
+        ChangeKind::Removed => "remove",
+    };
+    format!("  {word:<8} {}", escape::text(&file.path))
+}
+
+/// Returns the lines about an undo that was carried out.
+pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
+    let mut lines: Vec<String> = report
+        .conflicts
+        .iter()
+        .skip(plan.conflicts.len())
+        .map(|conflict| {
+            format!("  stays    {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
+        })
+        .collect();
+    let undo = Undo { of: plan.steps.clone(), is_partial: plan.is_partial, is_reported: false };
+    let (done, reverse) = match undo_word(&undo, steps) {
+        "redo" => ("redone", "undo"),
+        _ => ("undone", "redo"),
+    };
+    lines.push(format!(
+        "{done} as step {}: {} changed; `foldlog {reverse}` reverses it",
+        report.number,
+        count_text(u64::try_from(report.changed.len()).unwrap_or(u64::MAX), "file")
+    ));
+    lines
+}
+
+/// Returns the text about an undo for the model whose call was undone.
+pub(crate) fn undo_for_model(step: &Step, steps: &[Step]) -> String {
+    let Some(Undo { of, .. }) = step.undo() else { return String::new() };
+    let mut text = String::from("The user has undone changes of files with foldlog:");
+    for number in of {
+        if let Some(undone) = steps.iter().find(|step| step.number == *number) {
+            let _ = write!(text, " {}.", step_title(undone, steps));
+        }
+    }
+    let paths = step.paths.as_deref().unwrap_or_default();
+    let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(String::as_str).collect();
+    let _ = write!(
+        text,
+        " Changed files: {}",
+        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+    );
+    if paths.len() > shown.len() {
+        let _ = write!(text, " and {} more", paths.len() - shown.len());
+    }
+    text.push_str(". Read them again before you edit them.");
+    text
+}
+
+/// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or
+/// `redo [yes]`. Without `yes`, it is a preview.
+pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
+    let mut words = command.split_whitespace();
+    let verb = words.next().unwrap_or_default();
+    let (mut number, mut is_confirmed) = (None, false);
+    for word in words {
+        match (word, word.parse::<u64>()) {
+            ("yes", _) => is_confirmed = true,
+            (_, Ok(given)) if verb == "undo" => number = Some(given),
+            _ => {
+                return Ok(format!(
+                    "unknown word {:?}; the forms are: /undo, /undo N, /undo yes, /redo, /redo yes",
+                    word
+                ));
+            }
+        }
+    }
+    let planned = (|| {
+        let number = match (verb, number) {
+            ("redo", _) => timeline.last_undo()?,
+            (_, Some(number)) => number,
+            (_, None) => timeline.last_call()?,
+        };
+        timeline.plan_undo(&[number], &[])
+    })();
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(error) => return Ok(CommandError::from(error).to_string()),
+    };
+    let steps = timeline.steps()?;
+    let mut lines = plan_lines(&plan, &steps);
+    match is_confirmed && !plan.is_empty() {
+        true => {
+            let report = timeline.apply_undo(&plan, now())?;
+            lines.extend(report_lines(&report, &plan, &steps));
+        }
+        false if plan.is_empty() => {}
+        false => {
+            lines.push(OUTSIDE.to_owned());
+            lines.push(format!("Type `/{} yes` to carry it out.", command.trim()));
+        }
+    }
+    Ok(lines.join("\n"))
+}

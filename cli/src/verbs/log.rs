@@ -1,0 +1,178 @@
+//! `foldlog log`: the calls of agents in the current directory.
+
+use chrono::{DateTime, Local, Utc};
+use foldlog_timeline::{Step, StepChanges, StepKind};
+use serde::Serialize;
+
+use crate::command::{Command, Group, Target};
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+use crate::style::{BAD, GONE, HEADING, PLAIN};
+use crate::timelines::{open_read_only, text};
+
+/// Describes the fields of `log --json`.
+const LOG_JSON: &str = "\
+Calls of agents whose hooks were installed by `foldlog hook install`, the latest first. The column
+`files` has the changes that belong to the call. `not kept`: files without captured bytes, such as
+large ignored ones; `shared`: overlapping calls may have changed them; `possibly yours`: changed
+while a permission dialog was open; `git`: commits, branches or the index changed; `not undoable`:
+the files were not captured.
+
+With --json one object a line:
+  number, kind, opened_at, closed_at, outcome
+               kind: call (lane, id, tool, arguments, title, result, exit_code, duration_ms) or undo
+               (of)
+  undone       whether an undo of the step is in effect
+  files        path, kind, before and after (len, permissions, digest)
+  shared       the same, of overlapping calls
+  not_kept     paths
+  repository   whether a git repository was changed";
+
+/// List the calls of agents in this directory.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = LOG_JSON)]
+pub struct Args {
+    /// Number of steps [default: 20]
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, hide_default_value = true)]
+    pub count: usize,
+    /// List your own changes between the calls, too
+    #[arg(long)]
+    pub mine: bool,
+}
+
+/// A line of `log --json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    step: &'a Step,
+    undone: bool,
+    files: &'a [foldlog::filesystem::FileChange],
+    shared: &'a [foldlog::filesystem::FileChange],
+    not_kept: Vec<&'a str>,
+    repository: bool,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const TARGET: Target = Target::Nothing;
+    const IS_PAGED: bool = true;
+    const EXAMPLE: &'static str = "foldlog log";
+
+    /// Prints the steps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if no agent was recorded in this directory.
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let timeline = open_read_only()?;
+        let (steps, undone) = (timeline.steps()?, timeline.undone()?);
+        let mut rows = Vec::new();
+        for step in steps.iter().rev().take(self.count) {
+            let changes = timeline.changes(step.number)?;
+            let is_undone = undone.contains(&step.number);
+            if output.json() {
+                let StepChanges { files, shared, not_kept, repository } = &changes;
+                let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
+                output.value(&Line {
+                    step,
+                    undone: is_undone,
+                    files,
+                    shared,
+                    not_kept,
+                    repository: *repository,
+                })?;
+                continue;
+            }
+            if self.mine {
+                let mine = timeline.users_changes_after(step.number)?;
+                if !mine.is_empty() {
+                    let paths: Vec<&str> = mine.iter().map(|change| change.path.as_str()).collect();
+                    rows.push((
+                        PLAIN,
+                        Row::new("", "", "you", &paths.join(", "), &format!("{} changed", mine.len())),
+                    ));
+                }
+            }
+            let (tool, title) = match &step.kind {
+                StepKind::Call(call) => (call.tool.as_str(), text::call_title("", &call.title)),
+                StepKind::Undo(undo) => {
+                    (text::undo_word(undo, &steps), format!("of {}", text::numbers(&undo.of)))
+                }
+            };
+            let title = title.trim_start_matches(": ");
+            let notes = [if is_undone { "undone" } else { "" }, text::outcome_text(step)];
+            let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
+            let files = [text::changes_text(step, &changes), notes.join(", ")];
+            let files: Vec<&str> = files.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+            let style = match () {
+                () if is_undone => GONE,
+                () if step.not_captured.is_some() => BAD,
+                () => PLAIN,
+            };
+            let row = Row::new(
+                &step.number.to_string(),
+                &time_text(step.opened_at),
+                tool,
+                title,
+                &files.join("; "),
+            );
+            rows.push((style, row));
+        }
+        if output.json() {
+            return Ok(HOLDS);
+        }
+        let header = Row::new("#", "when", "tool", "call", "files");
+        let mut widths = [0; 4];
+        for row in rows.iter().map(|(_, row)| row).chain([&header]) {
+            for (width, cell) in widths.iter_mut().zip(&row.0) {
+                *width = (*width).max(unicode_width::UnicodeWidthStr::width(cell.as_str()));
+            }
+        }
+        output.styled_line(HEADING, header.text(&widths))?;
+        for (style, row) in &rows {
+            output.styled_line(*style, row.text(&widths))?;
+        }
+        if steps.len() > self.count {
+            output.note(format_args!(
+                "note: {} earlier steps; `foldlog log -n {}` lists all",
+                steps.len() - self.count,
+                steps.len()
+            ));
+        }
+        Ok(HOLDS)
+    }
+}
+
+/// Cells of a line.
+struct Row([String; 5]);
+
+impl Row {
+    fn new(number: &str, when: &str, tool: &str, title: &str, files: &str) -> Row {
+        Row([number, when, tool, title, files].map(str::to_owned))
+    }
+
+    fn text(&self, widths: &[usize; 4]) -> String {
+        let [number, rest @ ..] = &self.0;
+        let mut line = format!("{number:>width$}", width = widths[0].max(3));
+        for (cell, width) in rest.iter().zip(widths.iter().skip(1).map(Some).chain([None])) {
+            line.push_str("  ");
+            line.push_str(cell);
+            let missing = width.map_or(0, |width| {
+                width.saturating_sub(unicode_width::UnicodeWidthStr::width(cell.as_str()))
+            });
+            line.extend(std::iter::repeat_n(' ', missing));
+        }
+        line.trim_end().to_owned()
+    }
+}
+
+/// Returns the time of today's steps, and the day of others.
+fn time_text(at: DateTime<Utc>) -> String {
+    let at = at.with_timezone(&Local);
+    let today = foldlog_view::clock::now().with_timezone(&Local).date_naive();
+    if at.date_naive() == today {
+        at.format("%H:%M").to_string()
+    } else {
+        at.format("%m-%d %H:%M").to_string()
+    }
+}

@@ -1,0 +1,244 @@
+//! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+
+use foldlog_timeline::{Timeline, UndoPlan};
+use foldlog_view::clock::now;
+use serde::Serialize;
+
+use crate::command::{Access, Command, Group, Target};
+use crate::failure::{CommandError, HOLDS, Result};
+use crate::output::Output;
+use crate::timelines::{call_around, open, text};
+
+/// Describes `undo --json`.
+const UNDO_JSON: &str = "\
+Without a number, the last call that is not undone is undone. Later changes of other calls and of
+yours stay: if they are in the same file, both are separated line by line, and where that is not
+possible, the file stays as it is. An undo never overwrites or removes bytes that are not captured,
+and is itself a step, which `foldlog redo` reverses. Databases, network effects and files outside
+of the directory are not undone.
+
+Within a call of an agent, only a preview is printed: an agent cannot confirm.
+
+With --json one object: steps, changed (paths), conflicts (path, reason), number of the undo's own
+step; for a preview, number is null and changed contains the paths that would change.";
+
+/// Undo calls of an agent in this directory.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = UNDO_JSON)]
+pub struct Undo {
+    /// Call to undo [default: the last one that is not undone]
+    #[arg(value_name = "N")]
+    pub call: Option<u64>,
+    /// Undo this call and all later ones
+    #[arg(long, value_name = "N", conflicts_with = "call")]
+    pub to: Option<u64>,
+    /// Undo only changes of this file or directory, even if overlapping calls share them
+    #[arg(long, value_name = "PATH")]
+    pub file: Vec<String>,
+    /// Confirmation.
+    #[command(flatten)]
+    pub confirmation: Confirmation,
+}
+
+/// Reverse the last undo.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Redo {
+    /// Confirmation.
+    #[command(flatten)]
+    pub confirmation: Confirmation,
+}
+
+/// Undo the last call of an agent in this directory at once.
+///
+/// Like `foldlog undo --yes`; `foldlog redo` reverses it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Oops {}
+
+/// Whether to ask before files are changed.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Confirmation {
+    /// Change files without asking
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print what would change, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub preview: bool,
+}
+
+impl Command for Undo {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::ChangesUnless("--preview");
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog undo";
+
+    /// Undoes calls.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if no agent was recorded in this directory, if
+    /// a call cannot be undone, or if an agent confirms.
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let mut timeline = open()?;
+        let numbers = match (self.call, self.to) {
+            (Some(number), _) => vec![number],
+            (None, None) => vec![timeline.last_call()?],
+            (None, Some(first)) => calls_from(&timeline, first, output)?,
+        };
+        let paths = self.file.iter().map(|path| relative(&timeline, path)).collect::<Result<Vec<_>>>()?;
+        let plan = timeline.plan_undo(&numbers, &paths)?;
+        carry_out(&mut timeline, &plan, self.confirmation, output)
+    }
+}
+
+impl Command for Redo {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::ChangesUnless("--preview");
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog redo";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let mut timeline = open()?;
+        let number = timeline.last_undo()?;
+        let plan = timeline.plan_undo(&[number], &[])?;
+        carry_out(&mut timeline, &plan, self.confirmation, output)
+    }
+}
+
+impl Command for Oops {
+    const GROUP: Group = Group::Run;
+    const ACCESS: Access = Access::Changes;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog oops";
+
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let confirmation = Confirmation { yes: true, preview: false };
+        Undo { call: None, to: None, file: Vec::new(), confirmation }.run(output)
+    }
+}
+
+/// Returns a call and all later steps that are not undone. Calls without captures are skipped, and
+/// reported.
+fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Result<Vec<u64>> {
+    let (steps, undone) = (timeline.steps()?, timeline.undone()?);
+    if !steps.iter().any(|step| step.number == first) {
+        return Err(foldlog_timeline::Error::NoStep { number: first }.into());
+    }
+    let mut numbers = Vec::new();
+    for step in steps.iter().filter(|step| step.number >= first && step.call().is_some()) {
+        let (number, title) = (step.number, text::step_title(step, &steps));
+        match &step.not_captured {
+            _ if step.is_open() || undone.contains(&number) => {}
+            Some(reason) => {
+                output.note(format_args!("note: {number}  {title} stays: it was not captured: {reason}"))
+            }
+            None => numbers.push(number),
+        }
+    }
+    if numbers.is_empty() {
+        return Err(foldlog_timeline::Error::NothingToUndo("there is no call that is not undone").into());
+    }
+    Ok(numbers)
+}
+
+/// Returns a path of the command line relative to the root.
+fn relative(timeline: &Timeline, path: &str) -> Result<String> {
+    let root = &timeline.place().root;
+    let outside = || {
+        let root = foldlog_codec::escape::path(root);
+        CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
+    };
+    let directory = std::env::current_dir().and_then(std::fs::canonicalize);
+    let directory = directory.map_err(|error| CommandError::file(std::path::Path::new("."), error))?;
+    let mut absolute = std::path::PathBuf::new();
+    for part in directory.join(path).components() {
+        match part {
+            std::path::Component::ParentDir => drop(absolute.pop()),
+            std::path::Component::CurDir => {}
+            part => absolute.push(part),
+        }
+    }
+    let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
+    let relative = relative.to_str().filter(|path| !path.is_empty()).ok_or_else(outside)?;
+    Ok(relative.to_owned())
+}
+
+#[derive(Serialize)]
+struct UndoJson<'a> {
+    steps: &'a [u64],
+    number: Option<u64>,
+    changed: Vec<&'a str>,
+    conflicts: Vec<ConflictJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ConflictJson<'a> {
+    path: &'a str,
+    reason: &'a str,
+}
+
+fn carry_out(
+    timeline: &mut Timeline,
+    plan: &UndoPlan,
+    confirmation: Confirmation,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let steps = timeline.steps()?;
+    let call = call_around(timeline)?;
+    if let Some(number) = call.filter(|_| confirmation.yes) {
+        return Err(CommandError::usage(
+            format!("this command runs within call {number} of an agent, which cannot confirm an undo"),
+            "leave --yes out for a preview, and undo in a terminal of yours",
+        ));
+    }
+    if !output.json() {
+        for line in text::plan_lines(plan, &steps) {
+            output.line(line)?;
+        }
+    }
+    let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
+    let is_confirmed = !is_preview && (confirmation.yes || ask(output)?);
+    let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
+    if output.json() {
+        let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
+        let changed = match &report {
+            Some(report) => report.changed.iter().map(String::as_str).collect(),
+            None => plan.files.iter().map(|file| file.path.as_str()).collect(),
+        };
+        output.value(&UndoJson {
+            steps: &plan.steps,
+            number: report.as_ref().map(|report| report.number),
+            changed,
+            conflicts: conflicts
+                .iter()
+                .map(|conflict| ConflictJson { path: &conflict.path, reason: &conflict.reason })
+                .collect(),
+        })?;
+        return Ok(HOLDS);
+    }
+    match report {
+        Some(report) => {
+            for line in text::report_lines(&report, plan, &steps) {
+                output.line(line)?;
+            }
+        }
+        None if plan.is_empty() => {}
+        None => output.line("nothing was changed")?,
+    }
+    Ok(HOLDS)
+}
+
+/// Asks whether to carry out an undo. Without a terminal nobody can answer.
+fn ask(output: &mut Output<'_>) -> Result<bool> {
+    output.line(text::OUTSIDE)?;
+    if !io::stdin().is_terminal() || output.json() {
+        output.note("note: standard input is no terminal; `--yes` carries it out");
+        return Ok(false);
+    }
+    write!(output.stdout, "Undo? [y/N] ")?;
+    output.stdout.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
