@@ -26,6 +26,14 @@ pub enum Error {
         /// Directory of the timeline.
         path: PathBuf,
     },
+    /// The disk has too little free space for captures.
+    #[error("only {} MB are free in {}", free_bytes / 1_000_000, path.display())]
+    LowSpace {
+        /// Directory of the timeline.
+        path: PathBuf,
+        /// Free space in bytes.
+        free_bytes: u64,
+    },
     /// No timeline contains the directory.
     #[error("no timeline contains {}", path.display())]
     NoTimeline {

@@ -177,6 +177,25 @@ pub(crate) enum Edge {
     Closed,
 }
 
+/// The captures of the earliest moments were removed, to free space.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CapturesCollected {
+    /// Number of moments, from the first one.
+    pub(crate) moments: u64,
+}
+
+impl Event for CapturesCollected {
+    const NAME: &'static str = "captures_collected";
+}
+
+/// The latest collection.
+pub(crate) struct Collections;
+
+impl Slice for Collections {
+    const NAME: &'static str = "collections";
+    type Item = CapturesCollected;
+}
+
 /// All moments, in the order in which they were captured.
 pub(crate) struct Moments;
 

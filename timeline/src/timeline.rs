@@ -13,7 +13,10 @@ use foldlog::{Durability, Policy, Session, SessionTypes, SliceOp, Store, StoreOp
 
 use crate::attribution::{Attribution, Intervals};
 use crate::places::TimelinePlace;
-use crate::step::{Call, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind, Steps};
+use crate::step::{
+    Call, CapturesCollected, Collections, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind,
+    Steps,
+};
 use crate::{Error, Result};
 
 /// Longest text of arguments or of a result that is recorded, in bytes.
@@ -49,6 +52,8 @@ pub struct TimelineOptions {
     pub wait: Duration,
     /// How long a capture may take. Default: 11 s.
     pub capture: Duration,
+    /// Nothing is captured if fewer bytes are free on the disk. Default: 2 GB.
+    pub free_bytes_min: u64,
     /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
     /// begins with `!` captures paths that an earlier one, or the default, only notes.
     pub noted: Vec<String>,
@@ -60,7 +65,7 @@ impl Default for TimelineOptions {
     fn default() -> TimelineOptions {
         let sizes = PartialCapture { file_bytes_max: 50_000_000, ignored_file_bytes_max: 1 << 20 };
         let (wait, capture) = (Duration::from_secs(8), Duration::from_secs(11));
-        TimelineOptions { wait, capture, noted: Vec::new(), sizes }
+        TimelineOptions { wait, capture, free_bytes_min: 2_000_000_000, noted: Vec::new(), sizes }
     }
 }
 
@@ -72,6 +77,7 @@ pub struct Timeline {
     session: Session,
     pub(crate) files: HostFilesystem,
     capture_time: Duration,
+    free_bytes_min: u64,
     /// Locked while the timeline is open for writing.
     _lock: Option<File>,
 }
@@ -168,7 +174,8 @@ impl Timeline {
         captured.leave_out = NOTED.iter().map(ToString::to_string).chain(options.noted.clone()).collect();
         let files = HostFilesystem::open(&place.root, place.captures(), captured)?;
         let place = place.clone();
-        Ok(Timeline { place, session, files, capture_time: options.capture, _lock: lock })
+        let (capture_time, free_bytes_min) = (options.capture, options.free_bytes_min);
+        Ok(Timeline { place, session, files, capture_time, free_bytes_min, _lock: lock })
     }
 
     /// Returns where the timeline is.
@@ -196,8 +203,15 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// [`Error::Filesystem`] if the root cannot be captured.
+    /// - [`Error::Filesystem`] if the root cannot be captured.
+    /// - [`Error::LowSpace`] if less than [`TimelineOptions::free_bytes_min`] bytes are free.
     pub fn capture(&self) -> Result<FilesystemSnapshot> {
+        let path = &self.place.dir;
+        let space = rustix::fs::statvfs(path.as_path());
+        let free_bytes = space.map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize));
+        if free_bytes < self.free_bytes_min {
+            return Err(Error::LowSpace { path: path.clone(), free_bytes });
+        }
         let until = Instant::now().checked_add(self.capture_time);
         Ok(self.files.snapshot_until(None, false, until)?)
     }
@@ -461,10 +475,52 @@ impl Timeline {
         Ok(found)
     }
 
+    /// Returns the moments whose captures are kept.
     pub(crate) fn moments(&self) -> Result<Vec<Moment>> {
+        let collected = self.collected()?;
         let moments = self.session.log().slice::<Moments>()?;
-        let moments = moments.iter().map(|moment| Ok((*moment?).clone()));
-        moments.collect()
+        let kept = (collected..moments.len()).filter_map(|place| moments.get(place).transpose());
+        kept.map(|moment| Ok((*moment?).clone())).collect()
+    }
+
+    /// Returns the number of moments, from the first one, whose captures were removed.
+    fn collected(&self) -> Result<u64> {
+        Ok(self.session.view::<Collections>()?.iter().next().map_or(0, |collected| collected.moments))
+    }
+
+    /// Removes captures, the earliest first, until they take at most `bytes_max` bytes on the disk.
+    /// The steps whose captures are removed stay in the list, and cannot be undone any more. The
+    /// latest capture is always kept. Returns whether any was removed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Engine`] if the log cannot be written.
+    /// - [`Error::Filesystem`] if a capture is damaged, or an object cannot be removed.
+    pub fn collect(&mut self, bytes_max: u64) -> Result<bool> {
+        let mut is_any = false;
+        while bytes_on_disk(&self.place.captures()) > bytes_max {
+            let moments = self.moments()?;
+            let count = moments.len().saturating_sub(1).div_ceil(4);
+            let (gone, kept) = moments.split_at(count);
+            if gone.is_empty() {
+                break;
+            }
+            let gone_steps: BTreeSet<u64> = gone.iter().map(|moment| moment.step).collect();
+            for step in self.steps()?.into_iter().filter(|step| gone_steps.contains(&step.number)) {
+                if step.not_captured.is_none() {
+                    let reason = "its captures were removed to free space".to_owned();
+                    let step = Step { not_captured: Some(reason), ..step };
+                    self.session.dispatch(StepChanged { step, moment: None })?;
+                }
+            }
+            let moments = self.collected()?.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+            self.session.dispatch(CapturesCollected { moments })?;
+            let keep: Vec<FilesystemSnapshot> =
+                kept.iter().filter_map(|moment| moment.capture.clone()).collect();
+            self.files.collect(&keep)?;
+            is_any = true;
+        }
+        Ok(is_any)
     }
 
     /// Returns a reader of the captures.
@@ -538,11 +594,28 @@ fn shorten(mut text: String) -> String {
     text
 }
 
+/// Returns the bytes that the files in a directory take on the disk.
+fn bytes_on_disk(directory: &Path) -> u64 {
+    let (mut bytes, mut left) = (0_u64, vec![directory.to_owned()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => left.push(entry.path()),
+                Ok(found) => bytes = bytes.saturating_add(found.blocks().saturating_mul(512)),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}
+
 fn types() -> Result<SessionTypes> {
     let types = SessionTypes::builder()
         .slice::<Steps>()
         .keyed_by::<Steps, u64>(|step| step.number)
         .reducer::<Steps, StepChanged>(|_, changed, _| Ok(SliceOp::Upsert(changed.step.clone())))
+        .slice::<Collections>()
+        .replace_latest::<Collections>()
         .slice_with::<Moments>(Policy::Log)
         .reducer::<Moments, StepChanged>(|_, changed, _| {
             Ok(SliceOp::Extend(changed.moment.iter().cloned().collect()))

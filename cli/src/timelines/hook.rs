@@ -1,6 +1,6 @@
 //! One event of an agent: recording it, and the reply.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use foldlog_view::clock::now;
 use super::UserDirs;
 use super::text;
 use crate::failure::Result;
+
+/// Greatest size of a timeline's captures on the disk, in bytes.
+const CAPTURES_BYTES_MAX: u64 = 5_000_000_000;
 
 /// An event, in the form that all programs have in common.
 pub(crate) struct HookInput {
@@ -79,13 +82,12 @@ pub(crate) fn record(
     let options = dirs.options();
     match input.event {
         HookEvent::SessionStarted { is_new } => {
-            if !place.exists() {
-                start_first_capture(&place);
-                return Ok(reply);
+            if place.exists() {
+                let mut timeline = Timeline::open(&place, &options)?;
+                interrupt(&mut timeline, &input.lane, !is_new, &mut reply)?;
+                report_undos(&mut timeline, &input.lane, &mut reply)?;
             }
-            let mut timeline = Timeline::open(&place, &options)?;
-            interrupt(&mut timeline, &input.lane, !is_new, &mut reply)?;
-            report_undos(&mut timeline, &input.lane, &mut reply)?;
+            start_preparation(&place);
         }
         HookEvent::Prompted { text } => {
             if !place.exists() {
@@ -135,7 +137,7 @@ pub(crate) fn record(
 
 /// Shortens the title of a call that names a file in the root.
 fn relative_title(title: String, place: &TimelinePlace) -> String {
-    let relative = std::path::Path::new(&title).strip_prefix(&place.root);
+    let relative = Path::new(&title).strip_prefix(&place.root);
     relative.ok().and_then(|path| path.to_str()).map_or(title.clone(), str::to_owned)
 }
 
@@ -168,24 +170,33 @@ fn report_undos(timeline: &mut Timeline, lane: &Lane, reply: &mut HookReply) -> 
     Ok(())
 }
 
-/// Starts a process that captures the root for the first time, which may take a while.
-fn start_first_capture(place: &TimelinePlace) {
+/// Starts a process that [prepares](prepare) the root, which may take a while.
+fn start_preparation(place: &TimelinePlace) {
     let Ok(program) = std::env::current_exe() else { return };
     let mut command = Command::new(program);
-    command.args(["hook", "capture"]).arg(&place.root).stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(["hook", "prepare"]).arg(&place.root).stdin(Stdio::null()).stdout(Stdio::null());
     // The first call captures, too, if this process cannot be started.
     let _ = std::os::unix::process::CommandExt::process_group(&mut command, 0).stderr(Stdio::null()).spawn();
 }
 
-/// Captures a root for the first time.
-pub(crate) fn capture(root: &std::path::Path) -> Result<()> {
+/// Captures a root for the first time, and removes the earliest captures if all take more than 5 GB
+/// or a tenth of the free space.
+pub(crate) fn prepare(root: &Path) -> Result<()> {
     let dirs = UserDirs::from_variables();
     let place = TimelinePlace::of_root(&dirs.timelines()?, root)?;
-    if dirs.needs_consent(&place).is_none() {
-        let mut options = dirs.options();
-        // Nobody waits for this process; calls that begin meanwhile are not captured.
-        options.capture = Duration::from_secs(600);
-        Timeline::open(&place, &options)?.capture()?;
+    if dirs.needs_consent(&place).is_some() {
+        return Ok(());
     }
+    let mut options = dirs.options();
+    // Nobody waits for this process; calls that begin meanwhile are not captured.
+    options.capture = Duration::from_secs(600);
+    let is_new = !place.exists();
+    let mut timeline = Timeline::open(&place, &options)?;
+    if is_new {
+        timeline.capture()?;
+    }
+    let space = nix::sys::statvfs::statvfs(&place.dir);
+    let free = space.map_or(u64::MAX, |space| space.blocks_available().saturating_mul(space.fragment_size()));
+    timeline.collect(CAPTURES_BYTES_MAX.min(free / 10))?;
     Ok(())
 }

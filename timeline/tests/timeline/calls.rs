@@ -94,6 +94,47 @@ fn a_timeline_that_another_process_has_open_is_waited_for_and_then_reported() {
 }
 
 #[test]
+fn captures_are_removed_from_the_earliest_on_and_their_calls_stay_in_the_list() {
+    let world = World::new();
+    let calls: Vec<u64> = (0..8)
+        .map(|n| world.call(&format!("{n}"), || world.write(&format!("f{n}"), &random_text(n))))
+        .collect();
+    assert!(!world.open().collect(u64::MAX).unwrap());
+    assert!(world.open().collect(600_000).unwrap());
+    let refused = world.try_undo(&calls[..1], &[]).unwrap_err().to_string();
+    assert!(refused.contains("its captures were removed to free space"), "{refused}");
+    assert!(world.open_changes(calls[0]).files.is_empty());
+    assert_eq!(world.open().steps().unwrap().len(), 8);
+    world.undo(&calls[7..]);
+    assert!(world.read("f7").is_none() && world.read("f0").is_some());
+    world.open().collect(0).unwrap();
+    world.call("later", || world.write("later", "x"));
+    world.undo(&[world.open().last_call().unwrap()]);
+    assert!(world.read("later").is_none());
+}
+
+/// Text of 100 KB that cannot be compressed.
+fn random_text(seed: u64) -> String {
+    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..6250).map(|_| format!("{:016x}", next())).collect()
+}
+
+#[test]
+fn nothing_is_captured_on_a_disk_with_little_space() {
+    let mut world = World::new();
+    world.options.free_bytes_min = u64::MAX;
+    let call = world.call("call", || world.write("new", "x"));
+    let refused = world.try_undo(&[call], &[]).unwrap_err().to_string();
+    assert!(refused.contains("MB are free"), "{refused}");
+}
+
+#[test]
 fn a_timeline_is_found_from_a_directory_below_its_root() {
     let world = World::new();
     world.write("src/deep/file", "x");

@@ -1,8 +1,8 @@
 //! `foldlog hook`: the hooks by which an agent that foldlog did not start reports its tool calls.
 
 pub mod allow;
-pub mod capture;
 pub mod event;
+pub mod prepare;
 
 use clap::ValueEnum;
 
@@ -13,7 +13,7 @@ commands! {
     HookVerb {
         Allow(allow::Args),
         Event(event::Args),
-        Capture(capture::Args),
+        Prepare(prepare::Args),
     }
 }
 

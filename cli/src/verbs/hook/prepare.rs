@@ -1,4 +1,4 @@
-//! `foldlog hook capture`: the process that captures a directory for the first time.
+//! `foldlog hook prepare`: what a session of an agent starts in the background.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::timelines::hook;
 
-/// Capture a directory, for the first call in it to be fast.
+/// Capture a directory for the first time, for the first call in it to be fast, and remove the
+/// earliest captures if they take too much space.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of an agent's project
@@ -18,10 +19,10 @@ impl Command for Args {
     const GROUP: Group = Group::Internal;
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::Nothing;
-    const EXAMPLE: &'static str = "foldlog hook capture DIR";
+    const EXAMPLE: &'static str = "foldlog hook prepare DIR";
 
     fn run(self, _: &mut Output<'_>) -> Result<u8> {
-        hook::capture(&self.directory)?;
+        hook::prepare(&self.directory)?;
         Ok(HOLDS)
     }
 }

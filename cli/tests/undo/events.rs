@@ -1,0 +1,187 @@
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::{Value as Json, json};
+
+use crate::project::{Project, read, text};
+
+#[test]
+fn calls_are_listed_shown_undone_and_redone() {
+    let project = Project::new();
+    let before = project.files();
+    project.call("first", |project| {
+        project.write("src/main.rs", "fn main() { run() }\n");
+        project.write("new/file", "x");
+    });
+    project.call("second", |project| fs::remove_file(project.root.join("notes")).unwrap());
+    let after = project.files();
+    let listed = project.foldlog(&["log"]);
+    assert!(
+        listed.contains("Bash  command second  1 removed") && listed.contains("1 changed, 1 created"),
+        "{listed}"
+    );
+    assert!(project.foldlog(&["diff", "1"]).contains("  +fn main() { run() }"));
+    assert!(project.foldlog(&["diff"]).starts_with("2  Bash: command second\nremoved notes\n"));
+
+    let preview = project.foldlog(&["undo", "--to", "1", "--preview"]);
+    assert!(preview.contains("restore  notes") && project.files() == after, "{preview}");
+    project.foldlog(&["undo", "--to", "1", "--yes"]);
+    assert_eq!(project.files(), before);
+    project.foldlog(&["redo", "--yes"]);
+    assert_eq!(project.files(), after);
+    project.foldlog(&["oops"]);
+    assert_eq!(read(&project.root.join("notes")), "keep\n");
+    project.foldlog(&["undo", "1", "--file", "src", "-y"]);
+    assert!(project.root.join("new/file").exists());
+    assert_eq!(read(&project.root.join("src/main.rs")), "fn main() {}\n");
+    let steps = project.steps();
+    assert_eq!(steps.len(), 6, "{steps:?}");
+    assert_eq!(steps[0]["kind"], Json::Null);
+    assert_eq!(steps[1]["call"]["title"], "command second");
+}
+
+#[test]
+fn without_a_terminal_and_without_yes_nothing_is_changed() {
+    let project = Project::new();
+    project.call("call", |project| project.write("new", "x"));
+    let printed = project.foldlog(&["undo"]);
+    assert!(printed.contains("remove   new") && printed.ends_with("nothing was changed\n"), "{printed}");
+    assert!(project.root.join("new").exists());
+}
+
+#[test]
+fn an_agent_gets_a_preview_and_cannot_confirm() {
+    let project = Project::new();
+    project.call("call", |project| project.write("new", "x"));
+    let begin = project.shell("PreToolUse", "within").to_string();
+    let foldlog = env!("CARGO_BIN_EXE_foldlog");
+    // The shell is the agent, whose call runs the command.
+    let script = format!(
+        "export CLAUDE_PID=$$; printf %s \"$INPUT\" | {foldlog} hook event claude; (sh -c '{foldlog} undo; {foldlog} undo --yes; true'); true"
+    );
+    let mut agent = project.command(&[]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script]).current_dir(&project.root).env("INPUT", begin).stdin(Stdio::null());
+    shell.envs(agent.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = shell.output().unwrap();
+    let printed = text(&ran);
+    assert!(printed.contains("remove   new") && printed.contains("nothing was changed"), "{printed}");
+    assert!(
+        printed.contains("error: this command runs within call 2 of an agent, which cannot confirm"),
+        "{printed}"
+    );
+    assert!(project.root.join("new").exists());
+    drop(agent.output());
+}
+
+#[test]
+fn a_command_at_the_prompt_is_answered_without_the_model_and_the_model_is_informed_later() {
+    let project = Project::new();
+    project.call("call", |project| project.write("new", "x"));
+    let prompt = |text: &str| project.hook(&project.input("UserPromptSubmit", &json!({"prompt": text})));
+    let preview = prompt("/undo");
+    assert_eq!(preview["decision"], "block");
+    assert!(preview["reason"].as_str().unwrap().ends_with("Type `/undo yes` to carry it out."), "{preview}");
+    assert!(project.root.join("new").exists());
+    assert!(prompt("/undo 7")["reason"].as_str().unwrap().contains("there is no call 7"));
+    assert!(prompt("/foldlog:undo yes")["reason"].as_str().unwrap().contains("undone as step 2"));
+    assert!(!project.root.join("new").exists());
+    let told = prompt("go on");
+    let context = told["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
+    assert!(context.contains("Bash: command call") && context.contains("Changed files: new"), "{context}");
+    assert_eq!(prompt("go on"), Json::Null, "it is informed once");
+    assert!(prompt("/redo yes")["reason"].as_str().unwrap().contains("redone as step 3"));
+    assert_eq!(prompt("/undone"), prompt("/anything else"), "other commands are the program's");
+}
+
+#[test]
+fn an_interrupted_call_is_closed_at_the_next_prompt_and_the_user_learns_how_to_undo_it() {
+    let project = Project::new();
+    project.hook(&project.shell("PreToolUse", "lost"));
+    project.write("half", "x");
+    // A background task of the program ends, which interrupts nothing.
+    let task = json!({"prompt": "\n<task-notification>\n<task-id>1</task-id>"});
+    assert_eq!(project.hook(&project.input("UserPromptSubmit", &task)), Json::Null);
+    let told = project.hook(&project.input("UserPromptSubmit", &json!({"prompt": "what happened?"})));
+    assert!(told["systemMessage"].as_str().unwrap().contains("`foldlog undo 1`"), "{told}");
+    assert!(project.root.join("half").exists());
+    assert_eq!(project.steps()[0]["outcome"], "interrupted");
+    project.foldlog(&["undo", "1", "-y"]);
+    assert!(!project.root.join("half").exists());
+}
+
+#[test]
+fn a_failed_command_keeps_its_exit_code_and_its_changes() {
+    let project = Project::new();
+    project.hook(&project.shell("PreToolUse", "failing"));
+    project.write("half", "x");
+    let mut end = project.shell("PostToolUseFailure", "failing");
+    end["error"] = json!("Exit code 3\npart\nbad");
+    end["duration_ms"] = json!(10);
+    project.hook(&end);
+    let step = &project.steps()[0];
+    assert_eq!((&step["outcome"], &step["call"]["exit_code"]), (&json!("failed"), &json!(3)), "{step}");
+    assert!(project.foldlog(&["log"]).contains("1 created; failed"));
+}
+
+#[test]
+fn tools_that_only_read_are_not_recorded() {
+    let project = Project::new();
+    let read =
+        project.input("PreToolUse", &json!({"tool_name": "Read", "tool_input": {}, "tool_use_id": "r"}));
+    assert_eq!(project.hook(&read), Json::Null);
+    assert!(!project.command(&["log"]).output().unwrap().status.success());
+}
+
+#[test]
+fn a_home_directory_is_recorded_only_after_it_was_allowed() {
+    let project = Project::new();
+    let home = project.home().canonicalize().unwrap();
+    let start = |source: &str| {
+        let mut input = project.input("SessionStart", &json!({"source": source}));
+        input["cwd"] = json!(home);
+        project.hook(&input)
+    };
+    let told = start("startup");
+    assert!(told["systemMessage"].as_str().unwrap().contains("foldlog hook allow"), "{told}");
+    let mut begin = project.shell("PreToolUse", "1");
+    begin["cwd"] = json!(home);
+    assert_eq!(project.hook(&begin), Json::Null);
+    assert!(!project.command(&["log"]).current_dir(&home).output().unwrap().status.success());
+    project.foldlog(&["hook", "allow", home.to_str().unwrap()]);
+    assert_eq!(project.hook(&begin), Json::Null);
+    assert!(project.command(&["log"]).current_dir(&home).output().unwrap().status.success());
+}
+
+#[test]
+fn a_call_that_cannot_be_recorded_runs_unless_the_hook_is_strict() {
+    let project = Project::new();
+    // The records would be in the directory that they are about.
+    let begin = project.shell("PreToolUse", "1");
+    let hook = |options: &[&str]| {
+        let arguments: Vec<&str> = ["hook", "event", "claude"].iter().chain(options).copied().collect();
+        let mut command = project.command(&arguments);
+        let child = command.env("XDG_STATE_HOME", project.root.join("state")).stdin(Stdio::piped());
+        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        use std::io::Write as _;
+        writeln!(child.stdin.take().unwrap(), "{begin}").unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let lenient = hook(&[]);
+    assert_eq!(lenient.status.code(), Some(0));
+    assert!(text(&lenient).contains("foldlog could not record PreToolUse"), "{}", text(&lenient));
+    let strict = hook(&["--strict"]);
+    assert_eq!(strict.status.code(), Some(2), "{}", text(&strict));
+    assert!(text(&strict).contains("the store is inside the workspace"), "{}", text(&strict));
+}
+
+#[test]
+fn an_input_that_is_no_event_stops_no_agent() {
+    let project = Project::new();
+    for input in
+        [json!(null), json!({"hook_event_name": 1}), project.input("AnEventOfALaterVersion", &json!({}))]
+    {
+        let ran = project.start_hook(&input, &[]).wait_with_output().unwrap();
+        assert_eq!(ran.status.code(), Some(0), "{input}");
+    }
+}

@@ -1,0 +1,8 @@
+//! Calls of an agent that foldlog did not start: `foldlog hook event`, `log`, `diff`, `undo`,
+//! `redo` and `oops`, with inputs as Claude Code writes them.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod events;
+mod kills;
+mod project;
