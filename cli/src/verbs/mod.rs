@@ -9,6 +9,7 @@ pub mod demo;
 pub mod diff;
 pub mod export;
 pub mod gc;
+pub mod hook;
 pub mod import;
 pub mod ledger;
 pub mod man;
@@ -41,6 +42,8 @@ commands! {
         Demo(demo::Args),
         Run(run::Args),
         Rewind(rewind::Args),
+        #[command(subcommand)]
+        Hook(hook::HookVerb),
         Sessions(sessions::Args),
         Show(show::Args),
         Tail(tail::Args),
