@@ -69,7 +69,7 @@ impl<'a> Change<'a> {
     ///
     /// # Errors
     ///
-    /// [`CommandError::usage`] if nobody can be asked; and as of [`SettingsFile::write`].
+    /// [`CommandError::usage`] if no terminal can ask for consent; and as of [`SettingsFile::write`].
     pub(super) fn apply(&self, confirm: ConfirmArgs, output: &mut Output<'_>) -> Result<Outcome> {
         if self.diff.is_empty() {
             return Ok(Outcome::Unchanged);

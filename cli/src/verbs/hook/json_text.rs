@@ -382,7 +382,7 @@ fn is_blank(text: &str) -> bool {
     text.bytes().all(|byte| b" \t\r\n".contains(&byte))
 }
 
-/// Returns the number of spaces and tabs at the begin of a text.
+/// Returns the number of spaces and tabs at the start of a text.
 fn blanks(text: &str) -> usize {
     text.len() - text.trim_start_matches([' ', '\t']).len()
 }

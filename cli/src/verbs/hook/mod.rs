@@ -32,7 +32,7 @@ use settings_file::Scope;
 commands! {
     /// Record the tool calls of an agent that you start yourself.
     ///
-    /// The agent runs a hook of foldlog at each event, such as the begin and the end of a tool call.
+    /// The agent runs a hook of foldlog at each event, such as the start and the end of a tool call.
     HookVerb {
         Install(install::Args),
         Uninstall(uninstall::Args),
@@ -53,7 +53,7 @@ pub enum Agent {
 #[group(multiple = false)]
 pub struct ScopeArgs {
     /// Your settings for all projects: `$CLAUDE_CONFIG_DIR/settings.json`, or
-    /// `~/.claude/settings.json` [default]
+    /// `~/.claude/settings.json` (default)
     #[arg(long)]
     pub user: bool,
     /// Your settings for the project in this directory: `.claude/settings.local.json`

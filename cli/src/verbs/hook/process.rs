@@ -42,7 +42,7 @@ pub(super) fn run(mut command: Command, input: &str, deadline: Duration) -> io::
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let status = child.wait();
-        // After the deadline, nobody receives.
+        // After the deadline, the channel has no receiver.
         let _ = sender.send((status, started.elapsed()));
     });
     match receiver.recv_timeout(deadline) {

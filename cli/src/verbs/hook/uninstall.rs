@@ -61,8 +61,8 @@ impl Command for Args {
     ///
     /// # Errors
     ///
-    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the file is not valid, or nobody can be
-    ///   asked.
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the file is not valid, or no terminal can
+    ///   ask for consent.
     /// - [`Error::File`](foldlog_view::Error::File) if the file cannot be read or written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let scope = self.scope.scope();
