@@ -217,7 +217,7 @@ impl Timeline {
     }
 
     /// Records the beginning of a call, with the state of the root before it, and returns its
-    /// number. Open calls of the same lane, and of programs that have ended, are closed as
+    /// number. A call that is reported again is not recorded again. Open calls of the same lane, and of programs that have ended, are closed as
     /// interrupted first.
     ///
     /// If the root cannot be captured, the call is recorded nevertheless, with the reason in
@@ -228,6 +228,10 @@ impl Timeline {
     /// [`Error::Engine`] if the log cannot be written.
     pub fn begin_call(&mut self, call: NewCall, now: DateTime<Utc>) -> Result<u64> {
         let steps = self.steps()?;
+        // Hooks that are installed twice report each event twice.
+        if let Some(step) = find_call(&steps, &call) {
+            return Ok(step.number);
+        }
         let capture = self.capture();
         let reason = capture.as_ref().err().map(ToString::to_string);
         let capture = capture.ok();
@@ -262,10 +266,7 @@ impl Timeline {
     ///
     /// [`Error::Engine`] if the log cannot be written.
     pub fn end_call(&mut self, call: NewCall, end: CallEnd, now: DateTime<Utc>) -> Result<u64> {
-        let is_same = |step: &Step| {
-            step.is_open() && step.call().is_some_and(|open| open.id == call.id && open.lane == call.lane)
-        };
-        let Some(step) = self.steps()?.into_iter().rfind(is_same) else {
+        let Some(step) = find_call(&self.steps()?, &call).cloned() else {
             let number = self.begin_call(call, now)?;
             let reason = "its beginning was not reported".to_owned();
             let Some(step) = self.steps()?.into_iter().rfind(|step| step.number == number) else {
@@ -276,6 +277,9 @@ impl Timeline {
             return Ok(number);
         };
         let number = step.number;
+        if !step.is_open() {
+            return Ok(number);
+        }
         let capture = self.capture();
         let reason = capture.as_ref().err().map(ToString::to_string);
         let step = Step { not_captured: step.not_captured.clone().or(reason), ..step };
@@ -579,6 +583,11 @@ pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step 
         yours: Vec::new(),
         possibly_yours: Vec::new(),
     }
+}
+
+fn find_call<'a>(steps: &'a [Step], call: &NewCall) -> Option<&'a Step> {
+    let is_same = |known: &Call| known.id == call.id && known.lane == call.lane;
+    steps.iter().rfind(|step| step.call().is_some_and(is_same))
 }
 
 fn has_ended(process: Option<u32>) -> bool {

@@ -166,15 +166,25 @@ pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step])
     lines
 }
 
+/// Returns the titles of the calls that an undo, or an undo of an undo, affects.
+fn timeline_calls(undo: &Undo, steps: &[Step]) -> Vec<String> {
+    let affected = undo.of.iter().filter_map(|number| steps.iter().find(|step| step.number == *number));
+    let titles = affected.flat_map(|step| match step.undo() {
+        Some(undo) => timeline_calls(undo, steps),
+        None => vec![step_title(step, steps)],
+    });
+    titles.collect()
+}
+
 /// Returns the text about an undo for the model whose call was undone.
 pub(crate) fn undo_for_model(step: &Step, steps: &[Step]) -> String {
-    let Some(Undo { of, .. }) = step.undo() else { return String::new() };
-    let mut text = String::from("The user has undone changes of files with foldlog:");
-    for number in of {
-        if let Some(undone) = steps.iter().find(|step| step.number == *number) {
-            let _ = write!(text, " {}.", step_title(undone, steps));
-        }
-    }
+    let Some(undo) = step.undo() else { return String::new() };
+    let done = match undo_word(undo, steps) {
+        "redo" => "reversed an undo of",
+        _ => "undone",
+    };
+    let calls = timeline_calls(undo, steps);
+    let mut text = format!("With foldlog, the user has {done} changes of files by: {}.", calls.join("; "));
     let paths = step.paths.as_deref().unwrap_or_default();
     let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(String::as_str).collect();
     let _ = write!(

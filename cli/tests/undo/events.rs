@@ -91,7 +91,8 @@ fn a_command_at_the_prompt_is_answered_without_the_model_and_the_model_is_inform
     assert!(context.contains("Bash: command call") && context.contains("Changed files: new"), "{context}");
     assert_eq!(prompt("go on"), Json::Null, "it is informed once");
     assert!(prompt("/redo yes")["reason"].as_str().unwrap().contains("redone as step 3"));
-    assert_eq!(prompt("/undone"), prompt("/anything else"), "other commands are the program's");
+    let told = prompt("/undone")["hookSpecificOutput"]["additionalContext"].to_string();
+    assert!(told.contains("reversed an undo of changes of files by: Bash: command call."), "{told}");
 }
 
 #[test]

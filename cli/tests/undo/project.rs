@@ -76,9 +76,9 @@ impl Project {
     /// Starts the hook with an input.
     pub(crate) fn start_hook(&self, input: &Json, options: &[&str]) -> Child {
         let arguments: Vec<&str> = ["hook", "event", "claude"].iter().chain(options).copied().collect();
-        let child =
-            self.command(&arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = child.spawn().unwrap();
+        let mut command = self.command(&arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         // A killed hook has no reader.
         let _ = writeln!(child.stdin.take().unwrap(), "{input}");
         child

@@ -1,16 +1,45 @@
 //! `foldlog hook`: the hooks by which an agent that foldlog did not start reports its tool calls.
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`install`], [`uninstall`], [`status`], [`allow`] | the commands for people |
+//! | [`event`] | the command that the hooks run |
+//! | [`prepare`] | what a session of an agent starts in the background |
+//! | `events` | the events of Claude Code, and the versions that know them |
+//! | `program` | the command line of a hook, and how one of foldlog's is recognised |
+//! | `settings` | the hooks in the text of a settings file |
+//! | `json_text` | edits of JSON that leave all other bytes unchanged |
+//! | `settings_file` | the paths of settings files, and how they are written |
+//! | `change` | showing, confirming and writing the change of a file |
+//! | `process` | running another program with a deadline |
 
 pub mod allow;
+mod change;
 pub mod event;
+mod events;
+pub mod install;
+mod json_text;
 pub mod prepare;
+mod process;
+mod program;
+mod settings;
+mod settings_file;
+pub mod status;
+pub mod uninstall;
 
 use clap::ValueEnum;
 
 use crate::command::commands;
+use settings_file::Scope;
 
 commands! {
     /// Record the tool calls of an agent that you start yourself.
+    ///
+    /// The agent runs a hook of foldlog at each event, such as the start and the end of a tool call.
     HookVerb {
+        Install(install::Args),
+        Uninstall(uninstall::Args),
+        Status(status::Args),
         Allow(allow::Args),
         Event(event::Args),
         Prepare(prepare::Args),
@@ -22,4 +51,31 @@ commands! {
 pub enum Agent {
     /// Claude Code.
     Claude,
+}
+
+/// The settings file that a command changes.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[group(multiple = false)]
+pub struct ScopeArgs {
+    /// Your settings for all projects: `$CLAUDE_CONFIG_DIR/settings.json`, or
+    /// `~/.claude/settings.json` (default)
+    #[arg(long)]
+    pub user: bool,
+    /// Your settings for the project in this directory: `.claude/settings.local.json`
+    #[arg(long)]
+    pub project: bool,
+    /// The settings of the project in this directory that all its people share:
+    /// `.claude/settings.json`. Its hooks do nothing where foldlog is not installed
+    #[arg(long)]
+    pub shared: bool,
+}
+
+impl ScopeArgs {
+    fn scope(self) -> Scope {
+        match self {
+            ScopeArgs { shared: true, .. } => Scope::Shared,
+            ScopeArgs { project: true, .. } => Scope::Project,
+            _ => Scope::User,
+        }
+    }
 }

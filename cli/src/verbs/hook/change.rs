@@ -1,0 +1,121 @@
+//! Shows the change of a settings file, asks for it, and writes it.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use foldlog_codec::escape;
+use similar::TextDiff;
+
+use super::settings::WithoutHooks;
+use super::settings_file::SettingsFile;
+use crate::failure::{CommandError, Result};
+use crate::output::Output;
+use crate::style::{BAD, GOOD, HEADING, PLAIN, Style};
+
+/// Number of equal lines shown around those that differ.
+const CONTEXT: usize = 3;
+
+/// Longest time of the search for the shortest diff. After that, a longer one is shown.
+const DIFF_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// How a change is confirmed.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct ConfirmArgs {
+    /// Show the change, and write nothing
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+    /// Write the change without asking
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// The change of a settings file.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    file: &'a SettingsFile,
+    after: WithoutHooks,
+    /// Unified diff; empty if nothing changes.
+    pub(super) diff: String,
+}
+
+/// What was done about a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There was none.
+    Unchanged,
+    /// It was shown only.
+    Shown,
+    /// A person declined it.
+    Declined,
+    Written,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn new(file: &'a SettingsFile, after: WithoutHooks) -> Change<'a> {
+        let before = file.text.as_deref().unwrap_or_default();
+        let text = match &after {
+            WithoutHooks::Text(text) => text,
+            WithoutHooks::Nothing => "",
+        };
+        let path = escape::path(&file.path);
+        let name = |is_there: bool| if is_there { path.as_str() } else { "/dev/null" };
+        let names = (name(file.text.is_some()), name(after != WithoutHooks::Nothing));
+        let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(before, text);
+        let diff = diff.unified_diff().context_radius(CONTEXT).header(names.0, names.1).to_string();
+        Change { file, after, diff }
+    }
+
+    /// Shows the change, unless results are printed as JSON, and writes it if that is wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::usage`] if no terminal can ask for consent; and as of [`SettingsFile::write`].
+    pub(super) fn apply(&self, confirm: ConfirmArgs, output: &mut Output<'_>) -> Result<Outcome> {
+        if self.diff.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        if !output.json() {
+            self.show(output)?;
+        }
+        if confirm.dry_run {
+            return Ok(Outcome::Shown);
+        }
+        if !confirm.yes && !self.is_accepted(output)? {
+            return Ok(Outcome::Declined);
+        }
+        match &self.after {
+            WithoutHooks::Text(text) => self.file.write(text)?,
+            WithoutHooks::Nothing => self.file.remove()?,
+        }
+        Ok(Outcome::Written)
+    }
+
+    fn show(&self, output: &mut Output<'_>) -> Result<()> {
+        for line in self.diff.lines() {
+            output.styled_line(style_of(line), line.trim_end_matches('\r'))?;
+        }
+        Ok(())
+    }
+
+    fn is_accepted(&self, output: &mut Output<'_>) -> Result<bool> {
+        if output.json() || !output.is_process || !io::stdin().is_terminal() {
+            let what = "nothing was written: no terminal can ask for your consent";
+            return Err(CommandError::usage(what, "repeat the command with `--yes`"));
+        }
+        output.stdout.flush()?;
+        write!(output.stderr, "Write this change? [y/N] ")?;
+        output.stderr.flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+    }
+}
+
+fn style_of(line: &str) -> Style {
+    match line.as_bytes() {
+        [b'-', b'-', b'-', ..] | [b'+', b'+', b'+', ..] | [b'@', ..] => HEADING,
+        [b'-', ..] => BAD,
+        [b'+', ..] => GOOD,
+        _ => PLAIN,
+    }
+}

@@ -1,0 +1,68 @@
+//! Runs another program with a deadline.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// Bytes of each output that are read.
+const OUTPUT_MAX: u64 = 64 * 1024;
+
+/// A program that ended before its deadline.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) status: ExitStatus,
+    pub(super) elapsed: Duration,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+/// Runs a program in a process group of its own, and returns its end; `None` if the deadline came
+/// first, when the group is killed.
+///
+/// Streams are files: a process that outlives the program may keep them open.
+///
+/// # Errors
+///
+/// The system's error if the program cannot be started.
+pub(super) fn run(mut command: Command, input: &str, deadline: Duration) -> io::Result<Option<Finished>> {
+    let mut stdin = tempfile::tempfile()?;
+    stdin.write_all(input.as_bytes())?;
+    stdin.rewind()?;
+    let (stdout, stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdin(stdin).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
+    let started = Instant::now();
+    let mut child = command.spawn()?;
+    let group = i32::try_from(child.id()).map(Pid::from_raw);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let status = child.wait();
+        // After the deadline, the channel has no receiver.
+        let _ = sender.send((status, started.elapsed()));
+    });
+    match receiver.recv_timeout(deadline) {
+        Ok((status, elapsed)) => {
+            let (stdout, stderr) = (text_of(stdout)?, text_of(stderr)?);
+            Ok(Some(Finished { status: status?, elapsed, stdout, stderr }))
+        }
+        Err(_) => {
+            if let Ok(group) = group {
+                // The group may have ended meanwhile.
+                let _ = killpg(group, Signal::SIGKILL);
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn text_of(mut file: File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(OUTPUT_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,280 @@
+//! `foldlog hook status`: reports installed hooks, and runs each of them once.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command as Process;
+use std::time::Duration;
+
+use foldlog_codec::escape;
+use serde::Serialize;
+use serde_json::json;
+
+use super::events::{ClaudeVersion, EVENTS, known_events};
+use super::install::claude_version;
+use super::program::{ProgramState, program_of};
+use super::settings::{InstalledHook, SettingsFacts, facts};
+use super::settings_file::{Scope, SettingsFile, unusable};
+use super::{Agent, process};
+use crate::command::{Command, Group, Target};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
+use crate::output::Output;
+use crate::style::{BAD, GOOD, HEADING, PLAIN};
+
+/// Longest time of a hook.
+const HOOK_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Describes the fields of `hook status --json`.
+const STATUS_JSON: &str = "\
+Each hook runs once, in an empty temporary directory, with an event of its kind, and with its state
+in another temporary directory. Exit code: 0 if hooks are installed and nothing is wrong; otherwise
+1.
+
+With --json one object:
+  claude_version  installed version of Claude Code; null if unknown
+  is_well         whether hooks are installed, and no file has problems
+  files           scope, file, and:
+                  state     missing, not_installed, installed or unusable
+                  programs  program, exists, is_executable, is_this: whether it is the running one
+                  hooks     event, command, exit_code (null without one), milliseconds, error
+                  problems  texts, empty if there are none";
+
+/// Report installed hooks, and run each of them once.
+///
+/// Looks at the settings of the user, and at those of the project in this directory.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = STATUS_JSON)]
+pub struct Args {
+    /// Agent whose settings are read
+    pub agent: Agent,
+}
+
+#[derive(Serialize)]
+struct StatusDocument {
+    claude_version: Option<String>,
+    is_well: bool,
+    files: Vec<FileStatus>,
+}
+
+#[derive(Serialize)]
+struct FileStatus {
+    scope: Scope,
+    file: String,
+    state: FileState,
+    programs: Vec<ProgramState>,
+    hooks: Vec<HookRun>,
+    problems: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum FileState {
+    Missing,
+    NotInstalled,
+    Installed,
+    Unusable,
+}
+
+/// A run of a hook.
+#[derive(Serialize)]
+struct HookRun {
+    event: String,
+    command: String,
+    exit_code: Option<i32>,
+    milliseconds: Option<u64>,
+    error: Option<String>,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog hook status claude";
+
+    /// Reports the hooks of all settings files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`](foldlog_view::Error::Usage) if the home directory is unknown.
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let version = claude_version();
+        let known = version.as_ref().ok().copied();
+        let files =
+            Scope::ALL.into_iter().map(|scope| file_status(scope, known)).collect::<Result<Vec<_>>>()?;
+        let is_installed = files.iter().any(|file| file.state == FileState::Installed);
+        let is_well = is_installed && files.iter().all(|file| file.problems.is_empty());
+        if output.json() {
+            let claude_version = known.map(|version| version.to_string());
+            output.value(&StatusDocument { claude_version, is_well, files })?;
+        } else {
+            match version {
+                Ok(version) => output.line(format_args!("Claude Code {version}"))?,
+                Err(reason) => output.line(format_args!("Claude Code: the version is unknown: {reason}"))?,
+            }
+            files.iter().try_for_each(|file| print(file, output))?;
+            if !is_installed {
+                output.note("  next: `foldlog hook install claude`");
+            }
+        }
+        Ok(if is_well { HOLDS } else { DOES_NOT_HOLD })
+    }
+}
+
+fn print(file: &FileStatus, output: &mut Output<'_>) -> Result<()> {
+    let state = match file.state {
+        FileState::Missing => "not installed (no such file)",
+        FileState::NotInstalled => "not installed",
+        FileState::Installed => "installed",
+        FileState::Unusable => "unusable",
+    };
+    output.pieces(&[(HEADING, &file.scope.name()), (PLAIN, &format_args!("  {}: {state}", file.file))])?;
+    for program in &file.programs {
+        let this = if program.is_this { ": this program" } else { ": another program than this one" };
+        let this = if program.exists { this } else { "" };
+        output.line(format_args!("  runs {}{this}", program.program))?;
+    }
+    for hook in &file.hooks {
+        let (style, end) = match (hook.exit_code, hook.milliseconds) {
+            (Some(0), Some(milliseconds)) => (GOOD, format!("ok, {milliseconds} ms")),
+            (Some(code), Some(milliseconds)) => (BAD, format!("exit code {code}, {milliseconds} ms")),
+            _ => (BAD, "failed".to_owned()),
+        };
+        output.pieces(&[(PLAIN, &format_args!("  {:<18} ", hook.event)), (style, &end)])?;
+    }
+    file.problems.iter().try_for_each(|problem| output.styled_line(BAD, format_args!("  problem: {problem}")))
+}
+
+fn file_status(scope: Scope, version: Option<ClaudeVersion>) -> Result<FileStatus> {
+    let path = scope.path()?;
+    let mut status = FileStatus {
+        scope,
+        file: escape::path(&path),
+        state: FileState::Missing,
+        programs: Vec::new(),
+        hooks: Vec::new(),
+        problems: Vec::new(),
+    };
+    let read = SettingsFile::read(path.clone()).and_then(|file| {
+        let read = file.text.as_deref().map(facts).transpose();
+        read.map_err(|error| unusable(&path, &error))
+    });
+    match read {
+        Ok(None) => {}
+        Ok(Some(facts)) if facts.hooks.is_empty() => status.state = FileState::NotInstalled,
+        Ok(Some(facts)) => {
+            status.state = FileState::Installed;
+            inspect(&facts, version, &mut status)?;
+        }
+        Err(error) => {
+            status.state = FileState::Unusable;
+            status.problems.push(error.to_string());
+        }
+    }
+    Ok(status)
+}
+
+/// Adds the programs and hooks of a file, and their problems.
+fn inspect(facts: &SettingsFacts, version: Option<ClaudeVersion>, status: &mut FileStatus) -> Result<()> {
+    let programs: BTreeSet<_> = facts.hooks.iter().filter_map(|hook| program_of(&hook.command)).collect();
+    status.programs = programs.iter().map(|program| ProgramState::of(program)).collect();
+    let mut problems = Vec::new();
+    for program in &status.programs {
+        match program {
+            ProgramState { exists: false, program, .. } => problems.push(format!("{program} does not exist")),
+            ProgramState { is_executable: false, program, .. } => {
+                problems.push(format!("{program} is not executable"));
+            }
+            _ => {}
+        }
+    }
+    if facts.is_disabled {
+        problems.push("`disableAllHooks` is set, so no hook runs".to_owned());
+    }
+    let installed: BTreeSet<&str> = facts.hooks.iter().map(|hook| hook.event.as_str()).collect();
+    let known: BTreeSet<&str> = known_events(version).iter().map(|event| event.name).collect();
+    let list = |names: Vec<&str>| names.join(", ");
+    let missing: Vec<&str> = known.difference(&installed).copied().collect();
+    if !missing.is_empty() {
+        let option = status.scope.name();
+        problems
+            .push(format!("no hook for {}; `foldlog hook install claude --{option}` adds it", list(missing)));
+    }
+    if let Some(version) = version {
+        let unknown = EVENTS
+            .iter()
+            .map(|event| event.name)
+            .filter(|name| installed.contains(name) && !known.contains(name));
+        let unknown: Vec<&str> = unknown.collect();
+        if !unknown.is_empty() {
+            problems.push(format!(
+                "Claude Code {version} may ignore this file: it does not know {}",
+                list(unknown)
+            ));
+        }
+    }
+    status.hooks = facts.hooks.iter().map(run_hook).collect::<Result<_>>()?;
+    for hook in &status.hooks {
+        if let Some(error) = &hook.error {
+            problems.push(format!("{}: {error}", hook.event));
+        }
+    }
+    status.problems = problems;
+    Ok(())
+}
+
+/// Runs a hook with an event that names only temporary directories.
+fn run_hook(hook: &InstalledHook) -> Result<HookRun> {
+    let temporary = |error| CommandError::file(&std::env::temp_dir(), error);
+    let (project, state) = (tempfile::tempdir().map_err(temporary)?, tempfile::tempdir().map_err(temporary)?);
+    let mut command = Process::new("sh");
+    command.args(["-c", &hook.command]).current_dir(project.path());
+    command.env("CLAUDE_PROJECT_DIR", project.path()).env("XDG_STATE_HOME", state.path());
+    let ran = process::run(command, &event_input(&hook.event, project.path()), HOOK_DEADLINE);
+    let mut run = HookRun {
+        event: hook.event.clone(),
+        command: hook.command.clone(),
+        exit_code: None,
+        milliseconds: None,
+        error: None,
+    };
+    match ran {
+        Ok(Some(ended)) => {
+            run.exit_code = ended.status.code();
+            run.milliseconds = u64::try_from(ended.elapsed.as_millis()).ok();
+            if !ended.status.success() {
+                let reason = ended.stderr.lines().next().unwrap_or_default();
+                run.error = Some(format!("{}: {reason}", ended.status));
+            }
+        }
+        Ok(None) => {
+            run.error = Some(format!("did not end within {} seconds", HOOK_DEADLINE.as_secs()));
+        }
+        Err(error) => run.error = Some(format!("cannot be run: {error}")),
+    }
+    Ok(run)
+}
+
+/// Returns what Claude Code writes to the standard input of a hook.
+fn event_input(event: &str, project: &Path) -> String {
+    let mut input = json!({
+        "session_id": "foldlog-hook-status",
+        "transcript_path": project.join("transcript.jsonl"),
+        "cwd": project,
+        "permission_mode": "default",
+        "hook_event_name": event,
+    });
+    let more = match event {
+        "SessionStart" => json!({ "source": "startup" }),
+        "UserPromptSubmit" => json!({ "prompt": "nothing" }),
+        "Stop" | "SubagentStop" => json!({ "stop_hook_active": false }),
+        "SessionEnd" => json!({ "reason": "other" }),
+        _ => json!({
+            "tool_name": "Bash",
+            "tool_input": { "command": "true" },
+            "tool_use_id": "foldlog-hook-status",
+            "tool_response": { "stdout": "", "stderr": "" },
+        }),
+    };
+    if let (Some(input), serde_json::Value::Object(more)) = (input.as_object_mut(), more) {
+        input.extend(more);
+    }
+    input.to_string()
+}

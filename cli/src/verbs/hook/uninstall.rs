@@ -1,0 +1,100 @@
+//! `foldlog hook uninstall`: removes foldlog's hooks from the settings of an agent.
+
+use foldlog_codec::escape;
+use foldlog_view::text::count_text;
+use serde::Serialize;
+
+use super::change::{Change, ConfirmArgs, Outcome};
+use super::settings::{WithoutHooks, facts, without_hooks};
+use super::settings_file::{Scope, SettingsFile, unusable};
+use super::{Agent, ScopeArgs};
+use crate::command::{Command, Group, Target};
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+
+/// Describes the fields of `hook uninstall --json`.
+const UNINSTALL_JSON: &str = "\
+A file that `foldlog hook install` has made, and that has no other content, is removed. Directories
+remain.
+
+With --json one object:
+  scope         user, project or shared
+  file          path of the settings file
+  events        events that have a hook of foldlog
+  diff          unified diff of the file; empty if it has no hooks of foldlog
+  removes_file  whether nothing else is in the file
+  written       whether the file was changed or removed";
+
+/// Remove foldlog's hooks from an agent's settings.
+///
+/// Removes only what `foldlog hook install` has added; all other contents of the file remain as
+/// they are. Shows the change and asks before it writes. Without a terminal, --yes is necessary.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = UNINSTALL_JSON)]
+pub struct Args {
+    /// Agent whose settings are changed
+    pub agent: Agent,
+    /// Settings file.
+    #[command(flatten)]
+    pub scope: ScopeArgs,
+    /// Whether to write.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+}
+
+#[derive(Serialize)]
+struct UninstallDocument<'a> {
+    scope: Scope,
+    file: String,
+    events: Vec<String>,
+    diff: &'a str,
+    removes_file: bool,
+    written: bool,
+}
+
+impl Command for Args {
+    const GROUP: Group = Group::Run;
+    const TARGET: Target = Target::Nothing;
+    const EXAMPLE: &'static str = "foldlog hook uninstall claude";
+
+    /// Removes the hooks from the settings file.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Usage`](foldlog_view::Error::Usage) if the file is not valid, or no terminal can
+    ///   ask for consent.
+    /// - [`Error::File`](foldlog_view::Error::File) if the file cannot be read or written.
+    fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let scope = self.scope.scope();
+        let file = SettingsFile::read(scope.path()?)?;
+        let (mut hooks, mut after) = (Vec::new(), WithoutHooks::Nothing);
+        if let Some(text) = &file.text {
+            hooks = facts(text).map_err(|error| unusable(&file.path, &error))?.hooks;
+            after = without_hooks(text).map_err(|error| unusable(&file.path, &error))?;
+        }
+        let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
+        let change = Change::new(&file, after);
+        let outcome = change.apply(self.confirm, output)?;
+        if output.json() {
+            let document = UninstallDocument {
+                scope,
+                file: escape::path(&file.path),
+                events: hooks.into_iter().map(|hook| hook.event).collect(),
+                diff: &change.diff,
+                removes_file,
+                written: outcome == Outcome::Written,
+            };
+            output.value(&document)?;
+            return Ok(HOLDS);
+        }
+        let (path, count) = (escape::path(&file.path), count_text(hooks.len() as u64, "hook"));
+        let rest = if removes_file { ", and the file, which has no other content" } else { "" };
+        output.line(match outcome {
+            Outcome::Unchanged => format!("not installed: {path} has no hooks of foldlog"),
+            Outcome::Shown => format!("would remove {count} from {path}{rest}"),
+            Outcome::Declined => "nothing was written".to_owned(),
+            Outcome::Written => format!("removed {count} from {path}{rest}"),
+        })?;
+        Ok(HOLDS)
+    }
+}

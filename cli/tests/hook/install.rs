@@ -1,0 +1,246 @@
+//! Adding and removing hooks.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use foldlog_test_support::skipped;
+use serde_json::json;
+
+use super::place::{Place, commands, ran};
+
+const NEW: [&str; 2] = ["PermissionRequest", "PostToolUseFailure"];
+
+#[test]
+fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
+    let place = Place::with_claude("2.1.332");
+    let ran = place.succeeds("hook install claude --yes");
+    assert!(ran.stdout.starts_with("--- /dev/null\n+++ "), "{}", ran.stdout);
+    assert!(ran.stdout.contains("\ninstalled 9 hooks in "), "{}", ran.stdout);
+
+    let text = place.read_settings();
+    let settings: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let command = format!("{} hook event claude", env!("CARGO_BIN_EXE_foldlog"));
+    assert_eq!(commands(&text).len(), 9);
+    assert!(commands(&text).iter().all(|(_, other)| *other == command), "{text}");
+    let handler = json!({ "type": "command", "command": command, "timeout": 30 });
+    assert_eq!(settings["hooks"]["PreToolUse"], json!([{ "matcher": "*", "hooks": [handler] }]));
+    assert_eq!(settings["hooks"]["Stop"], json!([{ "hooks": [handler] }]));
+
+    let again = place.succeeds("hook install claude");
+    assert!(again.stdout.starts_with("already installed: 9 hooks in "), "{}", again.stdout);
+    assert_eq!(place.read_settings(), text);
+
+    let removed = place.succeeds("hook uninstall claude --yes");
+    assert!(removed.stdout.contains("+++ /dev/null\n"), "{}", removed.stdout);
+    assert!(!place.settings().exists());
+    let again = place.succeeds("hook uninstall claude");
+    assert!(again.stdout.starts_with("not installed: "), "{}", again.stdout);
+}
+
+#[test]
+fn only_events_that_the_installed_version_knows_are_written() {
+    let place = Place::with_claude("2.0.44");
+    let old = place.succeeds("hook install claude --yes");
+    assert!(old.stderr.contains("2.0.44 does not know these events: "), "{}", old.stderr);
+    assert!(commands(&place.read_settings()).iter().all(|(event, _)| !NEW.contains(&event.as_str())));
+    assert_eq!(commands(&place.read_settings()).len(), 7);
+
+    place.set_claude("2.1.332");
+    place.succeeds("hook install claude --yes");
+    assert_eq!(commands(&place.read_settings()).len(), 9);
+
+    place.set_claude("2.0.55");
+    place.succeeds("hook install claude --yes");
+    assert_eq!(commands(&place.read_settings()).len(), 8);
+    place.succeeds("hook uninstall claude --yes");
+    assert!(!place.settings().exists());
+
+    place.set_claude("1.0.58");
+    let older = place.foldlog("hook install claude --yes");
+    assert_eq!((older.code, place.settings().exists()), (2, false), "{older:?}");
+}
+
+#[test]
+fn without_a_version_only_events_of_all_versions_are_written() {
+    let place = Place::new();
+    for (script, reason) in [
+        (None, "there is no program `claude` on the search path"),
+        (Some("exit 3"), "`claude --version` failed: exit status: 3"),
+        (Some("echo nothing"), "`claude --version` printed \"nothing\""),
+    ] {
+        script.map(|script| place.program("bin/claude", script));
+        let ran = place.succeeds("hook install claude --yes --json");
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        let document = ran.json();
+        assert_eq!(document["claude_version"], json!(null));
+        assert_eq!(document["left_out"], json!(["PostToolUseFailure", "PermissionRequest"]));
+        assert_eq!(commands(&place.read_settings()).len(), 7);
+    }
+}
+
+#[test]
+fn nothing_is_written_without_consent() {
+    let place = Place::with_claude("2.1.332");
+    let shown = place.succeeds("hook install claude --dry-run");
+    assert!(shown.stdout.contains("\n+  \"hooks\": {\n"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("\nwould install 9 hooks in "), "{}", shown.stdout);
+    let asked = place.foldlog("hook install claude");
+    assert_eq!((asked.code, place.path("home/.claude").exists()), (2, false), "{asked:?}");
+    assert!(asked.stderr.contains("`--yes`"), "{}", asked.stderr);
+
+    place.succeeds("hook install claude --yes");
+    let text = place.read_settings();
+    assert_eq!(place.foldlog("hook uninstall claude").code, 2);
+    let shown = place.succeeds("hook uninstall claude --dry-run --json").json();
+    assert_eq!((&shown["removes_file"], &shown["written"]), (&json!(true), &json!(false)));
+    assert_eq!(shown["events"].as_array().unwrap().len(), 9);
+    assert_eq!(place.read_settings(), text);
+}
+
+#[test]
+fn a_person_on_a_terminal_is_asked() {
+    if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return skipped("no terminal can be made here by `script`");
+    }
+    let place = Place::with_claude("2.1.332");
+    for (answer, is_written) in [("\n", false), ("n\n", false), ("y\n", true)] {
+        let line = format!("{} hook install claude", env!("CARGO_BIN_EXE_foldlog"));
+        let mut script = place.command("script", "");
+        script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").env("TERM", "dumb");
+        let child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.as_ref().unwrap().write_all(answer.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && shown.contains("Write this change? [y/N]"), "{shown}");
+        assert_eq!(shown.contains("nothing was written"), !is_written, "{shown}");
+        assert_eq!(place.settings().exists(), is_written, "{shown}");
+        nothing_temporary_remains(&place);
+    }
+}
+
+/// Checks that there is only the settings file.
+fn nothing_temporary_remains(place: &Place) {
+    let Ok(entries) = fs::read_dir(place.path("home/.claude")) else { return };
+    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().all(|name| name == "settings.json"), "{names:?}");
+}
+
+#[test]
+fn other_contents_of_a_file_remain_byte_for_byte() {
+    let place = Place::with_claude("2.1.332");
+    for text in [
+        "{}",
+        "{}\n",
+        "{\n}\n",
+        "{ \"hooks\": {} }",
+        "{\"hooks\":{\"PreToolUse\":[],\"Stop\":[ ]}}",
+        "{\r\n\t\"model\": \"opus\",\r\n\t\"hooks\": {\r\n\t}\r\n}\r\n",
+        "// mine\n{\n  \"a\": 1, // one\n\n  /* two */\n}\n\n",
+    ] {
+        place.write_settings(text);
+        fs::set_permissions(place.settings(), fs::Permissions::from_mode(0o640)).unwrap();
+        place.succeeds("hook install claude --yes");
+        assert_ne!(place.read_settings(), text);
+        assert_eq!(place.settings().metadata().unwrap().permissions().mode() & 0o7777, 0o640);
+        place.succeeds("hook uninstall claude --yes");
+        assert_eq!(place.read_settings(), text);
+        nothing_temporary_remains(&place);
+    }
+}
+
+#[test]
+fn an_unusable_file_is_reported_with_its_line_and_remains() {
+    let place = Place::with_claude("2.1.332");
+    for (text, line) in [("{\n  \"a\": 1,,\n}\n", 2), ("{\n\n  \"hooks\": []\n}\n", 3), ("", 1)] {
+        place.write_settings(text);
+        for verb in ["install", "uninstall"] {
+            let ran = place.foldlog(&format!("hook {verb} claude --yes"));
+            let named = format!("error: {}, line {line}: ", place.settings().display());
+            assert_eq!(ran.code, 2, "{ran:?}");
+            assert!(ran.stderr.starts_with(&named), "{}", ran.stderr);
+            assert_eq!(place.read_settings(), text);
+        }
+        let status = place.foldlog("hook status claude --json");
+        assert_eq!((status.code, &status.json()["files"][0]["state"]), (1, &json!("unusable")));
+    }
+}
+
+#[test]
+fn a_linked_settings_file_is_written_through_its_link() {
+    let place = Place::with_claude("2.1.332");
+    fs::create_dir_all(place.path("dotfiles")).unwrap();
+    fs::create_dir_all(place.path("home/.claude")).unwrap();
+    std::os::unix::fs::symlink("../../dotfiles/claude.json", place.settings()).unwrap();
+    let dangling = place.foldlog("hook install claude --yes");
+    assert_eq!(dangling.code, 2, "{dangling:?}");
+
+    fs::write(place.path("dotfiles/claude.json"), "{}").unwrap();
+    place.succeeds("hook install claude --yes");
+    assert!(place.settings().symlink_metadata().unwrap().is_symlink());
+    assert_eq!(commands(&fs::read_to_string(place.path("dotfiles/claude.json")).unwrap()).len(), 9);
+    assert!(!place.path("home/.claude/claude.json").exists());
+}
+
+#[test]
+fn a_link_to_the_program_is_named_and_a_moved_one_replaced() {
+    let place = Place::with_claude("2.1.332");
+    let (first, second) = (place.link("a b/foldlog"), place.link("bin/foldlog"));
+    ran(&mut place.command(&first, "hook install claude --yes"));
+    let quoted = format!("'{}' hook event claude", first.display());
+    assert!(commands(&place.read_settings()).iter().all(|(_, command)| *command == quoted));
+
+    // By the search path, as people call it.
+    let before = place.read_settings();
+    let mut shell = place.command("sh", "");
+    let moved = ran(shell.args(["-c", "foldlog hook install claude --yes"]));
+    assert_eq!(moved.code, 0, "{moved:?}");
+    assert_eq!(
+        place.read_settings(),
+        before.replace(&quoted, &format!("{} hook event claude", second.display()))
+    );
+
+    // A hook that cannot be recognised later is not written.
+    let other = place.link("bin/recorder");
+    assert_eq!(ran(&mut place.command(&other, "hook install claude --yes")).code, 2);
+}
+
+#[test]
+fn each_scope_has_its_own_file() {
+    let place = Place::with_claude("2.1.332");
+    let shared = place.succeeds("hook install claude --shared --yes");
+    assert!(shared.stderr.contains("people who share it need 2.0.56 or newer"), "{}", shared.stderr);
+    let text = fs::read_to_string(place.path("project/.claude/settings.json")).unwrap();
+    let command = "command -v foldlog >/dev/null || exit 0; foldlog hook event claude";
+    assert!(commands(&text).iter().all(|(_, other)| other == command), "{text}");
+
+    let project = place.succeeds("hook install claude --project --yes");
+    assert!(
+        project.stderr.contains("`foldlog hook uninstall claude --shared` removes them"),
+        "{}",
+        project.stderr
+    );
+    let local = place.path("project/.claude/settings.local.json");
+    assert_eq!(commands(&fs::read_to_string(&local).unwrap()).len(), 9);
+    assert!(!place.settings().exists());
+    place.succeeds("hook uninstall claude --project --yes");
+    assert!(!local.exists());
+
+    let mut configured = place.command(env!("CARGO_BIN_EXE_foldlog"), "hook install claude --user --yes");
+    assert_eq!(ran(configured.env("CLAUDE_CONFIG_DIR", place.path("config/claude"))).code, 0);
+    assert!(place.path("config/claude/settings.json").exists() && !place.settings().exists());
+    assert_eq!(place.foldlog("hook install claude --user --shared").code, 2);
+}
+
+#[test]
+fn a_shared_hook_does_nothing_without_foldlog() {
+    let place = Place::with_claude("2.1.332");
+    place.succeeds("hook install claude --shared --yes");
+    let text = fs::read_to_string(place.path("project/.claude/settings.json")).unwrap();
+    let (_, command) = commands(&text).remove(0);
+    let without = ran(place.command("sh", "").args(["-c", &command]));
+    assert_eq!((without.code, without.stdout, without.stderr), (0, String::new(), String::new()));
+    place.program("bin/foldlog", "echo \"$*\"");
+    assert_eq!(ran(place.command("sh", "").args(["-c", &command])).stdout, "hook event claude\n");
+}

@@ -1,0 +1,7 @@
+//! `foldlog hook install`, `uninstall` and `status`, with stand-ins of `claude`.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod install;
+mod place;
+mod status;
