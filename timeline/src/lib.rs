@@ -59,5 +59,5 @@ mod undo;
 pub use error::{Error, Result};
 pub use places::TimelinePlace;
 pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};
-pub use timeline::{CallEnd, NewCall, StepChanges, Timeline, TimelineOptions};
+pub use timeline::{CallEnd, NewCall, StepChanges, Timeline, TimelineOptions, undone_calls};
 pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport};

@@ -541,8 +541,8 @@ impl Timeline {
     }
 }
 
-/// Returns the calls that an undo affects: of an undone undo, those of that undo.
-pub(crate) fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+/// Returns the numbers of the calls that an undo affects: if it undoes an undo, those of that undo.
+pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let mut calls = BTreeSet::new();
     let mut left: Vec<u64> = of.into_iter().collect();
     while let Some(number) = left.pop() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
-    FileUndo, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport,
+    FileUndo, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport, undone_calls,
 };
 use foldlog_view::clock::now;
 use foldlog_view::text::count_text;
@@ -166,16 +166,6 @@ pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step])
     lines
 }
 
-/// Returns the titles of the calls that an undo, or an undo of an undo, affects.
-fn timeline_calls(undo: &Undo, steps: &[Step]) -> Vec<String> {
-    let affected = undo.of.iter().filter_map(|number| steps.iter().find(|step| step.number == *number));
-    let titles = affected.flat_map(|step| match step.undo() {
-        Some(undo) => timeline_calls(undo, steps),
-        None => vec![step_title(step, steps)],
-    });
-    titles.collect()
-}
-
 /// Returns the text about an undo for the model whose call was undone.
 pub(crate) fn undo_for_model(step: &Step, steps: &[Step]) -> String {
     let Some(undo) = step.undo() else { return String::new() };
@@ -183,7 +173,9 @@ pub(crate) fn undo_for_model(step: &Step, steps: &[Step]) -> String {
         "redo" => "reversed an undo of",
         _ => "undone",
     };
-    let calls = timeline_calls(undo, steps);
+    let numbers = undone_calls(steps, undo.of.iter().copied());
+    let calls = steps.iter().filter(|step| numbers.contains(&step.number));
+    let calls: Vec<String> = calls.map(|step| step_title(step, steps)).collect();
     let mut text = format!("With foldlog, the user has {done} changes of files by: {}.", calls.join("; "));
     let paths = step.paths.as_deref().unwrap_or_default();
     let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(String::as_str).collect();

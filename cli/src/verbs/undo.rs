@@ -25,6 +25,8 @@ With --json one object: steps, changed (paths), conflicts (path, reason), number
 step; for a preview, number is null and changed contains the paths that would change.";
 
 /// Undo calls of an agent in this directory.
+///
+/// `foldlog oops` is short for `foldlog undo --yes`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = UNDO_JSON)]
 pub struct Undo {
@@ -107,7 +109,7 @@ impl Command for Redo {
 }
 
 impl Command for Oops {
-    const GROUP: Group = Group::Run;
+    const GROUP: Group = Group::Internal;
     const ACCESS: Access = Access::Changes;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog oops";

@@ -120,11 +120,31 @@ fn a_person_on_a_terminal_is_asked() {
     }
 }
 
-/// Checks that there is only the settings file.
+/// Checks that there are only the settings file and the command `/undo`.
 fn nothing_temporary_remains(place: &Place) {
-    let Ok(entries) = fs::read_dir(place.path("home/.claude")) else { return };
-    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-    assert!(names.iter().all(|name| name == "settings.json"), "{names:?}");
+    for (directory, expected) in
+        [("home/.claude", &["settings.json", "commands"][..]), ("home/.claude/commands", &["undo.md"])]
+    {
+        let Ok(entries) = fs::read_dir(place.path(directory)) else { continue };
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert!(names.iter().all(|name| expected.iter().any(|expected| name == expected)), "{names:?}");
+    }
+}
+
+#[test]
+fn the_command_of_the_prompt_is_added_for_the_user_and_never_replaces_another() {
+    let place = Place::with_claude("2.1.332");
+    let command = place.path("home/.claude/commands/undo.md");
+    place.succeeds("hook install claude --project --yes");
+    assert!(!command.exists(), "the commands of a project belong to all of its people");
+    place.succeeds("hook install claude --yes");
+    assert!(fs::read_to_string(&command).unwrap().contains("disable-model-invocation: true"));
+    place.succeeds("hook uninstall claude --yes");
+    assert!(!command.exists());
+    fs::write(&command, "mine").unwrap();
+    place.succeeds("hook install claude --yes");
+    place.succeeds("hook uninstall claude --yes");
+    assert_eq!(fs::read_to_string(&command).unwrap(), "mine");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub struct Args {
 }
 
 impl Command for Args {
-    const GROUP: Group = Group::Run;
+    const GROUP: Group = Group::Internal;
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog hook allow DIR";

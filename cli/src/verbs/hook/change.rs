@@ -65,50 +65,58 @@ impl<'a> Change<'a> {
         Change { file, after, diff }
     }
 
-    /// Shows the change, unless results are printed as JSON, and writes it if that is wanted.
-    ///
-    /// # Errors
-    ///
-    /// [`CommandError::usage`] if no terminal can ask for consent; and as of [`SettingsFile::write`].
-    pub(super) fn apply(&self, confirm: ConfirmArgs, output: &mut Output<'_>) -> Result<Outcome> {
-        if self.diff.is_empty() {
-            return Ok(Outcome::Unchanged);
-        }
-        if !output.json() {
-            self.show(output)?;
-        }
-        if confirm.dry_run {
-            return Ok(Outcome::Shown);
-        }
-        if !confirm.yes && !self.is_accepted(output)? {
-            return Ok(Outcome::Declined);
-        }
-        match &self.after {
-            WithoutHooks::Text(text) => self.file.write(text)?,
-            WithoutHooks::Nothing => self.file.remove()?,
-        }
-        Ok(Outcome::Written)
-    }
-
     fn show(&self, output: &mut Output<'_>) -> Result<()> {
         for line in self.diff.lines() {
             output.styled_line(style_of(line), line.trim_end_matches('\r'))?;
         }
         Ok(())
     }
+}
 
-    fn is_accepted(&self, output: &mut Output<'_>) -> Result<bool> {
-        if output.json() || !output.is_process || !io::stdin().is_terminal() {
-            let what = "nothing was written: no terminal can ask for your consent";
-            return Err(CommandError::usage(what, "repeat the command with `--yes`"));
-        }
-        output.stdout.flush()?;
-        write!(output.stderr, "Write this change? [y/N] ")?;
-        output.stderr.flush()?;
-        let mut answer = String::new();
-        io::stdin().read_line(&mut answer)?;
-        Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+/// Shows changes, unless results are printed as JSON, and writes them if that is wanted.
+///
+/// # Errors
+///
+/// [`CommandError::usage`] if no terminal can ask for consent; and as of [`SettingsFile::write`].
+pub(super) fn apply(
+    changes: &[&Change<'_>],
+    confirm: ConfirmArgs,
+    output: &mut Output<'_>,
+) -> Result<Outcome> {
+    let changes: Vec<&Change<'_>> =
+        changes.iter().copied().filter(|change| !change.diff.is_empty()).collect();
+    if changes.is_empty() {
+        return Ok(Outcome::Unchanged);
     }
+    if !output.json() {
+        changes.iter().try_for_each(|change| change.show(output))?;
+    }
+    if confirm.dry_run {
+        return Ok(Outcome::Shown);
+    }
+    if !confirm.yes && !is_accepted(output)? {
+        return Ok(Outcome::Declined);
+    }
+    for change in changes {
+        match &change.after {
+            WithoutHooks::Text(text) => change.file.write(text)?,
+            WithoutHooks::Nothing => change.file.remove()?,
+        }
+    }
+    Ok(Outcome::Written)
+}
+
+fn is_accepted(output: &mut Output<'_>) -> Result<bool> {
+    if output.json() || !output.is_process || !io::stdin().is_terminal() {
+        let what = "nothing was written: no terminal can ask for your consent";
+        return Err(CommandError::usage(what, "repeat the command with `--yes`"));
+    }
+    output.stdout.flush()?;
+    write!(output.stderr, "Write this change? [y/N] ")?;
+    output.stderr.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 fn style_of(line: &str) -> Style {

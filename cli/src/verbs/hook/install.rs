@@ -8,9 +8,10 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::change::{Change, ConfirmArgs, Outcome};
+use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::events::{ClaudeVersion, EVENTS, HookEvent, OLDEST, known_events};
 use super::program::{SHARED_COMMAND, hook_command, this_program};
+use super::prompt_command::PromptCommand;
 use super::settings::{WantedHooks, WithoutHooks, facts, with_hooks};
 use super::settings_file::{Scope, SettingsFile, unusable};
 use super::{Agent, ScopeArgs, process};
@@ -27,6 +28,9 @@ A settings file that names an unknown event can lose all of its hooks. So only e
 that the installed version knows, as `claude --version` reports it. After an upgrade of Claude Code,
 install again: this adds new events. It also replaces the path of a program that was moved.
 
+In your own settings, the command `/undo` is added to the prompt of Claude Code, unless you have
+one. Otherwise newer versions take `/undo` for `/rewind`, which does not see changes by commands.
+
 With --json one object:
   scope           user, project or shared
   file            path of the settings file
@@ -34,7 +38,7 @@ With --json one object:
   command         command of the hooks
   events          events with a hook
   left_out        events without one, which the installed version may not know
-  diff            unified diff of the file; empty if it has these hooks already
+  diff            unified diff of the files; empty if it has these hooks already
   written         whether the file was changed";
 
 /// Add foldlog's hooks to an agent's settings.
@@ -85,7 +89,7 @@ impl Command for Args {
             return Err(CommandError::usage("hooks of foldlog work on Linux only", next));
         }
         let scope = self.scope.scope();
-        let command = match scope {
+        let program = match scope {
             Scope::Shared => SHARED_COMMAND.to_owned(),
             Scope::User | Scope::Project => hook_command(&this_program()?)?,
         };
@@ -94,7 +98,7 @@ impl Command for Args {
             Ok(version) => (Some(version), None),
             Err(reason) => (None, Some(reason)),
         };
-        let wanted = WantedHooks { command, events: known_events(version) };
+        let wanted = WantedHooks { command: program, events: known_events(version) };
         if wanted.events.is_empty() {
             let what = format!("the installed Claude Code is older than {OLDEST}");
             return Err(CommandError::usage(what, "nothing was written; upgrade Claude Code, and repeat"));
@@ -102,7 +106,10 @@ impl Command for Args {
         let after =
             with_hooks(file.text.as_deref(), &wanted).map_err(|error| unusable(&file.path, &error))?;
         let change = Change::new(&file, WithoutHooks::Text(after));
-        let outcome = change.apply(self.confirm, output)?;
+        let command = PromptCommand::read(scope)?;
+        let added = command.as_ref().and_then(PromptCommand::addition);
+        let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();
+        let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
             let document = InstallDocument {
                 scope,
@@ -111,7 +118,7 @@ impl Command for Args {
                 command: &wanted.command,
                 events: names(&wanted.events),
                 left_out: names(&left_out(&wanted)),
-                diff: &change.diff,
+                diff: &changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
                 written: outcome == Outcome::Written,
             };
             output.value(&document)?;

@@ -7,6 +7,7 @@
 //! | [`prepare`] | what a session of an agent starts in the background |
 //! | `events` | the events of Claude Code, and the versions that know them |
 //! | `program` | the command line of a hook, and how one of foldlog's is recognised |
+//! | `prompt_command` | the command `/undo` at the prompt of Claude Code |
 //! | `settings` | the hooks in the text of a settings file |
 //! | `json_text` | edits of JSON that leave all other bytes unchanged |
 //! | `settings_file` | the paths of settings files, and how they are written |
@@ -22,6 +23,7 @@ mod json_text;
 pub mod prepare;
 mod process;
 mod program;
+mod prompt_command;
 mod settings;
 mod settings_file;
 pub mod status;

@@ -4,7 +4,8 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::change::{Change, ConfirmArgs, Outcome};
+use super::change::{Change, ConfirmArgs, Outcome, apply};
+use super::prompt_command::PromptCommand;
 use super::settings::{WithoutHooks, facts, without_hooks};
 use super::settings_file::{Scope, SettingsFile, unusable};
 use super::{Agent, ScopeArgs};
@@ -74,13 +75,16 @@ impl Command for Args {
         }
         let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
         let change = Change::new(&file, after);
-        let outcome = change.apply(self.confirm, output)?;
+        let command = PromptCommand::read(scope)?;
+        let removed = command.as_ref().and_then(PromptCommand::removal);
+        let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
+        let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
             let document = UninstallDocument {
                 scope,
                 file: escape::path(&file.path),
                 events: hooks.into_iter().map(|hook| hook.event).collect(),
-                diff: &change.diff,
+                diff: &changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
                 removes_file,
                 written: outcome == Outcome::Written,
             };
