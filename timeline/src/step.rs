@@ -51,7 +51,7 @@ pub struct Step {
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
     /// A call of a tool by an agent.
-    Call(Call),
+    Call(Box<Call>),
     /// An undo of other steps by a person.
     Undo(Undo),
 }

@@ -243,7 +243,7 @@ impl Timeline {
             let relative = paths.iter().filter_map(|path| self.relative(path));
             relative.collect()
         });
-        let kind = StepKind::Call(Call {
+        let kind = StepKind::Call(Box::new(Call {
             lane: call.lane,
             id: call.id,
             tool: call.tool,
@@ -254,7 +254,7 @@ impl Timeline {
             duration_ms: None,
             in_background: false,
             process: call.process,
-        });
+        }));
         self.open_step(Step { paths, not_captured: reason, ..new_step(number, kind, now) }, capture)?;
         Ok(number)
     }

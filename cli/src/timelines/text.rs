@@ -203,8 +203,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {
                 return Ok(format!(
-                    "unknown word {:?}; the forms are: /undo, /undo N, /undo yes, /redo, /redo yes",
-                    word
+                    "unknown word {word:?}; the forms are: /undo, /undo N, /undo yes, /redo, /redo yes"
                 ));
             }
         }

@@ -137,8 +137,8 @@ fn call_diff(call: Option<PathBuf>, output: &mut Output<'_>) -> Result<u8> {
     let number = number.map_or_else(|| timeline.last_call(), Ok)?;
     let changes = timeline.changes(number)?;
     if output.json() {
-        let all = changes.files.iter().chain(&changes.shared);
-        all.map(|change| output.value(change)).collect::<Result<()>>()?;
+        let mut all = changes.files.iter().chain(&changes.shared);
+        all.try_for_each(|change| output.value(change))?;
         return Ok(HOLDS);
     }
     let steps = timeline.steps()?;

@@ -133,7 +133,7 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
         match &step.not_captured {
             _ if step.is_open() || undone.contains(&number) => {}
             Some(reason) => {
-                output.note(format_args!("note: {number}  {title} stays: it was not captured: {reason}"))
+                output.note(format_args!("note: {number}  {title} stays: it was not captured: {reason}"));
             }
             None => numbers.push(number),
         }

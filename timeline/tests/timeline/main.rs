@@ -1,5 +1,7 @@
 //! Tests of timelines through the public API.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod calls;
 mod model;
 mod undo;
