@@ -104,7 +104,9 @@ impl Interval<'_> {
         changes
     }
 
-    pub(crate) fn attribution(&self, path: &str) -> Attribution {
+    /// Returns whose change a change of a path is. With `with_possible`, a change that the user may
+    /// have made counts as the call's.
+    pub(crate) fn attribution(&self, path: &str, with_possible: bool) -> Attribution {
         if let Some(owner) = self.owners().find(|owner| owner.owns(path)) {
             return Attribution::Step(owner.number);
         }
@@ -112,7 +114,10 @@ impl Interval<'_> {
         if self.is_gap {
             return Attribution::User;
         }
-        let is_users = |owner: &&Step| owner.yours.iter().chain(&owner.possibly_yours).any(|own| own == path);
+        let is_users = |owner: &&Step| {
+            let possible = owner.possibly_yours.iter().filter(|_| !with_possible);
+            owner.yours.iter().chain(possible).any(|own| own == path)
+        };
         let owners = self.owners().filter(|owner| owner.paths.is_none() && !is_users(owner));
         let owners: BTreeSet<u64> = owners.map(|owner| owner.number).collect();
         match owners.first() {

@@ -78,6 +78,10 @@ pub struct Call {
     /// Duration of the tool in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// Whether the program has asked the user for permission: changes before the answer are the
+    /// user's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_asked_for: bool,
     /// Whether the command continues in the background: its later changes count as the user's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_background: bool,

@@ -252,6 +252,7 @@ impl Timeline {
             result: None,
             exit_code: None,
             duration_ms: None,
+            was_asked_for: false,
             in_background: false,
             process: call.process,
         }));
@@ -294,12 +295,10 @@ impl Timeline {
         capture: Option<FilesystemSnapshot>,
         now: DateTime<Utc>,
     ) -> Result<()> {
-        if let (Some(capture), Some(ms)) = (&capture, end.duration_ms) {
-            let ran = TimeDelta::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX));
-            let started = now.checked_sub_signed(ran).unwrap_or(now);
-            if started - step.opened_at > HELD_UP && step.paths.is_none() {
-                self.set_users_changes(&mut step, capture, started)?;
-            }
+        if let Some(capture) = &capture {
+            let ran = end.duration_ms.map(|ms| TimeDelta::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX)));
+            let started = ran.map(|ran| now.checked_sub_signed(ran).unwrap_or(now));
+            self.set_users_changes(&mut step, capture, started)?;
         }
         if let StepKind::Call(call) = &mut step.kind {
             call.result = end.result.map(shorten);
@@ -311,25 +310,48 @@ impl Timeline {
         self.close_step(step, outcome, capture, now)
     }
 
-    /// Finds the changes that were made after a call began, and before its tool was started.
+    /// Finds the changes that were made after a call began, and before its tool was started, if that
+    /// took long enough for a person to change files. Without `started`, the time is unknown.
     fn set_users_changes(
         &self,
         step: &mut Step,
         capture: &FilesystemSnapshot,
-        started: DateTime<Utc>,
+        started: Option<DateTime<Utc>>,
     ) -> Result<()> {
+        let was_asked_for = step.call().is_some_and(|call| call.was_asked_for);
+        let was_held_up = started.map_or(was_asked_for, |started| started - step.opened_at > HELD_UP);
+        if !was_held_up || step.paths.is_some() {
+            return Ok(());
+        }
         let before = self.moments()?.into_iter().rev().find_map(|moment| moment.capture);
         let Some(before) = before else { return Ok(()) };
         for change in self.reader().changes(Some(&before), capture)? {
             // The time of the last change of state is set by the system, and cannot be faked.
             let changed = fs::symlink_metadata(self.place.root.join(&change.path)).ok();
             let changed = changed.and_then(|found| DateTime::from_timestamp(found.ctime(), 0));
-            match (change.kind, changed) {
+            match (change.kind, changed.zip(started)) {
                 (ChangeKind::Removed, _) | (_, None) => step.possibly_yours.push(change.path),
-                (_, Some(at)) if at + TimeDelta::seconds(1) <= started => step.yours.push(change.path),
+                (_, Some((at, started))) if at + TimeDelta::seconds(1) <= started => {
+                    step.yours.push(change.path);
+                }
                 (_, Some(_)) => {}
             }
         }
+        Ok(())
+    }
+
+    /// Records that the program asks the user for permission to run the open call of a lane.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be written.
+    pub fn ask_for(&mut self, lane: &Lane) -> Result<()> {
+        let is_asked = |step: &Step| step.is_open() && step.call().is_some_and(|call| call.lane == *lane);
+        let Some(mut step) = self.steps()?.into_iter().rfind(is_asked) else { return Ok(()) };
+        if let StepKind::Call(call) = &mut step.kind {
+            call.was_asked_for = true;
+        }
+        self.session.dispatch(StepChanged { step, moment: None })?;
         Ok(())
     }
 
@@ -373,6 +395,9 @@ impl Timeline {
             let mut step = step.clone();
             if capture.is_none() && step.not_captured.is_none() {
                 step.not_captured = Some("the state after it could not be captured".to_owned());
+            }
+            if let Some(capture) = capture {
+                self.set_users_changes(&mut step, capture, None)?;
             }
             closed.push(step.number);
             self.close_step(step, Outcome::Interrupted, capture.cloned(), now)?;
@@ -445,7 +470,7 @@ impl Timeline {
         for interval in intervals.of_steps(&BTreeSet::from([number])) {
             found.repository |= interval.from.repositories != interval.to.repositories;
             for change in interval.changes(&mut reader)? {
-                match interval.attribution(&change.path) {
+                match interval.attribution(&change.path, false) {
                     Attribution::Step(owner) if owner == number => merge_change(&mut found.files, change),
                     Attribution::Shared(owners) if owners.contains(&number) => {
                         merge_change(&mut found.shared, change);
@@ -471,7 +496,7 @@ impl Timeline {
         let (mut reader, mut found) = (self.reader(), Vec::new());
         for interval in intervals.after(number) {
             for change in interval.changes(&mut reader)? {
-                if interval.attribution(&change.path) == Attribution::User {
+                if interval.attribution(&change.path, false) == Attribution::User {
                     merge_change(&mut found, change);
                 }
             }

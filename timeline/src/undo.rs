@@ -123,7 +123,8 @@ impl Timeline {
     }
 
     /// Captures the root, and plans the undo of steps. With `paths`, only changes of these files,
-    /// and of files in these directories, are undone, shared ones included.
+    /// and of files in these directories, are undone, including those that overlapping calls share
+    /// and those that are possibly the user's. The empty path is the root.
     ///
     /// Later changes of other steps and of the user stay. If a later change is in the same file,
     /// both are separated line by line, and where that is not possible, the file is a conflict.
@@ -142,8 +143,10 @@ impl Timeline {
         let mut reader = self.reader();
         let is_chosen = |path: &str| {
             let is_in = |chosen: &String| {
-                path.strip_prefix(chosen.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                chosen.is_empty()
+                    || path
+                        .strip_prefix(chosen.as_str())
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
             paths.is_empty() || paths.iter().any(is_in)
         };
@@ -170,7 +173,7 @@ impl Timeline {
             for change in
                 interval.changes(planner.reader)?.into_iter().filter(|change| is_chosen(&change.path))
             {
-                match interval.attribution(&change.path) {
+                match interval.attribution(&change.path, !paths.is_empty()) {
                     Attribution::Step(owner) if wanted.contains(&owner) => undone.push(change),
                     Attribution::Shared(owners)
                         if owners.is_subset(&wanted)
@@ -192,7 +195,7 @@ impl Timeline {
         let (files, conflicts) = planner.finish();
         let chosen = steps.iter().filter(|step| wanted.contains(&step.number));
         let possibly_yours = chosen.flat_map(|step| step.possibly_yours.clone());
-        let possibly_yours: BTreeSet<String> = possibly_yours.filter(|path| is_chosen(path)).collect();
+        let possibly_yours: BTreeSet<String> = possibly_yours.filter(|_| paths.is_empty()).collect();
         let edits = in_order(&files, &directories);
         Ok(UndoPlan {
             steps: wanted.into_iter().collect(),

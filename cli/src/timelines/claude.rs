@@ -96,6 +96,7 @@ pub(crate) fn read(input: &str, process: Option<u32>) -> Result<HookInput, serde
             Some(call) => HookEvent::CallEnds(call, end(&input)),
             None => HookEvent::Other,
         },
+        "PermissionRequest" => HookEvent::PermissionAsked,
         "Stop" | "StopFailure" => HookEvent::TurnEnded,
         "SessionEnd" => HookEvent::SessionEnded,
         _ => HookEvent::Other,

@@ -31,6 +31,8 @@ pub(crate) enum HookEvent {
     Prompted { text: Option<String> },
     /// A tool that may change files is about to run.
     CallBegins(NewCall),
+    /// The user is asked whether the call may run.
+    PermissionAsked,
     /// A tool has ended.
     CallEnds(NewCall, CallEnd),
     /// The main agent waits for the user. Sub-agents may continue.
@@ -123,6 +125,11 @@ pub(crate) fn record(
             timeline.end_call(call, end, now())?;
             report_undos(&mut timeline, &input.lane, &mut reply)?;
         }
+        HookEvent::PermissionAsked => {
+            if place.exists() {
+                Timeline::open(&place, &options)?.ask_for(&input.lane)?;
+            }
+        }
         HookEvent::TurnEnded | HookEvent::SessionEnded => {
             if place.exists() {
                 let only_main = matches!(input.event, HookEvent::TurnEnded);
@@ -152,6 +159,11 @@ fn open_for_call(place: &TimelinePlace, options: TimelineOptions, reply: &mut Ho
 /// Closes calls whose end was not reported, and tells the user how to undo them.
 fn interrupt(timeline: &mut Timeline, lane: &Lane, only_main: bool, reply: &mut HookReply) -> Result<()> {
     for number in timeline.interrupt_calls(&lane.program, &lane.session, only_main, now())? {
+        // A call that was refused has no end either.
+        let changes = timeline.changes(number)?;
+        if changes.files.is_empty() && changes.shared.is_empty() && changes.not_kept.is_empty() {
+            continue;
+        }
         reply.messages.push(format!(
             "foldlog: call {number} was interrupted, and its changes stay; `foldlog undo {number}` undoes them."
         ));

@@ -120,7 +120,7 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
         lines.extend(paths.iter().map(|path| format!("  stays    {}: {reason}", escape::text(path))));
     };
     staying(&plan.shared, "overlapping calls may have changed it; undo them together, or give it by --file");
-    staying(&plan.possibly_yours, "you may have changed it while a dialog was open");
+    staying(&plan.possibly_yours, "you may have changed it while a dialog was open; --file includes it");
     staying(&plan.not_kept, "its content is not kept");
     if !plan.repository_of.is_empty() {
         lines.push(format!(

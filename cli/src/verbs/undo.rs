@@ -36,7 +36,8 @@ pub struct Undo {
     /// Undo this call and all later ones
     #[arg(long, value_name = "N", conflicts_with = "call")]
     pub to: Option<u64>,
-    /// Undo only changes of this file or directory, even if overlapping calls share them
+    /// Undo only changes of this file or directory, even if overlapping calls share them, or you may
+    /// have made them while a permission dialog was open
     #[arg(long, value_name = "PATH")]
     pub file: Vec<String>,
     /// Confirmation.
@@ -162,7 +163,7 @@ fn relative(timeline: &Timeline, path: &str) -> Result<String> {
         }
     }
     let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
-    let relative = relative.to_str().filter(|path| !path.is_empty()).ok_or_else(outside)?;
+    let relative = relative.to_str().ok_or_else(outside)?;
     Ok(relative.to_owned())
 }
 

@@ -67,6 +67,22 @@ fn changes_before_the_tool_was_started_are_the_users() {
 }
 
 #[test]
+fn changes_during_a_call_that_was_asked_for_and_never_ended_are_possibly_the_users() {
+    let world = World::new();
+    let call = world.open().begin_call(shell("refused", None), now()).unwrap();
+    world.open().ask_for(&shell("refused", None).lane).unwrap();
+    world.write("by hand", "x");
+    assert_eq!(world.open().interrupt_calls("claude", "s", true, now()).unwrap(), [call]);
+    let report = world.undo(&[call]);
+    assert!(report.changed.is_empty() && world.read("by hand").is_some(), "{report:?}");
+    let other = world.open().begin_call(shell("refused", None), now());
+    assert_eq!(other.unwrap(), call, "a call that is reported again is not recorded again");
+    world.undo(&[report.number]);
+    world.try_undo(&[call], &[""]).unwrap();
+    assert!(world.read("by hand").is_none(), "the user may name the file");
+}
+
+#[test]
 fn a_file_tool_owns_only_the_file_that_it_names() {
     let world = World::new();
     world.write("named", "1");
