@@ -6,7 +6,8 @@
 //! | `write` | writes a record, in a live session or a replay: payloads, append, apply, notify |
 //! | `sync` | makes records durable, and rests idle sessions |
 //! | `dispatch`, `changes` | events; seeds, clears, resets, tags |
-//! | `views` | the four views, which contain the methods that only some hosts need |
+//! | `views` | the five views, which contain the methods that only some hosts need |
+//! | `inputs` | recorded inputs of a run: time, random numbers, observations |
 //! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | cached facts about dispatched events, their fast path, and declarations that the log needs before a record can name an event or a slice |
 //! | `conversations` | records of conversations and adapter states |
@@ -19,6 +20,7 @@
 //! | `futures` | `async` variants of blocking methods (feature `async`) |
 //! | `operation_records` | reads operations from the log |
 //! | `queries` | views, stored values |
+//! | `compaction`, `compaction_notice` | the part of a compaction that works on an open session; the record of dropped bodies |
 //! | `image_writing` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | the records that a fork shares with its parent |
@@ -43,6 +45,7 @@
 
 mod changes;
 mod child_captures;
+mod compaction;
 mod compaction_notice;
 mod confirm;
 mod conversation_follower;
@@ -124,7 +127,7 @@ pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use sync::{SyncRequests, SyncSteps, poison_on_error, promises_sync, sync_in_time, sync_through};
-pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionLog};
+pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionInputs, SessionLog};
 
 pub(crate) use load::{
     Images, LoadedSession, OutlineSource, ReadGround, VisitFrame, open_read, read_outline, read_outline_by,
@@ -413,6 +416,11 @@ impl Session {
     /// Returns the log of the session.
     pub fn log(&self) -> SessionLog<'_> {
         SessionLog { session: self }
+    }
+
+    /// Returns the recorded inputs of the session: the time, random numbers and observations.
+    pub fn inputs(&self) -> SessionInputs<'_> {
+        SessionInputs { session: self }
     }
 
     /// Returns the events and slices of the session by their names.
