@@ -30,7 +30,7 @@
 //! | `rebuilt_log` | verifies a log that was rebuilt from the replicator, before the claim |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
-//! | `open_store` | the state that sessions of one store share |
+//! | `open_store` | the handle of a store, and the state that its sessions share |
 //! | `replay` | runs a host again over its log |
 //!
 //! # Invariants: the order of a write
@@ -97,7 +97,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use self::open_store::OpenStore;
+use self::open_store::{OpenStore, Store};
 use self::write::Mode;
 use crate::background::Background;
 use crate::clock::Clock;
@@ -267,6 +267,11 @@ impl Session {
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
         self.inner.holds_captures().then(|| self.log().captures_dir())
+    }
+
+    /// Returns the store in which the session is open.
+    pub fn store(&self) -> Store {
+        Store { inner: Arc::clone(&self.inner.store) }
     }
 
     /// Returns the session from which this one was forked, or for which it was created.
