@@ -88,13 +88,14 @@ fn host(session: &Session, workspace: &Path, tool: Publish, title: &str) -> Resu
         let reading = scope.spawn(move || -> Result<()> {
             while mailbox.view::<Mail>()?.len() < 3 {
                 // External input goes through the session, so a replay takes it from the log.
-                let letter = mailbox.observe("letter", || format!("received by {}", std::process::id()))?;
+                let letter =
+                    mailbox.inputs().observe("letter", || format!("received by {}", std::process::id()))?;
                 mailbox.dispatch(Read { letter })?;
             }
             Ok(())
         });
         if recovered.is_empty() {
-            let today = session.now()?.date_naive();
+            let today = session.inputs().now()?.date_naive();
             let arguments = serde_json::json!({ "title": format!("{title} of {today}") }).to_string();
             runner.execute(&ToolCall::new(Publish::NAME, arguments), &ExecuteOptions::default())?;
         }

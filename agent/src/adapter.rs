@@ -554,7 +554,7 @@ pub fn last_incomplete(session: &Session) -> Result<Option<String>> {
 /// same id. Sessions with the same seed get different ids.
 pub fn new_id(session: &Session) -> Result<String> {
     let (high, low) = session.id().as_u64_pair();
-    Ok(Generator::from_seed(session.draw()? ^ high ^ low).uuid().to_string())
+    Ok(Generator::from_seed(session.inputs().draw()? ^ high ^ low).uuid().to_string())
 }
 
 /// Returns the usage of the last answer of a conversation, as far as the provider reported it.

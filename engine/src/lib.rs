@@ -116,8 +116,8 @@ pub use options::{
 pub use session::{
     AbandonedCall, ConversationFollower, DecisionWait, DecisionsTaken, DynamicSession, LogView,
     RecordNotification, RecordedReply, RecoveryReport, RefusedDecision, RollbackReport, Session,
-    SessionCalls, SessionConversation, SessionLog, Settlement, SliceState, Snapshot, SnapshotOptions, State,
-    StoredItem, SubscriberPanic, Subscription, TakenDecision,
+    SessionCalls, SessionConversation, SessionInputs, SessionLog, Settlement, SliceState, Snapshot,
+    SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription, TakenDecision,
 };
 /// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer strings
 /// are reference counted.

@@ -94,7 +94,7 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
 /// # let directory = tempfile::tempdir()?;
 /// fn greet(session: Session) -> foldlog::Result<()> {
-///     let name: String = session.observe("user", || "Ada".to_owned())?;
+///     let name: String = session.inputs().observe("user", || "Ada".to_owned())?;
 ///     session.dispatch(Said(format!("hello {name}"))).map(drop)
 /// }
 ///

@@ -111,7 +111,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     again.dispatch(restore.clone()).unwrap();
     let mut sleeper = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let identity = ProcessIdentity::from_pid(sleeper.id());
-    again.observe("builder.started", || identity.clone()).unwrap();
+    again.inputs().observe("builder.started", || identity.clone()).unwrap();
     again.close().unwrap();
     let deleted = directory.path().join("sessions").join(format!(".deleted-{}", session.id()));
     fs::create_dir(&deleted).unwrap();

@@ -336,7 +336,7 @@ impl Run {
         let mut turned = 0;
         for (number, part) in self.parts.iter().enumerate() {
             match change {
-                Some(Change::ClockRead(at)) if number == *at => drop(session.now()?),
+                Some(Change::ClockRead(at)) if number == *at => drop(session.inputs().now()?),
                 Some(Change::Tagged(at)) if number == *at => drop(session.set_tag("part", "here")?),
                 _ => {}
             }

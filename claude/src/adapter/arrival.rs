@@ -244,7 +244,7 @@ impl Arrivals<'_> {
     /// Records the identity of the program's process: `None` if it did not start.
     pub(super) fn record_start(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
         if self.is_recorded {
-            self.session.observe(STARTED, identity)?;
+            self.session.inputs().observe(STARTED, identity)?;
         }
         Ok(())
     }
@@ -268,7 +268,8 @@ impl Arrivals<'_> {
             (reply_to, read) = (arrived.reply_to, arrived.message);
             TimedArrival { at_us: self.clock.now_us(), arrival: arrived.arrival }
         };
-        let stamped = if self.is_recorded { self.session.observe(ARRIVED, &mut take)? } else { take() };
+        let stamped =
+            if self.is_recorded { self.session.inputs().observe(ARRIVED, &mut take)? } else { take() };
         self.told.set_us(stamped.at_us);
         Ok(PendingArrival { arrival: stamped.arrival, reply_to, message: read })
     }
@@ -317,11 +318,11 @@ impl ProgramRuns {
     /// Counts the runs of a session.
     pub fn from_session(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
         let mut runs = ProgramRuns::default();
-        session.log().observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
+        session.inputs().observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
             runs.started += u64::from(started.is_some());
             Ok(())
         })?;
-        session.log().observations(ARRIVED, &mut |_, stamped: TimedArrival| {
+        session.inputs().observations(ARRIVED, &mut |_, stamped: TimedArrival| {
             let Arrival::Message(line) = &stamped.arrival else { return Ok(()) };
             let result = line.contains(r#""result""#).then(|| message_of(line)).flatten();
             let usage = result.as_ref().and_then(ClaudeMessage::result).and_then(|result| result.usage);

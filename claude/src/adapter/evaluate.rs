@@ -257,7 +257,7 @@ impl ClaudeAgentSDKAdapter {
 
     fn now_us(&self, state: &ExecutionState, is_recorded: bool) -> Result<i64> {
         if is_recorded {
-            return Ok(state.session().now()?.timestamp_micros());
+            return Ok(state.session().inputs().now()?.timestamp_micros());
         }
         Ok(state.clock().now_us())
     }
@@ -562,7 +562,7 @@ const LATE: &str = "claude.is_late";
 fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
     let is_past = || options.deadline.is_past();
     match options.deadline.instant() {
-        Some(_) if options.record => Ok(session.observe(LATE, is_past)?),
+        Some(_) if options.record => Ok(session.inputs().observe(LATE, is_past)?),
         _ => Ok(is_past()),
     }
 }

@@ -110,7 +110,7 @@ impl OrphanSearchProgress {
         };
         let from = self.0.lock().get(&session.id()).map_or(own, |searched| *searched + 1);
         let mut last: Option<ProcessIdentity> = None;
-        session.log().observations_from(STARTED, from, &mut |_, identity| {
+        session.inputs().observations_from(STARTED, from, &mut |_, identity| {
             last = identity;
             Ok(())
         })?;

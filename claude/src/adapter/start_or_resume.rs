@@ -128,7 +128,7 @@ impl ClaudeAgentSDKAdapter {
             let projects = std::fs::read_dir(directory.join("projects")).into_iter().flatten().flatten();
             projects.into_iter().any(|project| project.path().join(format!("{id}.jsonl")).is_file())
         };
-        if is_recorded { Ok(session.observe(IS_THERE, is_there)?) } else { Ok(is_there()) }
+        if is_recorded { Ok(session.inputs().observe(IS_THERE, is_there)?) } else { Ok(is_there()) }
     }
 
     /// Records that the session of the program no longer exists, so that the evaluation's next run
@@ -230,7 +230,7 @@ fn choose_id(
     match (is_recorded, chosen) {
         (true, chosen) => {
             let derive = || derived_id(session.id(), session.log().position(), evaluation);
-            Ok(session.observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
+            Ok(session.inputs().observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
         }
         (false, Some(chosen)) => Ok(chosen),
         (false, None) => new_id(session),

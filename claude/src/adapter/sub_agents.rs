@@ -172,14 +172,13 @@ fn find_unrecorded_answer(
         return Ok(None);
     }
     let mut started = Vec::new();
-    session.log().observations_from(
-        STARTED,
-        last,
-        &mut |at, _: Option<foldlog::process::ProcessIdentity>| {
-            started.push(at);
-            Ok(())
-        },
-    )?;
+    session.inputs().observations_from(STARTED, last, &mut |at,
+                                                             _: Option<
+        foldlog::process::ProcessIdentity,
+    >| {
+        started.push(at);
+        Ok(())
+    })?;
     // The program of a run starts after the first request of the run. A later start belongs to
     // another evaluation.
     let end = started.get(usize::from(is_start)).copied().unwrap_or(SequenceNumber::MAX);
@@ -189,7 +188,7 @@ fn find_unrecorded_answer(
     });
     let session_id = parameters.filter_map(session_in).next();
     let mut answer: Vec<Assistant> = Vec::new();
-    session.log().observations_from(ARRIVED, last, &mut |at, stamped: TimedArrival| {
+    session.inputs().observations_from(ARRIVED, last, &mut |at, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if at >= end || !line.contains("\"assistant\"") {
             return Ok(());

@@ -209,7 +209,7 @@ fn without(said: &mut Vec<TranscriptEntry>, mirrored: &[TranscriptEntry]) {
 /// Reads the transcripts of all the program's sessions in the log, by id.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
-    session.log().observations(ARRIVED, &mut |_, stamped: TimedArrival| {
+    session.inputs().observations(ARRIVED, &mut |_, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if let Some((id, lines)) = parse_mirrored_lines(&line) {
             let transcript = found.entry(id).or_default();

@@ -157,13 +157,13 @@ impl Tool for Kill {
         // The program writes a little later.
         wait_until(|| file_in(&self.0).is_some());
         let mut pid = None;
-        context.session().log().observations(
-            "claude.started",
-            &mut |_, started: Option<ProcessIdentity>| {
-                pid = started.map(|started| started.pid.to_string());
-                Ok(())
-            },
-        )?;
+        context.session().inputs().observations("claude.started", &mut |_,
+                                                                         started: Option<
+            ProcessIdentity,
+        >| {
+            pid = started.map(|started| started.pid.to_string());
+            Ok(())
+        })?;
         let killed = Command::new("kill").args(["-9", &pid.unwrap_or_default()]).status()?;
         assert!(killed.success());
         Ok(ToolResult::ok("killed", ()))

@@ -1,7 +1,7 @@
 //! Runs a host again over the log of its earlier run, and reports the first record that differs.
 //!
 //! The host gets a [`Session`] like the live one. Its inputs come from the log: the time, random
-//! numbers and [observations](Session::observe), the answers of providers, and the results of
+//! numbers and [observations](crate::SessionInputs::observe), the answers of providers, and the results of
 //! tools. Each record that the host writes is compared with the recorded one. The log is not
 //! changed.
 //!
@@ -30,7 +30,7 @@
 //! # Requirements for a host
 //!
 //! A host is deterministic if its behavior follows only from its state and from inputs through its
-//! session. Only [`Session::now`], [`Session::draw`] and [`Session::observe`] are recorded inputs.
+//! session. Only the values of [`Session::inputs`] are recorded inputs.
 //!
 //! Threads whose records may interleave need separate [lanes](Session::lane): records of one lane
 //! have one order, and across lanes the order of the log applies. A thread must not read records of
@@ -153,7 +153,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// #     type Item = Said;
 /// # }
 /// fn host(session: &Session, greeting: &str) -> foldlog::Result<()> {
-///     let name: String = session.observe("user", || "Ada".to_owned())?;
+///     let name: String = session.inputs().observe("user", || "Ada".to_owned())?;
 ///     session.dispatch(Said(format!("{greeting} {name}")))?;
 ///     Ok(())
 /// }

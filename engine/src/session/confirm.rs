@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::replica_feed::{Replica, replica_error};
-use super::{Session, SessionInner};
+use super::{SessionCalls, SessionInner};
 use crate::error::{Error, Result};
 use crate::log::fence::SessionFence;
 #[cfg(feature = "async")]
@@ -17,7 +17,7 @@ use crate::replication::ReplicaError;
 /// Maximum number of consecutive confirmations that may have expired on arrival.
 const CONFIRMATIONS_MAX: u32 = 10;
 
-impl Session {
+impl SessionCalls<'_> {
     /// Returns once the claim is known to be the session's newest one, as recently as the
     /// replicator demands. No wait may come between this and the start of the tool.
     ///
@@ -28,26 +28,26 @@ impl Session {
     /// writes.
     pub(crate) fn confirm_claim(&self) -> Result<()> {
         for _ in 0..CONFIRMATIONS_MAX {
-            if self.inner.is_confirmed()? {
+            if self.session.inner.is_confirmed()? {
                 return Ok(());
             }
-            self.inner.confirm()?;
+            self.session.inner.confirm()?;
         }
-        self.inner.require_confirmed()
+        self.session.inner.require_confirmed()
     }
 
-    /// Confirms the claim as [`confirm_claim`](Session::confirm_claim) does, on a thread of the
-    /// pool.
+    /// Confirms the claim as [`confirm_claim`](SessionCalls::confirm_claim) does, on a thread of
+    /// the pool.
     #[cfg(feature = "async")]
     pub(crate) async fn confirm_claim_async(&self) -> Result<()> {
         for _ in 0..CONFIRMATIONS_MAX {
-            if self.inner.is_confirmed()? {
+            if self.session.inner.is_confirmed()? {
                 return Ok(());
             }
-            let inner = Arc::clone(&self.inner);
+            let inner = Arc::clone(&self.session.inner);
             offload(move || inner.confirm()).await?;
         }
-        self.inner.require_confirmed()
+        self.session.inner.require_confirmed()
     }
 }
 

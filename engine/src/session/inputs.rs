@@ -13,13 +13,11 @@ use parking_lot::MutexGuard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::load::open_read;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Session, SessionInner, SessionLog, WriterState};
+use super::{SessionInner, SessionInputs, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::fold::projection::LogSlices;
 use crate::fold::record_kinds::RecordBody;
 use crate::generator::Generator;
 use crate::types::encode;
@@ -31,20 +29,20 @@ const NOW: &str = "foldlog.now";
 /// Name of a random number.
 const DRAW: &str = "foldlog.draw";
 
-impl Session {
+impl SessionInputs<'_> {
     /// Reads an input from outside with `read`, such as a mailbox, an environment variable or a
     /// flag. Records it under `name`, and returns the recorded value. A replay returns the recorded
     /// value and does not call `read`.
     ///
     /// `read` is called without any lock. The record changes no slice, and running tool calls do
-    /// not delay it. Its durability is that of [`dispatch`](Session::dispatch).
+    /// not delay it. Its durability is that of [`dispatch`](crate::Session::dispatch).
     ///
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
-    /// let home: Option<String> = session.observe("env.home", || std::env::var("HOME").ok())?;
+    /// let home: Option<String> = session.inputs().observe("env.home", || std::env::var("HOME").ok())?;
     /// # Ok(())
     /// # }
     /// ```
@@ -53,7 +51,7 @@ impl Session {
     ///
     /// - [`Error::Encode`] if `name` begins with `foldlog.`, which is reserved for the engine, or
     ///   if the value cannot be encoded, or not be decoded again as a `T`
-    /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
+    /// - the errors of [`dispatch`](crate::Session::dispatch) that do not concern events
     /// - in a replay [`Error::Diverged`] if the next record of the lane differs and the replay
     ///   stops there, or if the recorded value cannot be decoded as a `T`
     /// - in a replay [`Error::ReplayEnded`] after the process's last record
@@ -74,8 +72,8 @@ impl Session {
                 reason: format!("its encoded form cannot be decoded: {error}"),
             })
         };
-        if self.replays() {
-            return self.observe_again(name);
+        if self.session.replays() {
+            return self.session.observe_again(name);
         }
         let bytes = encode(name, &read())?;
         let value = decoded(&bytes)?;
@@ -83,32 +81,10 @@ impl Session {
         Ok(value)
     }
 
-    /// Passes the observations named `name`, in a range of records, to `visit`.
-    pub(crate) fn visit_observed<T: DeserializeOwned>(
-        &self,
-        name: &str,
-        from: SequenceNumber,
-        through: SequenceNumber,
-        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
-    ) -> Result<()> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        source.places.read(&source.storage, from, through, &mut |record| {
-            if record.kind == RecordKind::Observed {
-                let bad = Error::unread(record.sequence);
-                let observed = Observed::decode(record.body).map_err(bad)?;
-                if observed.name == name {
-                    let data = source.objects.resolve(observed.data)?;
-                    visit(record.sequence, msgpack::from_slice(&data).map_err(bad)?)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
     /// Reads the session's clock and records the time. A replay returns the recorded time.
     pub fn now(&self) -> Result<DateTime<Utc>> {
-        let state = self.writable(WriteScope::Log)?;
-        let now_us = self.inner.now_us();
+        let state = self.session.writable(WriteScope::Log)?;
+        let now_us = self.session.inner.now_us();
         self.write_observed(state, now_us, NOW, &encode(NOW, &now_us)?)?;
         Ok(conversation_reading::time(now_us))
     }
@@ -116,73 +92,13 @@ impl Session {
     /// Draws a random number of 64 bits and records it. It depends only on the session's seed and
     /// the record's sequence number, so a replay draws the same number.
     pub fn draw(&self) -> Result<u64> {
-        let state = self.writable(WriteScope::Log)?;
+        let state = self.session.writable(WriteScope::Log)?;
         let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();
-        let now_us = self.inner.now_us();
+        let now_us = self.session.inner.now_us();
         self.write_observed(state, now_us, DRAW, &encode(DRAW, &drawn)?)?;
         Ok(drawn)
     }
 
-    /// Finishes the current segment, and records in the next one that `name` was the reason, with
-    /// the position before it. Needs no types.
-    pub(crate) fn finish_segment(&self, name: &str) -> Result<()> {
-        let mut state = self.inner.settleable()?;
-        let before = state.log.next_sequence();
-        self.inner.roll_over(&mut state)?;
-        let data = encode(name, &before)?;
-        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
-        let time_us = self.inner.now_us();
-        self.inner.write(state, time_us, [pending]).map(drop)
-    }
-
-    /// Records which bodies a compaction dropped, if a replica has them.
-    pub(crate) fn say_dropped(&self) -> Result<()> {
-        let Some(replica) = &self.inner.replica else { return Ok(()) };
-        replica.note_compacted();
-        self.inner.note_dropped()
-    }
-
-    /// Lets `rewrite` replace finished segments of the log, while no thread writes to the log or
-    /// seals a segment. Afterwards the session locates its records again, also if `rewrite` failed
-    /// halfway.
-    pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {
-        let mut state = self.inner.settleable()?;
-        state.log.finish_seals().map_err(|error| self.inner.poison_on_error(error))?;
-        let done = rewrite();
-        let read = open_read(self.read_ground(), self.dir(), None, LogSlices::Unread);
-        let read = read.map_err(|error| self.inner.poison_on_error(error))?;
-        state.log.replace_places(read.places(), read.scan.used_bytes);
-        done
-    }
-
-    /// Writes an observation with MessagePack data.
-    pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
-        let state = self.writable(WriteScope::Log)?;
-        let time_us = self.inner.now_us();
-        self.write_observed(state, time_us, name, data)
-    }
-
-    /// Records a fact of the engine, even if the session accepts no other writes until it is
-    /// recovered.
-    pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
-        let state = self.inner.settleable()?;
-        let time_us = self.inner.now_us();
-        self.inner.write_observed(state, time_us, name, data, &Lane::default())
-    }
-
-    fn write_observed(
-        &self,
-        state: MutexGuard<'_, WriterState>,
-        time_us: i64,
-        name: &str,
-        data: &[u8],
-    ) -> Result<SequenceNumber> {
-        self.inner.write_observed(state, time_us, name, data, &self.record_lane())
-    }
-}
-
-impl SessionLog<'_> {
     /// Reads all earlier observations named `name`, by any process of the session or of the one
     /// that it was forked from, and passes each value to `visit` in the order of the records.
     /// Rolled-back observations are included. The whole log is read.
@@ -192,10 +108,10 @@ impl SessionLog<'_> {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
-    /// session.observe("letter", || "first".to_owned())?;
-    /// session.observe("letter", || "second".to_owned())?;
+    /// session.inputs().observe("letter", || "first".to_owned())?;
+    /// session.inputs().observe("letter", || "second".to_owned())?;
     /// let mut letters = Vec::new();
-    /// session.log().observations("letter", &mut |_, letter: String| {
+    /// session.inputs().observations("letter", &mut |_, letter: String| {
     ///     letters.push(letter);
     ///     Ok(())
     /// })?;
@@ -217,7 +133,7 @@ impl SessionLog<'_> {
         self.observations_from(name, SequenceNumber::from(0), visit)
     }
 
-    /// Reads the observations named `name` as [`observations`](crate::SessionLog::observations)
+    /// Reads the observations named `name` as [`observations`](crate::SessionInputs::observations)
     /// does, from record `from` on. Only that part of the log is read.
     pub fn observations_from<T: DeserializeOwned>(
         &self,
@@ -225,7 +141,54 @@ impl SessionLog<'_> {
         from: SequenceNumber,
         visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
     ) -> Result<()> {
-        self.session.visit_observed(name, from, SequenceNumber::MAX, visit)
+        self.visit_observed(name, from, SequenceNumber::MAX, visit)
+    }
+
+    /// Passes the observations named `name`, in a range of records, to `visit`.
+    pub(crate) fn visit_observed<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.session.inner.log_source(&self.session.inner.state.lock());
+        source.places.read(&source.storage, from, through, &mut |record| {
+            if record.kind == RecordKind::Observed {
+                let bad = Error::unread(record.sequence);
+                let observed = Observed::decode(record.body).map_err(bad)?;
+                if observed.name == name {
+                    let data = source.objects.resolve(observed.data)?;
+                    visit(record.sequence, msgpack::from_slice(&data).map_err(bad)?)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes an observation with MessagePack data.
+    pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
+        let state = self.session.writable(WriteScope::Log)?;
+        let time_us = self.session.inner.now_us();
+        self.write_observed(state, time_us, name, data)
+    }
+
+    /// Records a fact of the engine, even if the session accepts no other writes until it is
+    /// recovered.
+    pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
+        let state = self.session.inner.settleable()?;
+        let time_us = self.session.inner.now_us();
+        self.session.inner.write_observed(state, time_us, name, data, &Lane::default())
+    }
+
+    fn write_observed(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        name: &str,
+        data: &[u8],
+    ) -> Result<SequenceNumber> {
+        self.session.inner.write_observed(state, time_us, name, data, &self.session.record_lane())
     }
 }
 

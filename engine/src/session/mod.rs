@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `open`, `load` | opens a session from its directory; reads and folds its log; `recovery_report` contains [`RecoveryReport`] |
 //! | `write` | writes a record, in a live session or a replay: payloads, append, apply, notify |
-//! | `sync` | makes records durable, and rests idle sessions |
+//! | `sync` | makes records durable, rests idle sessions, and closes sessions |
 //! | `dispatch`, `changes` | events; seeds, clears, resets, tags |
-//! | `views` | the four views, which contain the methods that only some hosts need |
+//! | `views` | the five views, which contain the methods that only some hosts need |
+//! | `inputs` | recorded inputs of a run: time, random numbers, observations |
 //! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | cached facts about dispatched events, their fast path, and declarations that the log needs before a record can name an event or a slice |
 //! | `conversations` | records of conversations and adapter states |
@@ -19,6 +20,7 @@
 //! | `futures` | `async` variants of blocking methods (feature `async`) |
 //! | `operation_records` | reads operations from the log |
 //! | `queries` | views, stored values |
+//! | `compaction`, `compaction_notice` | the part of a compaction that works on an open session; the record of dropped bodies |
 //! | `image_writing` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | the records that a fork shares with its parent |
@@ -28,7 +30,7 @@
 //! | `rebuilt_log` | verifies a log that was rebuilt from the replicator, before the claim |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | files that captures of workspaces need, replicated with the records that name them |
-//! | `open_store` | the state that sessions of one store share |
+//! | `open_store` | the handle of a store, and the state that its sessions share |
 //! | `replay` | runs a host again over its log |
 //!
 //! # Invariants: the order of a write
@@ -43,6 +45,7 @@
 
 mod changes;
 mod child_captures;
+mod compaction;
 mod compaction_notice;
 mod confirm;
 mod conversation_follower;
@@ -90,13 +93,14 @@ use std::time::{Duration, Instant};
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{DroppedBodies, Lane, Parent, SessionOpening};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
+#[cfg(feature = "host-filesystem")]
+use foldlog_filesystem::{HostFilesystem, HostFilesystemOptions};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use self::open_store::OpenStore;
+use self::open_store::{OpenStore, Store};
 use self::write::Mode;
-use crate::background::Background;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
@@ -124,7 +128,7 @@ pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use sync::{SyncRequests, SyncSteps, poison_on_error, promises_sync, sync_in_time, sync_through};
-pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionLog};
+pub use views::{DynamicSession, SessionCalls, SessionConversation, SessionInputs, SessionLog};
 
 pub(crate) use load::{
     Images, LoadedSession, OutlineSource, ReadGround, VisitFrame, open_read, read_outline, read_outline_by,
@@ -264,6 +268,45 @@ impl Session {
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
         self.inner.holds_captures().then(|| self.log().captures_dir())
+    }
+
+    /// Returns the store in which the session is open.
+    pub fn store(&self) -> Store {
+        Store { inner: Arc::clone(&self.inner.store) }
+    }
+
+    /// Opens the directory `root` as the session's workspace. Its captures are stored in
+    /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's
+    /// sessions are stored once. Performs no writes.
+    ///
+    /// ```
+    /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
+    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
+    /// # use std::sync::Arc;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::fs::create_dir(directory.path().join("work"))?;
+    /// # let store = Store::open(directory.path().join("store"))?;
+    /// let session = store.create(&SessionTypes::builder().build()?)?;
+    /// let files = Arc::new(session.open_workspace(directory.path().join("work"), HostFilesystemOptions::default())?);
+    /// let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
+    /// let state = ExecutionState::new(session, resources);
+    /// let before = state.snapshot(Some("before"))?;
+    /// files.write("page", b"one")?;
+    /// state.restore(&before)?;
+    /// assert!(!files.exists("page")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "host-filesystem")]
+    pub fn open_workspace(
+        &self,
+        root: impl AsRef<FilePath>,
+        options: HostFilesystemOptions,
+    ) -> Result<HostFilesystem> {
+        let store_pool = || crate::log::layout::captures_pool(&self.inner.store.root);
+        let pool = options.pool.clone().unwrap_or_else(store_pool);
+        Ok(HostFilesystem::open(root, self.log().captures_dir(), options.pool(pool))?)
     }
 
     /// Returns the session from which this one was forked, or for which it was created.
@@ -415,6 +458,11 @@ impl Session {
         SessionLog { session: self }
     }
 
+    /// Returns the recorded inputs of the session: the time, random numbers and observations.
+    pub fn inputs(&self) -> SessionInputs<'_> {
+        SessionInputs { session: self }
+    }
+
     /// Returns the events and slices of the session by their names.
     pub fn dynamic(&self) -> DynamicSession<'_> {
         DynamicSession { session: self }
@@ -504,48 +552,6 @@ impl SessionInner {
     #[inline]
     fn check_process(&self) -> Result<()> {
         if process_mark() == self.process { Ok(()) } else { Err(Error::Forked { session: self.id }) }
-    }
-
-    fn close(self: &Arc<Self>) -> Result<()> {
-        // A forked process has nothing to close.
-        self.check_process()?;
-        // Abandoned operations are rolled back here, so that the next process need not recover
-        // them.
-        operations::end_abandoned(self);
-        operations::await_abandoned(self);
-        let (writing, stuck) = {
-            let mut state = self.state.lock();
-            let before = std::mem::replace(&mut state.closed, true);
-            let stuck =
-                state.running_calls.stuck_operations(self.store.options.grace).next().filter(|_| !before);
-            (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
-        };
-        let result = match writing {
-            true => self.finish().and_then(|()| self.sync_to_close()),
-            // Records of an earlier process may be durable locally and not replicated yet.
-            false if self.gate.failure().is_none() => self.hold_through(self.gate.synced_end()),
-            false => Ok(()),
-        };
-        if writing && result.is_ok() {
-            self.image_at_closing();
-        }
-        // Waits for an image that the background is writing.
-        drop(self.imaging.lock());
-        // Released here, because the process may have ended before the last thread drops the
-        // session.
-        if let Some(replica) = &self.replica {
-            replica.release();
-        }
-        if let Some(lock) = self.lock.lock().take() {
-            // Forgotten before unlocking: afterwards this might forget the next writer.
-            self.store.writers.forget(self.id);
-            if let Background::Thread(worker) = &self.store.background {
-                worker.forget(self.id);
-            }
-            drop(lock);
-        }
-        self.subscribers.end();
-        result.and(stuck.map_or(Ok(()), |operation| Err(Error::Stuck { operation })))
     }
 }
 

@@ -1,4 +1,5 @@
-//! State that the sessions of one open store share.
+//! The handle of a store, and the state that the sessions of one open store share. The handle is
+//! here because each session returns it; `store` contains its methods.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +13,12 @@ use crate::background::Background;
 use crate::generator::Generator;
 use crate::log::writer::LogEnvironment;
 use crate::options::StoreOptions;
+
+/// Manages a directory of sessions. Cloning is cheap. Dropping it closes no session.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) inner: Arc<OpenStore>,
+}
 
 /// An open store, as its sessions see it.
 #[derive(Debug)]

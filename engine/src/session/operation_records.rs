@@ -103,7 +103,7 @@ impl SessionCalls<'_> {
     /// Records a fact for recovery.
     pub(crate) fn record_fact<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
         let data = encode(name, data)?;
-        self.session.write_observation(name, &data)
+        self.session.inputs().write_observation(name, &data)
     }
 
     /// Records that a child session is about to be created or to work, through the handle of its
@@ -116,7 +116,7 @@ impl SessionCalls<'_> {
     /// Records the state of the resources before a rollback. The record is at least as durable as
     /// the rollback. If there is no space for it, the rollback takes place without.
     pub(crate) fn record_rollback(&self, begun: &RollbackBegun) -> Result<()> {
-        let recorded = self.session.observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
+        let recorded = self.session.inputs().observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
         let durable = match recorded {
             Ok(_) if self.session.log().durability() != Durability::Process => self.session.sync(),
             recorded => recorded.map(drop),
@@ -157,7 +157,7 @@ impl SessionCalls<'_> {
         through: SequenceNumber,
     ) -> Result<Vec<T>> {
         let mut found = Vec::new();
-        self.session.visit_observed(name, from, through, &mut |_, value| {
+        self.session.inputs().visit_observed(name, from, through, &mut |_, value| {
             found.push(value);
             Ok(())
         })?;

@@ -1,5 +1,5 @@
-//! Syncs: makes records durable, for calls that wait and in the background, and rests idle
-//! sessions.
+//! Syncs: makes records durable, for calls that wait and in the background, rests idle sessions,
+//! and closes sessions.
 //!
 //! A session rests if it is idle: it closes the file that its log is written to, so that an open
 //! session uses a single file handle: the lock of its directory. After each sync the background
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::{SessionInner, WriterState};
+use super::{SessionInner, WriterState, operations};
 use crate::background::{Background, Rank, RemainingWork};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -238,6 +238,49 @@ impl SessionInner {
         if let Some(replica) = &self.replica {
             replica.wake();
         }
+    }
+
+    /// Ends the session for all handles, and attests the close if this process wrote records.
+    pub(super) fn close(self: &Arc<Self>) -> Result<()> {
+        // A forked process has nothing to close.
+        self.check_process()?;
+        // Abandoned operations are rolled back here, so that the next process need not recover
+        // them.
+        operations::end_abandoned(self);
+        operations::await_abandoned(self);
+        let (writing, stuck) = {
+            let mut state = self.state.lock();
+            let before = std::mem::replace(&mut state.closed, true);
+            let stuck =
+                state.running_calls.stuck_operations(self.store.options.grace).next().filter(|_| !before);
+            (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
+        };
+        let result = match writing {
+            true => self.finish().and_then(|()| self.sync_to_close()),
+            // Records of an earlier process may be durable locally and not replicated yet.
+            false if self.gate.failure().is_none() => self.hold_through(self.gate.synced_end()),
+            false => Ok(()),
+        };
+        if writing && result.is_ok() {
+            self.image_at_closing();
+        }
+        // Waits for an image that the background is writing.
+        drop(self.imaging.lock());
+        // Released here, because the process may have ended before the last thread drops the
+        // session.
+        if let Some(replica) = &self.replica {
+            replica.release();
+        }
+        if let Some(lock) = self.lock.lock().take() {
+            // Forgotten before unlocking: afterwards this might forget the next writer.
+            self.store.writers.forget(self.id);
+            if let Background::Thread(worker) = &self.store.background {
+                worker.forget(self.id);
+            }
+            drop(lock);
+        }
+        self.subscribers.end();
+        result.and(stuck.map_or(Ok(()), |operation| Err(Error::Stuck { operation })))
     }
 
     /// Makes every record durable, and attests in the log that the session was closed after the

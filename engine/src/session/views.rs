@@ -29,6 +29,13 @@ pub struct SessionLog<'a> {
     pub(crate) session: &'a Session,
 }
 
+/// The inputs of a run that come from outside: the time, random numbers and observations. They are
+/// recorded, so that a replay reads them from the log. See [`Session::inputs`].
+#[derive(Clone, Copy, Debug)]
+pub struct SessionInputs<'a> {
+    pub(crate) session: &'a Session,
+}
+
 /// Events and slices of a session by their names, as values of any shape. See
 /// [`Session::dynamic`].
 #[derive(Clone, Copy, Debug)]

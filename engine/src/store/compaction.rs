@@ -260,7 +260,7 @@ impl Store {
             chosen = self.choose(dir, &now, options)?;
         }
         if matches!(chosen, Some((_, true))) || is_worth_finishing(&now, options) {
-            opened.finish_segment(OBSERVED)?;
+            opened.log().finish_segment(OBSERVED)?;
         }
         Ok(chosen.is_some())
     }
@@ -426,9 +426,9 @@ impl SessionLog<'_> {
             return Ok(CompactReport { session, ..CompactReport::default() });
         }
         self.session.sync()?;
-        let report = self.session.replace_segments(|| store.compact_finished(session, dir, options))?;
+        let report = self.replace_segments(|| store.compact_finished(session, dir, options))?;
         if report.through.is_some() {
-            self.session.say_dropped()?;
+            self.say_dropped()?;
         }
         Ok(report)
     }

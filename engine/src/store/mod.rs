@@ -46,6 +46,7 @@ use crate::session::{
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
+pub use crate::session::open_store::Store;
 pub use backup::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture};
 pub use collect::{CapturesInUse, CollectOptions, CollectReport, CollectedFiles, LeftAlone};
 pub use compaction::{CompactReport, CompressReport};
@@ -54,12 +55,6 @@ pub use export::ImportOptions;
 pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 pub use takeover::PullReport;
-
-/// Manages a directory of sessions. Cloning is cheap. Dropping it closes no session.
-#[derive(Clone, Debug)]
-pub struct Store {
-    inner: Arc<OpenStore>,
-}
 
 /// Summarizes a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,13 +112,6 @@ fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
             Err(Error::io("sync", above, error))
         }
         _ => Ok(()),
-    }
-}
-
-impl Session {
-    /// Returns the store in which the session is open.
-    pub fn store(&self) -> Store {
-        Store::from_inner(self.open_store())
     }
 }
 
@@ -195,10 +183,6 @@ impl Store {
         let root = dir.parent().and_then(Path::parent).unwrap_or(dir).to_owned();
         let (writers, generator) = (Writers::default(), Mutex::new(Generator::from_seed(0)));
         Arc::new(OpenStore { root, options, background: Background::Inline, writers, generator })
-    }
-
-    pub(crate) fn from_inner(inner: &Arc<OpenStore>) -> Store {
-        Store { inner: Arc::clone(inner) }
     }
 
     /// Returns the directory of the store.

@@ -113,7 +113,7 @@ impl AnnouncedChildren {
 
     /// Takes the children of an operation of `session`, and reports where each stopped.
     pub(super) fn report(&mut self, session: &Session, operation: OperationId) -> Vec<ChildReport> {
-        let store = Store::from_inner(session.open_store());
+        let store = session.store();
         let announced = self.take(operation).into_iter();
         let report = announced.map(|(ordinal, child)| {
             let stop = stop(&store, session.id(), operation, child).unwrap_or_else(|error| match error {

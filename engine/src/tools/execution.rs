@@ -338,14 +338,14 @@ impl ExecutionState {
 
     /// Reads the run's clock and records the time. A replay returns the recorded time.
     pub fn now(&self) -> Result<DateTime<Utc>> {
-        let now_us = self.session.observe("run.now", || self.clock().now_us())?;
+        let now_us = self.session.inputs().observe("run.now", || self.clock().now_us())?;
         Ok(conversation_reading::time(now_us))
     }
 
     /// Calls `draw` with a generator, and returns its result. The generator's start is drawn with
-    /// [`Session::draw`] and recorded, so a replay draws the same numbers.
+    /// [`SessionInputs::draw`](crate::SessionInputs::draw) and recorded, so a replay draws the same numbers.
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
-        Ok(draw(&mut Generator::from_seed(self.session.draw()?)))
+        Ok(draw(&mut Generator::from_seed(self.session.inputs().draw()?)))
     }
 
     /// Returns the store of snapshots before and after each call; `None` if the run has none.

@@ -25,7 +25,6 @@ use crate::error::{Error, Result, catch_panic};
 use crate::operation::RESTORE;
 use crate::options::SessionOptions;
 use crate::session::{Patience, RollbackReport, Session};
-use crate::store::Store;
 
 impl ExecutionState {
     /// Restores the session and every resource of a snapshot, including those that are not rolled
@@ -105,16 +104,11 @@ impl ExecutionState {
     ///
     /// [`Error::NoCheckpoint`] if the run has no checkpoint for this id, [`Error::AmbiguousCall`]
     /// if several operations have this id; [`Error::Untyped`] if this session was opened without
-    /// types; otherwise, the errors of [`Store::fork`].
+    /// types; otherwise, the errors of [`Store::fork`](crate::Store::fork).
     pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
         let position = self.checkpoint(call_id)?.pre.session.position;
         let session = self.session();
-        Store::from_inner(session.open_store()).fork(
-            session.id(),
-            position,
-            session.types()?,
-            SessionOptions::default(),
-        )
+        session.store().fork(session.id(), position, session.types()?, SessionOptions::default())
     }
 
     fn checkpoint(&self, call_id: &str) -> Result<ToolCheckpoint> {

@@ -235,7 +235,7 @@ impl ToolRunner {
 
     /// Starts a call of a tool that runs elsewhere, like [`begin`](ToolRunner::begin), for a host
     /// with no effects for the call outside of its session. An example is an adapter that receives
-    /// a program's reports of its tool calls through [observations](crate::Session::observe). Such
+    /// a program's reports of its tool calls through [observations](crate::SessionInputs::observe). Such
     /// a call may start in a replay of any mode. There, its start record and the writes through its
     /// handle are compared with the log, and its end comes from the log.
     #[track_caller]

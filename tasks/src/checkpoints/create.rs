@@ -381,7 +381,7 @@ impl CheckpointManager {
             self.learn_forks()?;
         }
         let forks: BTreeSet<SequenceNumber> = self.lock_cache().forks.values().flatten().copied().collect();
-        Ok(self.session.observe(FORKS, || forks)?)
+        Ok(self.session.inputs().observe(FORKS, || forks)?)
     }
 
     /// Finds the positions at which sessions of the store were forked from this one. Reads each

@@ -52,7 +52,7 @@ fn fill(tree: &PartialTree, session: &Session, action: RecoveryAction) -> Result
     session.dispatch(action)?;
     let mut imported = StateImported::from_state(&tree.state, tree.position);
     if !tree.has_times {
-        let now = session.now()?;
+        let now = session.inputs().now()?;
         (imported.created_at, imported.last_checkpoint) = (now, now);
     }
     session.dispatch(StateImported { checkpoints: tree.checkpoints.clone(), ..imported })?;

@@ -142,11 +142,11 @@ impl Session {
         };
         if let Some((sequence, data)) = recorded {
             let value = self.read_again(sequence, name, &data);
-            self.write_observation(name, &data)?;
+            self.inputs().write_observation(name, &data)?;
             return value;
         }
         // It is recorded later, after records that are missing, or not at all.
-        let sequence = self.write_observation(name, &encode(name, &())?)?;
+        let sequence = self.inputs().write_observation(name, &encode(name, &())?)?;
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, sequence, sequence, &mut |record| {

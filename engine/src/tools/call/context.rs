@@ -22,7 +22,6 @@ use crate::generator::Generator;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::SessionOptions;
 use crate::session::Session;
-use crate::store::Store;
 use crate::tools::execution::ExecutionState;
 use crate::tools::resources::ResourceRegistry;
 use crate::types::SessionTypes;
@@ -143,8 +142,7 @@ impl ToolContext {
         let (id, seed) = self.child_identity(ordinal);
         let operation = self.operation();
         self.session.calls().announce_child(&ChildAnnounced::new(operation, ordinal, id))?;
-        let (store, durability) =
-            (Store::from_inner(self.session.open_store()), self.session.log().durability());
+        let (store, durability) = (self.session.store(), self.session.log().durability());
         let options = SessionOptions {
             id: Some(id),
             seed: Some(seed),

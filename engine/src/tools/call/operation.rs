@@ -431,11 +431,12 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// See [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
+    /// See [`SessionCalls::confirm_claim`](crate::SessionCalls::confirm_claim). The call is left open
+    /// then, and its tool must not start.
     pub(in crate::tools) fn confirm_claim(self) -> Result<Operation> {
         let confirmed = match self.running_call().info.only_reads() {
             true => Ok(()),
-            false => self.context.session.confirm_claim(),
+            false => self.context.session.calls().confirm_claim(),
         };
         self.if_confirmed(confirmed)
     }
@@ -445,7 +446,7 @@ impl Operation {
     pub(in crate::tools) async fn confirmed_async(self) -> Result<Operation> {
         let confirmed = match self.running_call().info.only_reads() {
             true => Ok(()),
-            false => self.context.session.confirm_claim_async().await,
+            false => self.context.session.calls().confirm_claim_async().await,
         };
         self.if_confirmed(confirmed)
     }

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use super::end_one;
 use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, PutBack};
-use crate::store::Store;
 use crate::tools::call::{ProgramGroup, recorded_groups};
 use crate::tools::captures::CaptureSet;
 use crate::tools::children::{AnnouncedChildren, is_child_of};
@@ -68,7 +67,7 @@ impl InterruptedChildren {
 
     fn take(&mut self, parent: &ExecutionState, operation: OperationId, child: Uuid) -> Result<()> {
         let session = parent.session();
-        let child = match Store::from_inner(session.open_store()).open_to_recover(child) {
+        let child = match session.store().open_to_recover(child) {
             Ok(child) if is_child_of(&child, session.id(), operation) => child,
             Ok(_) | Err(Error::NoSuchSession { .. } | Error::NotASession { .. }) => return Ok(()),
             // Another process has it open, and ends its calls.

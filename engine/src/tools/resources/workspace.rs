@@ -72,8 +72,8 @@ use std::time::Instant;
 
 use foldlog_codec::OperationId;
 use foldlog_filesystem::{
-    self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, RewindMerge,
-    RewindMergeInputs, UnrestoredPath, WorkspaceLease, WorkspaceMark, WorkspaceRestoreReport,
+    self as filesystem, FilesystemSnapshot, HostFilesystem, Rebind, RewindMerge, RewindMergeInputs,
+    UnrestoredPath, WorkspaceLease, WorkspaceMark, WorkspaceRestoreReport,
 };
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -84,43 +84,7 @@ use super::{
 };
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-use crate::log::layout;
-use crate::session::Session;
 use crate::storage::{FileStorage, Storage};
-
-impl Session {
-    /// Opens the directory `root` as the session's workspace. Its captures are stored in
-    /// [`captures_dir`](crate::SessionLog::captures_dir), and equal captures of the store's
-    /// sessions are stored once. Performs no writes.
-    ///
-    /// ```
-    /// # use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
-    /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
-    /// # use std::sync::Arc;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # std::fs::create_dir(directory.path().join("work"))?;
-    /// # let store = Store::open(directory.path().join("store"))?;
-    /// let session = store.create(&SessionTypes::builder().build()?)?;
-    /// let files = Arc::new(session.open_workspace(directory.path().join("work"), HostFilesystemOptions::default())?);
-    /// let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
-    /// let state = ExecutionState::new(session, resources);
-    /// let before = state.snapshot(Some("before"))?;
-    /// files.write("page", b"one")?;
-    /// state.restore(&before)?;
-    /// assert!(!files.exists("page")?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn open_workspace(
-        &self,
-        root: impl AsRef<Path>,
-        options: HostFilesystemOptions,
-    ) -> Result<HostFilesystem> {
-        let pool = options.pool.clone().unwrap_or_else(|| layout::captures_pool(self.store().path()));
-        Ok(HostFilesystem::open(root, self.log().captures_dir(), options.pool(pool))?)
-    }
-}
 
 impl Snapshotable for HostFilesystem {
     const NAME: &'static str = "workspace";

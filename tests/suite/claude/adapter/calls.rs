@@ -171,7 +171,7 @@ fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
             arrived.extend(begun.map(str::to_owned));
             Ok(())
         };
-        host.session().log().observations("claude.arrived", visit).unwrap();
+        host.session().inputs().observations("claude.arrived", visit).unwrap();
         assert_eq!(arrived, ids);
     });
     assert_eq!(world.ledger().len(), ids.len());

@@ -326,7 +326,7 @@ fn behind_a_rollback_no_copy_is_made_at_an_entry_of_a_sub_agent() {
 fn own_entries(host: &Host) -> Vec<String> {
     let mut found = Vec::new();
     host.session()
-        .log()
+        .inputs()
         .observations("claude.arrived", &mut |_, stamped: Value| {
             let line: Value = stamped["arrival"]["Message"]
                 .as_str()

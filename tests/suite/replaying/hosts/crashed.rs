@@ -90,8 +90,8 @@ impl Agency {
                     };
                 }
                 match lane {
-                    "mailbox" => drop(session.observe("mail", || format!("letter {number}"))?),
-                    "clock" => drop((session.now()?, session.draw()?)),
+                    "mailbox" => drop(session.inputs().observe("mail", || format!("letter {number}"))?),
+                    "clock" => drop((session.inputs().now()?, session.inputs().draw()?)),
                     _ => {
                         let call = ToolCall::new("works", arguments(500 + number));
                         runner.execute(&call, &ExecuteOptions::default())?;

@@ -35,7 +35,7 @@ fn answered(session: &Session) -> foldlog::Result<()> {
 }
 
 fn observed(session: &Session) -> foldlog::Result<()> {
-    session.observe("page", || "o".repeat(LARGE)).map(drop)
+    session.inputs().observe("page", || "o".repeat(LARGE)).map(drop)
 }
 
 fn dispatched(session: &Session) -> foldlog::Result<()> {

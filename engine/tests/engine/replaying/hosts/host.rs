@@ -205,8 +205,8 @@ impl Host {
     ) -> foldlog::Result<()> {
         match change {
             Some(Change::LeftOut) => return Ok(()),
-            Some(Change::ClockRead) => drop(session.now()?),
-            Some(Change::Draw) => drop(session.draw()?),
+            Some(Change::ClockRead) => drop(session.inputs().now()?),
+            Some(Change::Draw) => drop(session.inputs().draw()?),
             Some(Change::Twice) => self.step(session, runner, step, None)?,
             _ => {}
         }
@@ -223,14 +223,14 @@ impl Host {
             }
             Step::Letter(number) => {
                 let name = if change == Some(Change::Letter) { "mail.other" } else { "mail" };
-                let letter = session.observe(name, || {
+                let letter = session.inputs().observe(name, || {
                     self.letters.fetch_add(1, Ordering::SeqCst);
                     format!("letter {number}")
                 });
                 letter.map(drop)
             }
-            Step::Time => session.now().map(drop),
-            Step::Number => session.draw().map(drop),
+            Step::Time => session.inputs().now().map(drop),
+            Step::Number => session.inputs().draw().map(drop),
             Step::Tool(number, inner) => {
                 let number = if change == Some(Change::Argument) { number + 500 } else { *number };
                 let call = ToolCall::new("works", format!("{{\"number\":{number},\"inner\":{inner}}}"));

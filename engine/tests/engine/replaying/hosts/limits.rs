@@ -152,7 +152,7 @@ fn names_of_observations_that_are_the_engines_own_are_refused_and_so_is_what_can
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     let position = session.log().position();
-    let error = session.observe("foldlog.now", || 1).unwrap_err();
+    let error = session.inputs().observe("foldlog.now", || 1).unwrap_err();
     assert!(error.to_string().contains("reserved for the engine"), "{error}");
     assert_eq!(session.log().position(), position);
 }
@@ -197,7 +197,7 @@ fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_rec
         let begin = |name: &str| runner.begin_told(&ToolCall::new(name, "{}"), &ExecuteOptions::default());
         let operation = begin("told")?;
         operation.context().session().dispatch(Noted::new(2, text))?;
-        let told: String = session.observe("told", || "done".to_owned())?;
+        let told: String = session.inputs().observe("told", || "done".to_owned())?;
         let report = operation.end(foldlog::tools::ToolResult::ok(told, 2_u64))?;
         let failed = begin("failed")?.fail(ToolError::failed("no"))?;
         assert!(!failed.success);
@@ -284,7 +284,7 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
                     true => runner.recover(&ExecuteOptions::default())?.len() as u64,
                     false => session.calls().pending_questions()?.len() as u64,
                 };
-                session.observe("letter", || clock.advance_us(2_000_000_000))?;
+                session.inputs().observe("letter", || clock.advance_us(2_000_000_000))?;
                 session.dispatch(Noted::new(round * 10 + waiting, "so many"))?;
             }
             Ok(())
@@ -326,13 +326,13 @@ fn an_input_that_a_host_reads_as_another_type_has_changed() {
     let stored = Stored::new();
     let session = stored.store().create(&types()).unwrap();
     let (observed, behind) = (session.log().position().unwrap() + 1, session.log().position().unwrap() + 2);
-    session.observe("count", || 7_u64).unwrap();
+    session.inputs().observe("count", || 7_u64).unwrap();
     session.dispatch(Noted::new(1, "behind it")).unwrap();
     assert!(session.log().position().unwrap() > behind);
     let log = LogReader::open(session.dir()).unwrap();
     let mut told = None;
     let mut host = |session: Session| {
-        told = session.observe("count", || "seven".to_owned()).err();
+        told = session.inputs().observe("count", || "seven".to_owned()).err();
         session.dispatch(Noted::new(1, "behind it")).map(drop)
     };
     let error = Replay::new(&log, &types()).run(&mut host).unwrap_err();

@@ -74,8 +74,8 @@ fn a_replay_sees_state_clock_and_numbers_as_the_live_host_did() {
     let look = |session: &foldlog::Session| -> foldlog::Result<Vec<String>> {
         let mut seen = Vec::new();
         for number in 0..4 {
-            seen.push(session.now()?.to_rfc3339());
-            seen.push(session.draw()?.to_string());
+            seen.push(session.inputs().now()?.to_rfc3339());
+            seen.push(session.inputs().draw()?.to_string());
             session.dispatch(Noted::new(number, &format!("{number}")))?;
             if number == 1 {
                 session.rollback_to(session.log().position().unwrap() - 3)?;

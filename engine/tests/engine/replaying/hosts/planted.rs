@@ -333,7 +333,7 @@ fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
     };
     session.set_tag("a", "b").unwrap();
     call(&session, "works").unwrap();
-    session.draw().unwrap();
+    session.inputs().draw().unwrap();
     let (dir, last) = (session.dir().to_owned(), session.log().position().unwrap());
     session.close().unwrap();
     let log = LogReader::open(dir).unwrap();
@@ -350,7 +350,7 @@ fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
         shown(&|session| {
             session.set_tag("a", "b")?;
             call(session, "works")?;
-            session.draw()?;
+            session.inputs().draw()?;
             session.dispatch(Rang(1)).map(drop)
         }),
     ];

@@ -20,7 +20,7 @@ use End::{Close, Kill};
 
 /// Observes its process's number, and notes it three times.
 fn three(session: &Session, process: u64) -> foldlog::Result<()> {
-    let process: u64 = session.observe("process", || process)?;
+    let process: u64 = session.inputs().observe("process", || process)?;
     (0..3).try_for_each(|place| session.dispatch(Noted::new(10 * process + place, "in turn")).map(drop))
 }
 

@@ -1,0 +1,48 @@
+//! The part of a compaction that works on an open session: finishes its last segment, and lets the
+//! store replace finished ones.
+
+use foldlog_codec::RecordKind;
+use foldlog_codec::body::{Observed, Payload};
+
+use super::SessionLog;
+use super::load::open_read;
+use super::write::PendingRecord;
+use crate::error::Result;
+use crate::fold::projection::LogSlices;
+use crate::fold::record_kinds::RecordBody;
+use crate::types::encode;
+
+impl SessionLog<'_> {
+    /// Finishes the current segment, and records in the next one that `name` was the reason, with
+    /// the position before it. Needs no types.
+    pub(crate) fn finish_segment(&self, name: &str) -> Result<()> {
+        let mut state = self.session.inner.settleable()?;
+        let before = state.log.next_sequence();
+        self.session.inner.roll_over(&mut state)?;
+        let data = encode(name, &before)?;
+        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
+        let time_us = self.session.inner.now_us();
+        self.session.inner.write(state, time_us, [pending]).map(drop)
+    }
+
+    /// Records which bodies a compaction dropped, if a replica has them.
+    pub(crate) fn say_dropped(&self) -> Result<()> {
+        let Some(replica) = &self.session.inner.replica else { return Ok(()) };
+        replica.note_compacted();
+        self.session.inner.note_dropped()
+    }
+
+    /// Lets `rewrite` replace finished segments of the log, while no thread writes to the log or
+    /// seals a segment. Afterwards the session locates its records again, also if `rewrite` failed
+    /// halfway.
+    pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut state = self.session.inner.settleable()?;
+        state.log.finish_seals().map_err(|error| self.session.inner.poison_on_error(error))?;
+        let done = rewrite();
+        let read = open_read(self.session.read_ground(), self.session.dir(), None, LogSlices::Unread);
+        let read = read.map_err(|error| self.session.inner.poison_on_error(error))?;
+        state.log.replace_places(read.places(), read.scan.used_bytes);
+        done
+    }
+}
