@@ -1,11 +1,11 @@
-//! The ten calls of a session, and the model that requests them.
+//! The ten calls of a session.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::api::{Answers, Api, call, text};
 use crate::manifest::Change::{self, Changed, Created, Removed};
+use crate::model::Model;
 use crate::project::ASKED;
 
 /// How a call ends.
@@ -39,9 +39,13 @@ pub(crate) struct Call {
     pub(crate) changes: &'static [(&'static str, Change)],
 }
 
-fn bash(command: &str) -> Vec<(&'static str, Value)> {
+/// Returns a `Bash` with a command.
+pub(crate) fn bash(command: &str) -> Vec<(&'static str, Value)> {
     vec![("Bash", json!({"command": command, "description": "d"}))]
 }
+
+/// The prompt of the sub-agent.
+const AGENT_PROMPT: &str = "Work for the main agent.";
 
 const BASH: &[&str] = &["PreToolUse Bash", "PostToolUse Bash"];
 
@@ -143,8 +147,8 @@ pub(crate) const CALLS: [Call; 10] = [
     Call {
         title: "a sub-agent's Bash creates a file",
         tools: |_| {
-            let prompt = format!("{AGENT_ORDER}7");
-            vec![("Agent", json!({"description": "d", "prompt": prompt, "subagent_type": "general-purpose"}))]
+            let agent = "general-purpose";
+            vec![("Agent", json!({"description": "d", "prompt": AGENT_PROMPT, "subagent_type": agent}))]
         },
         agent: Some("echo sub > by-agent.txt"),
         ending: Ending::Ran,
@@ -181,61 +185,17 @@ pub(crate) const CALLS: [Call; 10] = [
     },
 ];
 
-const ORDER: &str = "Make call ";
-const AGENT_ORDER: &str = "Work for call ";
-
-/// A prompt that the model answers without a call.
-pub(crate) const NO_CALL: &str = "Make no call.";
+/// Teaches the model the ten calls in a project's directory.
+pub(crate) fn teach(model: &Model, root: &Path) {
+    for (place, call) in CALLS.iter().enumerate() {
+        model.teach(&prompt(place + 1), (call.tools)(root));
+        if let Some(command) = call.agent {
+            model.teach(AGENT_PROMPT, bash(command));
+        }
+    }
+}
 
 /// Returns the prompt for a call, counted from 1.
 pub(crate) fn prompt(number: usize) -> String {
-    format!("{ORDER}{number}")
-}
-
-/// Starts a model that makes the calls in a project's directory.
-pub(crate) fn model(root: &Path) -> Api {
-    let root = root.to_owned();
-    Api::start(move |request, _| Answers::With(vec![answer(request, &root)]))
-}
-
-/// Returns the answer to a request: the next tool of the last order in it. The program also asks
-/// for titles and the like, without tools.
-fn answer(request: &Value, root: &Path) -> Value {
-    let done = || text("done");
-    if request["tools"].as_array().is_none_or(Vec::is_empty) {
-        return text("aside");
-    }
-    let Some((order, results)) = last_order(request) else { return done() };
-    let number = |order: &str| order.trim().parse::<usize>().ok();
-    let of = |number: usize| CALLS.get(number.checked_sub(1)?);
-    if let Some(number) = order.strip_prefix(AGENT_ORDER).and_then(number) {
-        let command = of(number).and_then(|call| call.agent).filter(|_| results == 0);
-        return command.map_or_else(done, |command| {
-            call(&format!("toolu_{number}_agent"), "Bash", &json!({"command": command, "description": "d"}))
-        });
-    }
-    let Some(number) = order.strip_prefix(ORDER).and_then(number) else { return done() };
-    let tools = of(number).map(|call| (call.tools)(root)).unwrap_or_default();
-    tools
-        .get(results)
-        .map_or_else(done, |(tool, input)| call(&format!("toolu_{number}_{results}"), tool, input))
-}
-
-/// Returns the last order in a request, and the number of results after it.
-fn last_order(request: &Value) -> Option<(String, usize)> {
-    let mut last: Option<(String, usize)> = None;
-    for message in request["messages"].as_array()?.iter().filter(|message| message["role"] == "user") {
-        let whole = vec![json!({"type": "text", "text": message["content"]})];
-        let blocks = message["content"].as_array().unwrap_or(&whole);
-        let mut texts = blocks.iter().filter_map(|block| block["text"].as_str());
-        let order =
-            texts.rfind(|text| [ORDER, AGENT_ORDER, NO_CALL].iter().any(|order| text.starts_with(order)));
-        // After an interrupt, the result of the call and the next order are one message.
-        if let Some(order) = order {
-            last = Some((order.to_owned(), 0));
-        } else if let Some((_, results)) = &mut last {
-            *results += blocks.iter().filter(|block| block["type"] == "tool_result").count();
-        }
-    }
-    last
+    format!("Make call {number}.")
 }

@@ -5,7 +5,8 @@
 //! A session of ten calls runs in a project under git: edits, commands, a failing one, a
 //! sub-agent, a refused call, an interrupted one and a killed program, which then resumes. Each
 //! call is a prompt of its own, so that a test can look at the project and at the record of events
-//! between two calls.
+//! between two calls. In further rounds, a command is interrupted or outlives the killed program at
+//! other moments; `FOLDLOG_HOOK_ROUNDS` is their number, by default 4.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -16,9 +17,11 @@ mod calls;
 mod driver;
 mod event;
 mod manifest;
+mod model;
 mod print_mode;
 mod program;
 mod project;
+mod rounds;
 mod session;
 mod terminal;
 
@@ -27,9 +30,12 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::driver::Driver;
 use crate::event::Event;
+use crate::manifest::Change;
+use crate::model::{Model, NO_CALL};
 use crate::print_mode::PrintMode;
 use crate::program::{Program, SESSION};
 use crate::project::Project;
+use crate::rounds::Round;
 use crate::session::{Step, run};
 use crate::terminal::Terminal;
 
@@ -79,6 +85,26 @@ fn ten_calls_in_a_terminal_fire_the_expected_events() {
     run::<Terminal>(&project, check_events);
 }
 
+#[test]
+fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    let project = Project::new(&[]);
+    rounds::run::<Terminal>(&project, rounds, |round| {
+        let Round { file, number, .. } = round;
+        let text = fs::read_to_string(round.project.root().join(file)).unwrap_or_default();
+        let lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
+        println!("round {number}: killed: {}, {} lines", round.killed, lines.len());
+        assert!(lines.iter().copied().eq(1..=lines.len()), "{lines:?}");
+        let changes = round.before.changes(&round.after);
+        let expected = (!lines.is_empty()).then(|| (file.clone(), Change::Created));
+        assert_eq!(changes, Vec::from_iter(expected), "round {number}");
+        assert_eq!(round.events.len(), 2);
+    });
+}
+
 /// A hook that answers the user's `/undo` itself.
 const ANSWERING: &str = r#"#!/bin/sh
 case $(cat) in
@@ -99,8 +125,8 @@ fn a_hook_answers_a_command_of_the_user_without_the_model() {
     let project = Project::new(&[hook.to_str().unwrap()]);
     fs::create_dir(project.path("home/.claude/commands")).unwrap();
     fs::write(project.path("home/.claude/commands/undo.md"), "Undo the last call.\n").unwrap();
-    let api = calls::model(&project.root());
-    let mut terminal = Terminal::start(&project, &api.url(), false);
+    let model = Model::start();
+    let mut terminal = Terminal::start(&project, &model.url(), false);
 
     for (past, prompt) in [(1, "/undo"), (2, "/undo yes")] {
         terminal.prompt(prompt);
@@ -110,9 +136,8 @@ fn a_hook_answers_a_command_of_the_user_without_the_model() {
         terminal.wait_for("the answer", |screen| screen.matches("  Second line.").count() == past);
     }
 
-    let asked = api.seen().iter().any(|request| request["messages"].to_string().contains("/undo"));
-    assert!(!asked, "the model was asked");
-    terminal.prompt(calls::NO_CALL);
+    assert!(!model.has_seen("/undo"), "the model was asked");
+    terminal.prompt(NO_CALL);
     project.wait_for(3, "a turn", |events| events.last().is_some_and(Event::ends_turn));
     terminal.end();
 }

@@ -14,6 +14,9 @@ use crate::project::{Project, wait_until};
 /// Longest time until an expected text is on the screen.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Time between keys. The program takes keys that follow at once for a pasted text.
+const KEY: Duration = Duration::from_millis(300);
+
 /// Returns whether `tmux` runs here. If it does not, reports that the test is skipped.
 pub(crate) fn has_tmux() -> bool {
     let has = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
@@ -27,6 +30,8 @@ pub(crate) fn has_tmux() -> bool {
 pub(crate) struct Terminal {
     socket: PathBuf,
     program: Pid,
+    /// The last prompt.
+    prompt: String,
 }
 
 impl Terminal {
@@ -97,17 +102,24 @@ impl Driver for Terminal {
         assert!(started.unwrap().success(), "tmux does not start");
         let process = tmux(&socket, &["display-message", "-p", "#{pane_pid}"]);
         let program = Pid::from_raw(process.trim().parse().unwrap()).unwrap();
-        let terminal = Terminal { socket, program };
+        let terminal = Terminal { socket, program, prompt: String::new() };
         terminal.wait_for("an input box", |screen| screen.contains('❯'));
         terminal
     }
 
     fn prompt(&mut self, text: &str) {
+        // A prompt that was interrupted early or blocked returns to the input box.
+        let screen = self.screen();
+        let input = screen.lines().rfind(|line| line.contains('❯')).unwrap_or_default();
+        if !self.prompt.is_empty() && input.contains(&self.prompt) {
+            self.press("C-u");
+            std::thread::sleep(KEY);
+        }
         self.tmux(&["send-keys", "-l", text]);
         self.wait_for("the prompt", |screen| screen.contains(text));
-        // The program takes a key that follows at once for a part of a pasted text.
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(KEY);
         self.press("Enter");
+        text.clone_into(&mut self.prompt);
     }
 
     fn refuse(&mut self) {
@@ -117,9 +129,13 @@ impl Driver for Terminal {
     }
 
     fn interrupt(&mut self) {
-        let before = self.screen().matches("Interrupted").count();
         self.press("Escape");
-        self.wait_for("the interruption", |screen| screen.matches("Interrupted").count() > before);
+        let prompt = self.prompt.clone();
+        self.wait_for("the interruption", |screen| {
+            screen
+                .rfind("Interrupted")
+                .is_some_and(|place| screen.rfind(&prompt).is_some_and(|at| at < place))
+        });
     }
 
     fn kill(self) {
