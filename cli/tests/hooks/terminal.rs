@@ -17,6 +17,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Time between keys. The program takes keys that follow at once for a pasted text.
 const KEY: Duration = Duration::from_millis(300);
 
+/// Time after which a key without an effect is pressed again.
+const AGAIN: Duration = Duration::from_secs(3);
+
 /// Returns whether `tmux` runs here. If it does not, reports that the test is skipped.
 pub(crate) fn has_tmux() -> bool {
     let has = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
@@ -50,7 +53,7 @@ impl Terminal {
     }
 
     /// Waits until the screen fulfils a condition.
-    pub(crate) fn wait_for(&self, what: &str, is_shown: impl Fn(&str) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, mut is_shown: impl FnMut(&str) -> bool) {
         let begun = Instant::now();
         loop {
             let screen = self.screen();
@@ -79,6 +82,11 @@ fn tmux<Word: AsRef<OsStr>>(socket: &PathBuf, words: &[Word]) -> String {
     let output = command.arg("-S").arg(socket).args(["-f", "/dev/null"]).args(words).output().unwrap();
     assert!(output.status.success(), "tmux: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns the part of a screen above the input box.
+fn above_input(screen: &str) -> String {
+    screen.rfind('❯').map_or_else(String::new, |input| screen[..input].to_owned())
 }
 
 impl Driver for Terminal {
@@ -118,7 +126,17 @@ impl Driver for Terminal {
         self.tmux(&["send-keys", "-l", text]);
         self.wait_for("the prompt", |screen| screen.contains(text));
         std::thread::sleep(KEY);
-        self.press("Enter");
+        // A program that still starts loses keys.
+        let before = above_input(&self.screen());
+        let mut pressed: Option<Instant> = None;
+        self.wait_for("the submission", |screen| {
+            let is_submitted = pressed.is_some() && above_input(screen) != before;
+            if !is_submitted && pressed.is_none_or(|pressed| pressed.elapsed() > AGAIN) {
+                self.press("Enter");
+                pressed = Some(Instant::now());
+            }
+            is_submitted
+        });
         text.clone_into(&mut self.prompt);
     }
 
