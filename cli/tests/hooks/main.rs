@@ -1,0 +1,143 @@
+//! Hooks of the real Claude Code program, with a Messages API on loopback. The variable
+//! `FOLDLOG_CLAUDE_CLI` names the program: an executable, or a `cli.js` that `node` runs. Without
+//! it, these tests report that they are skipped.
+//!
+//! A session of ten calls runs in a project under git: edits, commands, a failing one, a
+//! sub-agent, a refused call, an interrupted one and a killed program, which then resumes. Each
+//! call is a prompt of its own, so that a test can look at the project and at the record of events
+//! between two calls. In further rounds, a command is interrupted or outlives the killed program at
+//! other moments; `FOLDLOG_HOOK_ROUNDS` is their number, by default 4.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[allow(dead_code)]
+#[path = "../../../claude/tests/claude/api.rs"]
+mod api;
+mod calls;
+mod driver;
+mod event;
+mod manifest;
+mod model;
+mod print_mode;
+mod program;
+mod project;
+mod rounds;
+mod session;
+mod terminal;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::driver::Driver;
+use crate::event::Event;
+use crate::manifest::Change;
+use crate::model::{Model, NO_CALL};
+use crate::print_mode::PrintMode;
+use crate::program::{Program, SESSION};
+use crate::project::Project;
+use crate::rounds::Round;
+use crate::session::{Step, run};
+use crate::terminal::Terminal;
+
+/// Asserts what each event of a call says about itself.
+fn check_events(step: &Step<'_>) {
+    for event in &step.events {
+        let input = event.input();
+        assert_eq!(input["session_id"], SESSION, "{input}");
+        assert_eq!(input["cwd"].as_str().unwrap(), step.project.root().to_str().unwrap(), "{input}");
+    }
+    // The failing command's exit code is in the text of its error alone.
+    if let Some(failure) = step.events.iter().find(|event| event.name() == "PostToolUseFailure") {
+        assert_eq!(failure.input()["error"], "Exit code 3\npartial\nwrong");
+    }
+    let id = |event: &Event| event.input()["tool_use_id"].as_str().map(str::to_owned);
+    let mut open = Vec::new();
+    for event in &step.events {
+        match event.name() {
+            "PreToolUse" => open.push(id(event).unwrap()),
+            "PostToolUse" | "PostToolUseFailure" => {
+                let ended = id(event).unwrap();
+                assert!(open.contains(&ended), "{ended} ends without a start");
+                open.retain(|open| *open != ended);
+            }
+            _ => {}
+        }
+    }
+    let remains_open = !matches!(step.call.ending, calls::Ending::Ran);
+    assert_eq!(!open.is_empty(), remains_open, "{open:?} after call {}", step.number);
+}
+
+#[test]
+fn ten_calls_without_a_terminal_fire_the_expected_events() {
+    if Program::named().is_none() {
+        return;
+    }
+    let project = Project::new(&[]);
+    run::<PrintMode>(&project, check_events);
+}
+
+#[test]
+fn ten_calls_in_a_terminal_fire_the_expected_events() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let project = Project::new(&[]);
+    run::<Terminal>(&project, check_events);
+}
+
+#[test]
+fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    let project = Project::new(&[]);
+    rounds::run::<Terminal>(&project, rounds, |round| {
+        let Round { file, number, .. } = round;
+        let text = fs::read_to_string(round.project.root().join(file)).unwrap_or_default();
+        let lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
+        println!("round {number}: killed: {}, {} lines", round.killed, lines.len());
+        assert!(lines.iter().copied().eq(1..=lines.len()), "{lines:?}");
+        let changes = round.before.changes(&round.after);
+        let expected = (!lines.is_empty()).then(|| (file.clone(), Change::Created));
+        assert_eq!(changes, Vec::from_iter(expected), "round {number}");
+        assert_eq!(round.events.len(), 2);
+    });
+}
+
+/// A hook that answers the user's `/undo` itself.
+const ANSWERING: &str = r#"#!/bin/sh
+case $(cat) in
+*'"prompt":"/undo'*) printf '%s' '{"decision":"block","reason":"The hook answers.\n  Second line."}' ;;
+esac
+"#;
+
+/// Version 2.1.332 has a command `/undo` of its own, which fires no hook. A command of the user
+/// precedes it.
+#[test]
+fn a_hook_answers_a_command_of_the_user_without_the_model() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let hook = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+    fs::write(&hook, ANSWERING).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let project = Project::new(&[hook.to_str().unwrap()]);
+    fs::create_dir(project.path("home/.claude/commands")).unwrap();
+    fs::write(project.path("home/.claude/commands/undo.md"), "Undo the last call.\n").unwrap();
+    let model = Model::start();
+    let mut terminal = Terminal::start(&project, &model.url(), false);
+
+    for (past, prompt) in [(1, "/undo"), (2, "/undo yes")] {
+        terminal.prompt(prompt);
+        let events = project.wait_for(past, "the prompt's event", |events| !events.is_empty());
+        assert_eq!(events[0].title(), "UserPromptSubmit");
+        assert_eq!(events[0].input()["prompt"], prompt);
+        terminal.wait_for("the answer", |screen| screen.matches("  Second line.").count() == past);
+    }
+
+    assert!(!model.has_seen("/undo"), "the model was asked");
+    terminal.prompt(NO_CALL);
+    project.wait_for(3, "a turn", |events| events.last().is_some_and(Event::ends_turn));
+    terminal.end();
+}
