@@ -22,8 +22,12 @@ use crate::{Error, Result};
 /// Longest text of arguments or of a result that is recorded, in bytes.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// A tool that starts this long after its call's capture was held up, usually by a dialog.
-const HELD_UP: TimeDelta = TimeDelta::milliseconds(500);
+/// A tool that starts this long after its call's capture was held up, usually by a dialog. Without
+/// one, the start of a process and of its hook take a few tenths of a second.
+const HELD_UP: TimeDelta = TimeDelta::milliseconds(1500);
+
+/// The time of a tool's start is known to within this.
+const START_ERROR: TimeDelta = TimeDelta::seconds(1);
 
 /// Directories that are noted and never captured, in the form of a `.gitignore`.
 const NOTED: [&str; 15] = [
@@ -296,7 +300,8 @@ impl Timeline {
         now: DateTime<Utc>,
     ) -> Result<()> {
         if let Some(capture) = &capture {
-            let ran = end.duration_ms.map(|ms| TimeDelta::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX)));
+            let ran =
+                end.duration_ms.map(|ms| TimeDelta::milliseconds(i64::try_from(ms).unwrap_or(i64::MAX)));
             let started = ran.map(|ran| now.checked_sub_signed(ran).unwrap_or(now));
             self.set_users_changes(&mut step, capture, started)?;
         }
@@ -328,10 +333,12 @@ impl Timeline {
         for change in self.reader().changes(Some(&before), capture)? {
             // The time of the last change of state is set by the system, and cannot be faked.
             let changed = fs::symlink_metadata(self.place.root.join(&change.path)).ok();
-            let changed = changed.and_then(|found| DateTime::from_timestamp(found.ctime(), 0));
+            let changed = changed.and_then(|found| {
+                DateTime::from_timestamp(found.ctime(), u32::try_from(found.ctime_nsec()).unwrap_or(0))
+            });
             match (change.kind, changed.zip(started)) {
                 (ChangeKind::Removed, _) | (_, None) => step.possibly_yours.push(change.path),
-                (_, Some((at, started))) if at + TimeDelta::seconds(1) <= started => {
+                (_, Some((at, started))) if at + START_ERROR <= started => {
                     step.yours.push(change.path);
                 }
                 (_, Some(_)) => {}

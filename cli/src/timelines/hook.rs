@@ -63,6 +63,8 @@ pub(crate) fn record(
     is_strict: bool,
     slash_command: Option<&str>,
 ) -> Result<HookReply> {
+    // The time at which the program reported the event, not that at which it can be recorded.
+    let arrived_at = now();
     let dirs = UserDirs::from_variables();
     let place = TimelinePlace::of_root(&dirs.timelines()?, &root)?;
     let mut reply = HookReply::default();
@@ -122,7 +124,7 @@ pub(crate) fn record(
         HookEvent::CallEnds(mut call, end) => {
             call.title = relative_title(call.title, &place);
             let mut timeline = open_for_call(&place, options, &mut reply)?;
-            timeline.end_call(call, end, now())?;
+            timeline.end_call(call, end, arrived_at)?;
             report_undos(&mut timeline, &input.lane, &mut reply)?;
         }
         HookEvent::PermissionAsked => {

@@ -105,6 +105,84 @@ fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
     });
 }
 
+/// Runs `foldlog` with the home directory of a project.
+fn foldlog(project: &Project, words: &[&str]) -> String {
+    let ran = std::process::Command::new(env!("CARGO_BIN_EXE_foldlog"))
+        .args(words)
+        .current_dir(project.root())
+        .env("HOME", project.path("home"))
+        .env_remove("XDG_STATE_HOME")
+        .stdin(std::process::Stdio::null())
+        .output();
+    let ran = ran.unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{words:?}: {text}{}", String::from_utf8_lossy(&ran.stderr));
+    text
+}
+
+/// Undoes the calls of a session one by one from the last to the first, and redoes them.
+fn undo_and_redo<D: Driver>() {
+    let hook = format!("'{}' hook event claude", env!("CARGO_BIN_EXE_foldlog"));
+    let project = Project::new(&[&hook]);
+    let first = project.manifest();
+    let mut manifests = Vec::new();
+    run::<D>(&project, |step| manifests.push((step.before.clone(), step.after.clone())));
+    let last = project.manifest();
+    let log = foldlog(&project, &["--json", "log", "-n", "100"]);
+    let steps: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let titles: Vec<&str> = steps.iter().rev().map(|step| step["call"]["tool"].as_str().unwrap()).collect();
+    assert_eq!(
+        titles,
+        ["Write", "Edit", "Bash", "Bash", "Bash", "Bash", "Bash", "Bash", "Bash", "Bash"],
+        "{log}"
+    );
+    let outcomes: Vec<&str> = steps.iter().rev().map(|step| step["outcome"].as_str().unwrap()).collect();
+    let mut expected = vec!["succeeded"; 10];
+    expected[5] = "failed";
+    expected[7..].fill("interrupted");
+    assert_eq!(outcomes, expected, "{log}");
+    for (place, (before, _)) in manifests.iter().enumerate().rev() {
+        let undone = foldlog(&project, &["undo", &(place + 1).to_string(), "--yes"]);
+        assert_eq!(
+            with_single_links(&project.manifest()),
+            with_single_links(before),
+            "undo of call {}: {undone}",
+            place + 1
+        );
+    }
+    assert_eq!(with_single_links(&project.manifest()), with_single_links(&first));
+    while foldlog(&project, &["log", "-n", "100"]).contains("; undone") {
+        let redone = foldlog(&project, &["redo", "--yes"]);
+        assert!(!redone.contains("stays"), "{redone}");
+    }
+    assert_eq!(with_single_links(&project.manifest()), with_single_links(&last));
+}
+
+/// Returns a manifest in which each name is a file of its own: an undo does not join names again.
+fn with_single_links(manifest: &manifest::Manifest) -> manifest::Manifest {
+    let mut manifest = manifest.clone();
+    for entry in manifest.entries.values_mut() {
+        if let manifest::Kind::File { links, .. } = &mut entry.kind {
+            *links = 1;
+        }
+    }
+    manifest
+}
+
+#[test]
+fn each_call_without_a_terminal_is_undone_and_redone() {
+    if Program::named().is_some() {
+        undo_and_redo::<PrintMode>();
+    }
+}
+
+#[test]
+fn each_call_in_a_terminal_is_undone_and_redone() {
+    if Program::named().is_some() && terminal::has_tmux() {
+        undo_and_redo::<Terminal>();
+    }
+}
+
 /// A hook that answers the user's `/undo` itself.
 const ANSWERING: &str = r#"#!/bin/sh
 case $(cat) in
