@@ -5,7 +5,7 @@ use foldlog::filesystem::{ChangeKind, FileChange, FileKind, FilesystemSnapshot, 
 use crate::Result;
 use crate::step::{Edge, Moment, Step};
 
-/// Whose change a change of a path in an interval is.
+/// Author of the change of a path in an interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attribution {
     User,
@@ -74,8 +74,8 @@ impl Interval<'_> {
         self.owners.values().copied()
     }
 
-    /// Returns the changes of files in the interval, except those of files that one of the two
-    /// captures only notes.
+    /// Returns the changes of files in the interval, except files that one of the two captures only
+    /// notes.
     pub(crate) fn changes(&self, reader: &mut SnapshotReader) -> Result<Vec<FileChange>> {
         let noted = Noted::new([&self.from, &self.to]);
         let mut changes = reader.changes(Some(&self.from), &self.to)?;
@@ -104,8 +104,8 @@ impl Interval<'_> {
         changes
     }
 
-    /// Returns whose change a change of a path is. With `with_possible`, a change that the user may
-    /// have made counts as the call's.
+    /// Returns the author of a path's change. With `with_possible`, changes that are possibly the
+    /// user's are attributed to the call.
     pub(crate) fn attribution(&self, path: &str, with_possible: bool) -> Attribution {
         if let Some(owner) = self.owners().find(|owner| owner.owns(path)) {
             return Attribution::Step(owner.number);

@@ -13,7 +13,7 @@ pub enum Error {
     /// A file of the timeline could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What failed, as a verb.
+        /// Failed action, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum Error {
         free_bytes: u64,
     },
     /// No timeline contains the directory.
-    #[error("no timeline contains {}", path.display())]
+    #[error("no call of an agent is recorded for {}", path.display())]
     NoTimeline {
         /// The directory.
         path: PathBuf,

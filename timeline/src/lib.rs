@@ -7,12 +7,14 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | `places` | [`TimelinePlace`]: where the timeline of a root is, and finding it from a directory below |
-//! | `step` | [`Step`], [`Call`], [`Undo`]: what is recorded |
+//! | `places` | [`TimelinePlace`]: the directory of a root's timeline |
+//! | `step` | [`Step`], [`Call`], [`Undo`]: the contents of records |
 //! | `timeline` | [`Timeline`]: recording calls |
-//! | `attribution` | whose change a change of a file is |
-//! | `undo` | [`UndoPlan`]: what an undo would do, and doing it |
-//! | `merge` | one file: its present state without a change |
+//! | `attribution` | the author of a change: the user, one step, or several |
+//! | `changes` | [`StepChanges`]: the changes of one step |
+//! | `collection` | removing the earliest captures to free space |
+//! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
+//! | `merge` | removing one change from the present state of a file |
 //! | `error` | [`Error`] |
 //!
 //! # Terms
@@ -24,7 +26,7 @@
 //! - An *interval* is the time between two successive captures. Its *owners* are the steps that
 //!   were open at any time in it.
 //!
-//! # Whose change it is
+//! # Authors of changes
 //!
 //! | changed in an interval | the change belongs to |
 //! |---|---|
@@ -37,18 +39,20 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing is undone unless a person asks for it. A call whose end is never reported is closed
-//!    as interrupted, and its changes stay.
+//! 1. Only a person starts an undo. A call without a reported end is closed as interrupted, and its
+//!    changes stay.
 //! 2. An undo changes only paths that the undone steps changed.
 //! 3. An undo never removes or overwrites bytes that no capture contains
 //!    ([`HostFilesystem::edit_paths`](foldlog::filesystem::HostFilesystem::edit_paths)).
 //! 4. An undo is a step: undoing it brings everything back that it changed.
-//! 5. A kill at any moment loses no recorded step, and leaves every file as it was before or as it
-//!    is after the undo.
+//! 5. A kill at any moment loses no recorded step, and leaves each file in its state before or after
+//!    the undo.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod attribution;
+mod changes;
+mod collection;
 mod error;
 mod merge;
 mod places;
@@ -56,8 +60,9 @@ mod step;
 mod timeline;
 mod undo;
 
+pub use changes::StepChanges;
 pub use error::{Error, Result};
 pub use places::TimelinePlace;
 pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};
-pub use timeline::{CallEnd, NewCall, StepChanges, Timeline, TimelineOptions, undone_calls};
-pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport};
+pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, undone_calls};
+pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport, UndoneSteps};

@@ -1,5 +1,6 @@
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,15 @@ impl TimelinePlace {
             }
         }
         Err(Error::NoTimeline { path: here.root })
+    }
+
+    /// Returns the roots of all timelines, in ascending order. Skips those that cannot be read.
+    pub fn roots(timelines: &Path) -> Vec<PathBuf> {
+        let dirs = fs::read_dir(timelines).into_iter().flatten().flatten();
+        let roots = dirs.filter_map(|dir| fs::read(dir.path().join(ROOT_FILE)).ok());
+        let mut roots: Vec<PathBuf> = roots.map(|root| PathBuf::from(OsString::from_vec(root))).collect();
+        roots.sort();
+        roots
     }
 
     /// Returns whether there is a timeline at this place.

@@ -3,7 +3,7 @@ use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::{Event, Slice};
 use serde::{Deserialize, Serialize};
 
-/// An agent of one session of a program, whose calls are serial.
+/// An agent of one session of a program. Its calls are serial.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Name of the program, such as `claude`.
@@ -20,7 +20,7 @@ pub struct Lane {
 pub struct Step {
     /// Number in the timeline, from 1.
     pub number: u64,
-    /// What the step is.
+    /// Kind of the step.
     #[serde(flatten)]
     pub kind: StepKind,
     /// Time of the beginning.
@@ -46,7 +46,7 @@ pub struct Step {
     pub possibly_yours: Vec<String>,
 }
 
-/// What a step is.
+/// Kind of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
@@ -98,6 +98,9 @@ pub struct Undo {
     /// Whether only some of their changes were to be undone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_partial: bool,
+    /// Whether changes stay because of later ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_conflicts: bool,
     /// Whether the lanes of the undone calls have been informed, so that their models know.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_reported: bool,
@@ -137,7 +140,7 @@ impl Step {
         self.closed_at.is_none()
     }
 
-    /// Returns whether a path is one of those that the step owns.
+    /// Returns whether the step owns a path.
     pub(crate) fn owns(&self, path: &str) -> bool {
         self.paths.as_ref().is_some_and(|paths| paths.iter().any(|own| own == path))
     }

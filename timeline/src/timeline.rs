@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::{
-    ChangeKind, FileChange, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, NotedEntry,
-    PartialCapture, SnapshotReader,
+    ChangeKind, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PartialCapture, SnapshotReader,
 };
 use foldlog::{Durability, Policy, Session, SessionTypes, SliceOp, Store, StoreOptions};
 
-use crate::attribution::{Attribution, Intervals};
 use crate::places::TimelinePlace;
 use crate::step::{
-    Call, CapturesCollected, Collections, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind,
-    Steps,
+    Call, Collections, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind, Steps,
 };
 use crate::{Error, Result};
 
@@ -56,7 +53,7 @@ pub struct TimelineOptions {
     pub wait: Duration,
     /// How long a capture may take. Default: 11 s.
     pub capture: Duration,
-    /// Nothing is captured if fewer bytes are free on the disk. Default: 2 GB.
+    /// Free bytes on the disk that a capture requires. Default: 2 GB.
     pub free_bytes_min: u64,
     /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
     /// begins with `!` captures paths that an earlier one, or the default, only notes.
@@ -75,10 +72,10 @@ impl Default for TimelineOptions {
 
 /// The calls of agents in one directory.
 ///
-/// A value that was opened for writing excludes all others until it is dropped.
+/// While a value is open for writing, no other process can write.
 pub struct Timeline {
-    place: TimelinePlace,
-    session: Session,
+    pub(crate) place: TimelinePlace,
+    pub(crate) session: Session,
     pub(crate) files: HostFilesystem,
     capture_time: Duration,
     free_bytes_min: u64,
@@ -86,7 +83,7 @@ pub struct Timeline {
     _lock: Option<File>,
 }
 
-/// A call that begins.
+/// The start of a call.
 #[derive(Debug, Clone)]
 pub struct NewCall {
     /// Agent that makes the call.
@@ -99,7 +96,7 @@ pub struct NewCall {
     pub arguments: String,
     /// One line about the call.
     pub title: String,
-    /// Files that the tool changes, if it changes no others; absolute, or relative to the root.
+    /// Files that a file tool names, absolute or relative to the root; `None` for other tools.
     pub paths: Option<Vec<PathBuf>>,
     /// Process of the program.
     pub process: Option<u32>,
@@ -120,19 +117,6 @@ pub struct CallEnd {
     pub in_background: bool,
 }
 
-/// The changes of files that belong to a step.
-#[derive(Debug, Clone, Default)]
-pub struct StepChanges {
-    /// Changes of files and links, in ascending order of their paths.
-    pub files: Vec<FileChange>,
-    /// Changes that belong to this step and overlapping ones together.
-    pub shared: Vec<FileChange>,
-    /// Entries that are not captured and were created, changed or removed.
-    pub not_kept: Vec<(ChangeKind, NotedEntry)>,
-    /// Whether a git repository in the root was changed: its branches, index or configuration.
-    pub repository: bool,
-}
-
 impl Timeline {
     /// Opens a timeline for writing, and creates it if there is none.
     ///
@@ -149,7 +133,20 @@ impl Timeline {
             Some(id) => store.open_session(*id, &types()?)?,
             None => store.create(&types()?)?,
         };
-        Timeline::with(place, session, options, Some(lock))
+        let mut timeline = Timeline::with(place, session, options, Some(lock))?;
+        timeline.close_killed_undo()?;
+        Ok(timeline)
+    }
+
+    /// Closes the undo of a process that was killed within it: that process had the lock.
+    fn close_killed_undo(&mut self) -> Result<()> {
+        let steps = self.steps()?;
+        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
+        if let Some(killed) = steps.iter().find(|step| is_killed(step)) {
+            let capture = self.capture().ok();
+            self.interrupt(&steps, is_killed, capture.as_ref(), killed.opened_at)?;
+        }
+        Ok(())
     }
 
     /// Opens a timeline for reading.
@@ -377,7 +374,7 @@ impl Timeline {
     ) -> Result<Vec<u64>> {
         let steps = self.steps()?;
         let is_stale = |step: &Step| {
-            step.call().is_none_or(|call| {
+            step.call().is_some_and(|call| {
                 let lane = &call.lane;
                 let is_of_session = lane.program == program && lane.session == session;
                 (is_of_session && (lane.agent.is_none() || !only_main)) || has_ended(call.process)
@@ -390,7 +387,7 @@ impl Timeline {
         self.interrupt(&steps, is_stale, capture.as_ref(), now)
     }
 
-    fn interrupt(
+    pub(crate) fn interrupt(
         &mut self,
         steps: &[Step],
         is_stale: impl Fn(&Step) -> bool,
@@ -460,57 +457,6 @@ impl Timeline {
         Ok(unreported)
     }
 
-    /// Returns the changes that belong to a step.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::NoStep`] if there is no such step.
-    /// - [`Error::Filesystem`] if a capture is missing or damaged.
-    pub fn changes(&self, number: u64) -> Result<StepChanges> {
-        let steps = self.steps()?;
-        if !steps.iter().any(|step| step.number == number) {
-            return Err(Error::NoStep { number });
-        }
-        let intervals = Intervals::new(&steps, self.moments()?);
-        let mut reader = self.reader();
-        let mut found = StepChanges::default();
-        for interval in intervals.of_steps(&BTreeSet::from([number])) {
-            found.repository |= interval.from.repositories != interval.to.repositories;
-            for change in interval.changes(&mut reader)? {
-                match interval.attribution(&change.path, false) {
-                    Attribution::Step(owner) if owner == number => merge_change(&mut found.files, change),
-                    Attribution::Shared(owners) if owners.contains(&number) => {
-                        merge_change(&mut found.shared, change);
-                    }
-                    _ => {}
-                }
-            }
-            if interval.owners().any(|owner| owner.number == number && owner.paths.is_none()) {
-                found.not_kept.extend(interval.noted_changes());
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns the user's own changes since a step began, until the next step began or ended.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Filesystem`] if a capture is missing or damaged.
-    pub fn users_changes_after(&self, number: u64) -> Result<Vec<FileChange>> {
-        let steps = self.steps()?;
-        let intervals = Intervals::new(&steps, self.moments()?);
-        let (mut reader, mut found) = (self.reader(), Vec::new());
-        for interval in intervals.after(number) {
-            for change in interval.changes(&mut reader)? {
-                if interval.attribution(&change.path, false) == Attribution::User {
-                    merge_change(&mut found, change);
-                }
-            }
-        }
-        Ok(found)
-    }
-
     /// Returns the moments whose captures are kept.
     pub(crate) fn moments(&self) -> Result<Vec<Moment>> {
         let collected = self.collected()?;
@@ -520,43 +466,8 @@ impl Timeline {
     }
 
     /// Returns the number of moments, from the first one, whose captures were removed.
-    fn collected(&self) -> Result<u64> {
+    pub(crate) fn collected(&self) -> Result<u64> {
         Ok(self.session.view::<Collections>()?.iter().next().map_or(0, |collected| collected.moments))
-    }
-
-    /// Removes captures, the earliest first, until they take at most `bytes_max` bytes on the disk.
-    /// The steps whose captures are removed stay in the list, and cannot be undone any more. The
-    /// latest capture is always kept. Returns whether any was removed.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Engine`] if the log cannot be written.
-    /// - [`Error::Filesystem`] if a capture is damaged, or an object cannot be removed.
-    pub fn collect(&mut self, bytes_max: u64) -> Result<bool> {
-        let mut is_any = false;
-        while bytes_on_disk(&self.place.captures()) > bytes_max {
-            let moments = self.moments()?;
-            let count = moments.len().saturating_sub(1).div_ceil(4);
-            let (gone, kept) = moments.split_at(count);
-            if gone.is_empty() {
-                break;
-            }
-            let gone_steps: BTreeSet<u64> = gone.iter().map(|moment| moment.step).collect();
-            for step in self.steps()?.into_iter().filter(|step| gone_steps.contains(&step.number)) {
-                if step.not_captured.is_none() {
-                    let reason = "its captures were removed to free space".to_owned();
-                    let step = Step { not_captured: Some(reason), ..step };
-                    self.session.dispatch(StepChanged { step, moment: None })?;
-                }
-            }
-            let moments = self.collected()?.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-            self.session.dispatch(CapturesCollected { moments })?;
-            let keep: Vec<FilesystemSnapshot> =
-                kept.iter().filter_map(|moment| moment.capture.clone()).collect();
-            self.files.collect(&keep)?;
-            is_any = true;
-        }
-        Ok(is_any)
     }
 
     /// Returns a reader of the captures.
@@ -585,22 +496,6 @@ pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeS
         }
     }
     calls
-}
-
-/// Adds a change to those of earlier intervals of the same step.
-fn merge_change(changes: &mut Vec<FileChange>, change: FileChange) {
-    let Some(earlier) = changes.iter_mut().find(|earlier| earlier.path == change.path) else {
-        return changes.push(change);
-    };
-    earlier.after = change.after;
-    earlier.kind = match (&earlier.before, &earlier.after) {
-        (None, _) => ChangeKind::Created,
-        (Some(_), None) => ChangeKind::Removed,
-        (Some(_), Some(_)) => ChangeKind::Modified,
-    };
-    if earlier.before == earlier.after {
-        changes.retain(|earlier| earlier.path != change.path);
-    }
 }
 
 pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step {
@@ -633,21 +528,6 @@ fn shorten(mut text: String) -> String {
         text.push('…');
     }
     text
-}
-
-/// Returns the bytes that the files in a directory take on the disk.
-fn bytes_on_disk(directory: &Path) -> u64 {
-    let (mut bytes, mut left) = (0_u64, vec![directory.to_owned()]);
-    while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => left.push(entry.path()),
-                Ok(found) => bytes = bytes.saturating_add(found.blocks().saturating_mul(512)),
-                Err(_) => {}
-            }
-        }
-    }
-    bytes
 }
 
 fn types() -> Result<SessionTypes> {

@@ -8,11 +8,11 @@ use foldlog::filesystem::{
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
 use crate::merge::{Version, remove_change};
-use crate::step::{Outcome, Step, StepKind, Undo};
+use crate::step::{Edge, Moment, Outcome, Step, StepKind, Undo};
 use crate::timeline::{Timeline, new_step};
 use crate::{Error, Result};
 
-/// What an undo would do.
+/// Plan of an undo.
 #[derive(Debug, Clone)]
 pub struct UndoPlan {
     /// Numbers of the steps to be undone, in ascending order.
@@ -40,11 +40,11 @@ pub struct UndoPlan {
 pub struct FileUndo {
     /// Path relative to the root, escaped like that of a [`FileChange`].
     pub path: String,
-    /// What the undo does.
+    /// Kind of the change.
     pub change: ChangeKind,
     /// Present state; `None` if there is no file.
     pub present: Option<FileFacts>,
-    /// What the undo leaves there.
+    /// State after the undo.
     pub wanted: WantedEntry,
 }
 
@@ -57,7 +57,7 @@ pub struct Conflict {
     pub reason: String,
 }
 
-/// What an undo did.
+/// Result of an undo.
 #[derive(Debug, Clone)]
 pub struct UndoReport {
     /// Number of the undo's own step.
@@ -69,36 +69,66 @@ pub struct UndoReport {
 }
 
 impl UndoPlan {
-    /// Returns whether the undo would change nothing.
+    /// Returns whether the plan has no changes.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.directories.is_empty()
     }
+
+    /// Returns the undo as it is recorded.
+    pub fn to_undo(&self) -> Undo {
+        Undo {
+            of: self.steps.clone(),
+            is_partial: self.is_partial,
+            has_conflicts: !self.conflicts.is_empty(),
+            is_reported: false,
+        }
+    }
+}
+
+/// The steps that are undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UndoneSteps {
+    /// Steps without remaining changes.
+    pub wholly: BTreeSet<u64>,
+    /// Steps with undone and remaining changes.
+    pub partly: BTreeSet<u64>,
+    /// Those of the partly undone steps of which later changes prevented the rest.
+    conflicting: BTreeSet<u64>,
 }
 
 impl Timeline {
-    /// Returns the steps that are undone: those of an undo that has ended and is not undone itself.
+    /// Returns the steps that are undone.
     ///
     /// # Errors
     ///
     /// [`Error::Engine`] if the log cannot be read.
-    pub fn undone(&self) -> Result<BTreeSet<u64>> {
-        Ok(undone(&self.steps()?))
+    pub fn undone(&self) -> Result<UndoneSteps> {
+        Ok(UndoneSteps::new(&self.steps()?))
     }
 
-    /// Returns the last step that an undo without a number undoes: the last call that has ended and
-    /// is not undone.
+    /// Returns the call that an undo without a number undoes: the last one that has ended, changed
+    /// files, and is not undone. A call with a conflict is undone again only by its number.
     ///
     /// # Errors
     ///
     /// - [`Error::NothingToUndo`] if there is none.
+    /// - [`Error::Filesystem`] if a capture is missing or damaged.
     /// - [`Error::Engine`] if the log cannot be read.
     pub fn last_call(&self) -> Result<u64> {
         let steps = self.steps()?;
-        let undone = undone(&steps);
-        let is_next =
-            |step: &&Step| !step.is_open() && step.call().is_some() && !undone.contains(&step.number);
-        let last = steps.iter().rfind(is_next);
-        last.map(|step| step.number).ok_or(Error::NothingToUndo("there is no call that is not undone"))
+        let undone = UndoneSteps::new(&steps);
+        let is_undone = |number| undone.wholly.contains(&number) || undone.conflicting.contains(&number);
+        for step in steps.iter().rev().filter(|step| !step.is_open() && step.call().is_some()) {
+            if !is_undone(step.number)
+                && (step.not_captured.is_some() || !self.changes(step.number)?.is_empty())
+            {
+                return Ok(step.number);
+            }
+        }
+        Err(Error::NothingToUndo(match steps.is_empty() {
+            true => "nothing to undo: no call is recorded here",
+            false => "nothing to undo: no call has changes that are not undone",
+        }))
     }
 
     /// Returns the last undo that is not undone itself, which a redo undoes.
@@ -109,17 +139,20 @@ impl Timeline {
     /// - [`Error::Engine`] if the log cannot be read.
     pub fn last_undo(&self) -> Result<u64> {
         let steps = self.steps()?;
-        let undone = undone(&steps);
+        let undone = UndoneSteps::new(&steps);
         let is_redo = |step: &Step| {
             step.undo().is_some_and(|undo| {
                 undo.of.iter().any(|of| steps.iter().any(|step| step.number == *of && step.undo().is_some()))
             })
         };
         let is_next = |step: &&Step| {
-            !step.is_open() && step.undo().is_some() && !undone.contains(&step.number) && !is_redo(step)
+            !step.is_open()
+                && step.undo().is_some()
+                && !undone.wholly.contains(&step.number)
+                && !is_redo(step)
         };
         let last = steps.iter().rfind(is_next);
-        last.map(|step| step.number).ok_or(Error::NothingToUndo("there is no undo to reverse"))
+        last.map(|step| step.number).ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
     }
 
     /// Captures the root, and plans the undo of steps. With `paths`, only changes of these files,
@@ -129,27 +162,29 @@ impl Timeline {
     /// Later changes of other steps and of the user stay. If a later change is in the same file,
     /// both are separated line by line, and where that is not possible, the file is a conflict.
     ///
+    /// The present state counts as the end of an open call. [`apply_undo`](Timeline::apply_undo)
+    /// closes the call as interrupted.
+    ///
     /// # Errors
     ///
     /// - [`Error::NoStep`] if there is no such step.
-    /// - [`Error::NotUndoable`] if a step is open, was undone already, or was not captured.
+    /// - [`Error::NotUndoable`] if a step was undone already, or was not captured.
     /// - [`Error::Filesystem`] if the root cannot be captured, or an earlier capture is damaged.
     pub fn plan_undo(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
         let steps = self.steps()?;
         let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
         check(&steps, &wanted)?;
         let present = self.capture()?;
-        let intervals = Intervals::new(&steps, self.moments()?);
+        let mut moments = self.moments()?;
+        let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
+        moments.extend(open.map(|step| Moment {
+            step: step.number,
+            edge: Edge::Closed,
+            capture: Some(present.clone()),
+        }));
+        let intervals = Intervals::new(&steps, moments);
         let mut reader = self.reader();
-        let is_chosen = |path: &str| {
-            let is_in = |chosen: &String| {
-                chosen.is_empty()
-                    || path
-                        .strip_prefix(chosen.as_str())
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            };
-            paths.is_empty() || paths.iter().any(is_in)
-        };
+        let selection = Selection { steps: &wanted, paths };
         let mut planner = Planner {
             present: &present,
             reader: &mut reader,
@@ -169,24 +204,7 @@ impl Timeline {
             if owners().any(|owner| owner.paths.is_none()) {
                 not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
             }
-            let mut undone = Vec::new();
-            for change in
-                interval.changes(planner.reader)?.into_iter().filter(|change| is_chosen(&change.path))
-            {
-                match interval.attribution(&change.path, !paths.is_empty()) {
-                    Attribution::Step(owner) if wanted.contains(&owner) => undone.push(change),
-                    Attribution::Shared(owners)
-                        if owners.is_subset(&wanted)
-                            || (!paths.is_empty() && !owners.is_disjoint(&wanted)) =>
-                    {
-                        undone.push(change);
-                    }
-                    Attribution::Shared(owners) if !owners.is_disjoint(&wanted) => {
-                        shared.insert(change.path);
-                    }
-                    _ => {}
-                }
-            }
+            let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
             planner.remove_changes(interval, undone)?;
             if paths.is_empty() && interval.owners().all(|owner| wanted.contains(&owner.number)) {
                 directories.extend(planner.reader.directory_changes(&interval.from, &interval.to)?);
@@ -198,12 +216,12 @@ impl Timeline {
         let possibly_yours: BTreeSet<String> = possibly_yours.filter(|_| paths.is_empty()).collect();
         let edits = in_order(&files, &directories);
         Ok(UndoPlan {
-            steps: wanted.into_iter().collect(),
+            steps: wanted.iter().copied().collect(),
             files,
             conflicts,
             shared: shared.into_iter().collect(),
             possibly_yours: possibly_yours.into_iter().collect(),
-            not_kept: not_kept.into_iter().filter(|path| is_chosen(path)).collect(),
+            not_kept: not_kept.into_iter().filter(|path| selection.contains(path)).collect(),
             repository_of: repository_of.into_iter().collect(),
             is_partial: !paths.is_empty(),
             directories,
@@ -221,16 +239,20 @@ impl Timeline {
     ///   is damaged; the edits before the damaged one are done, and [`undo`](Timeline::plan_undo) of
     ///   this step reverses them.
     pub fn apply_undo(&mut self, plan: &UndoPlan, now: DateTime<Utc>) -> Result<UndoReport> {
-        let number = self.steps()?.last().map_or(1, |step| step.number + 1);
-        let undo = Undo { of: plan.steps.clone(), is_partial: plan.is_partial, is_reported: false };
+        let steps = self.steps()?;
+        let number = steps.last().map_or(1, |step| step.number + 1);
+        let mut undo = plan.to_undo();
         let paths = Some(plan.files.iter().map(|file| file.path.clone()).collect());
-        let step = Step { paths, ..new_step(number, StepKind::Undo(undo), now) };
+        let mut step = Step { paths, ..new_step(number, StepKind::Undo(undo.clone()), now) };
         let before = self.capture()?;
+        self.interrupt(&steps, |step| plan.steps.contains(&step.number), Some(&before), now)?;
         self.open_step(step.clone(), Some(before))?;
         let edited = self.files.edit_paths(&plan.edits);
         let synced = self.files.sync_restored();
         let after = self.capture().ok();
         let outcome = if edited.is_ok() && synced.is_ok() { Outcome::Succeeded } else { Outcome::Failed };
+        undo.has_conflicts |= edited.as_ref().is_ok_and(|edited| edited.iter().any(Option::is_some));
+        step.kind = StepKind::Undo(undo);
         self.close_step(step, outcome, after, now)?;
         synced?;
         let mut report = UndoReport { number, changed: Vec::new(), conflicts: plan.conflicts.clone() };
@@ -251,14 +273,11 @@ impl Timeline {
 
 /// Checks that all steps can be undone.
 fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
-    let undone = undone(steps);
+    let undone = UndoneSteps::new(steps);
     for number in wanted.iter().copied() {
         let step = steps.iter().find(|step| step.number == number).ok_or(Error::NoStep { number })?;
         let refused = |reason: String| Err(Error::NotUndoable { number, reason });
-        if step.is_open() {
-            return refused("it has not ended".to_owned());
-        }
-        if undone.contains(&number) {
+        if undone.wholly.contains(&number) {
             return refused("it is undone already".to_owned());
         }
         if let Some(reason) = &step.not_captured {
@@ -268,18 +287,68 @@ fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
     Ok(())
 }
 
-fn undone(steps: &[Step]) -> BTreeSet<u64> {
-    let mut undone = BTreeSet::new();
-    // A later undo decides first: what it undoes has no effect any more.
-    for step in steps.iter().rev().filter(|step| !step.is_open()) {
-        if let Some(undo) = step.undo()
-            && !undone.contains(&step.number)
-            && !undo.is_partial
-        {
-            undone.extend(undo.of.iter().copied());
+impl UndoneSteps {
+    fn new(steps: &[Step]) -> UndoneSteps {
+        let mut found = UndoneSteps::default();
+        // From the latest undo on: an undone undo has no effect.
+        for step in steps.iter().rev().filter(|step| !step.is_open()) {
+            let Some(undo) = step.undo().filter(|_| !found.wholly.contains(&step.number)) else { continue };
+            // An interrupted undo may have left changes.
+            let is_interrupted = step.outcome == Some(Outcome::Interrupted);
+            if undo.has_conflicts {
+                found.conflicting.extend(&undo.of);
+            }
+            match undo.is_partial || undo.has_conflicts || is_interrupted {
+                true => found.partly.extend(&undo.of),
+                false => found.wholly.extend(&undo.of),
+            }
         }
+        found.partly.retain(|number| !found.wholly.contains(number));
+        found
     }
-    undone
+}
+
+/// The steps and paths of an undo.
+struct Selection<'a> {
+    steps: &'a BTreeSet<u64>,
+    /// Files and directories; empty for all.
+    paths: &'a [String],
+}
+
+impl Selection<'_> {
+    fn contains(&self, path: &str) -> bool {
+        let is_in = |selected: &String| {
+            let rest = path.strip_prefix(selected.as_str());
+            selected.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.paths.is_empty() || self.paths.iter().any(is_in)
+    }
+
+    /// Returns the undone changes of an interval. Adds to `shared` the paths that stay because
+    /// overlapping steps share them.
+    fn select(
+        &self,
+        interval: &Interval<'_>,
+        changes: Vec<FileChange>,
+        shared: &mut BTreeSet<String>,
+    ) -> Vec<FileChange> {
+        let mut is_selected = |change: &FileChange| {
+            self.contains(&change.path)
+                && match interval.attribution(&change.path, !self.paths.is_empty()) {
+                    Attribution::User => false,
+                    Attribution::Step(author) => self.steps.contains(&author),
+                    Attribution::Shared(authors) if authors.is_disjoint(self.steps) => false,
+                    Attribution::Shared(authors) => {
+                        let is_whole = authors.is_subset(self.steps) || !self.paths.is_empty();
+                        if !is_whole {
+                            shared.insert(change.path.clone());
+                        }
+                        is_whole
+                    }
+                }
+        };
+        changes.into_iter().filter(|change| is_selected(change)).collect()
+    }
 }
 
 struct Planned {
@@ -366,7 +435,7 @@ fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit
         |change: &DirectoryChange, wanted| PathEdit { path: change.path.clone(), present: None, wanted };
     let mut edits: Vec<PathEdit> =
         files.iter().filter(|file| file.change == ChangeKind::Removed).map(edit).collect();
-    // A directory that was created is removed after those in it, unless the user uses it.
+    // Created directories are removed from the innermost outwards, if they are empty.
     let mut created: Vec<&DirectoryChange> =
         directories.iter().filter(|change| change.kind == ChangeKind::Created).collect();
     created.sort_by(|one, other| other.path.cmp(&one.path));

@@ -1,4 +1,4 @@
-//! What Claude Code passes to its hooks, and what it reads from them.
+//! Input and output of the hooks of Claude Code.
 //!
 //! Measured with versions 2.1.100 and 2.1.332. Fields that are not named here are ignored.
 
@@ -40,7 +40,7 @@ const READ_ONLY: [&str; 22] = [
     "StructuredOutput",
 ];
 
-/// Tools that run a sub-agent, whose calls are reported one by one.
+/// Tools that run a sub-agent. Hooks report each call of the sub-agent.
 const SUB_AGENTS: [&str; 2] = ["Agent", "Task"];
 
 #[derive(Deserialize)]
@@ -82,7 +82,7 @@ pub(crate) fn read(input: &str, process: Option<u32>) -> Result<HookInput, serde
     };
     let event = match input.hook_event_name.as_str() {
         "SessionStart" => HookEvent::SessionStarted {
-            // A compaction happens within a session, whose sub-agents continue.
+            // Sub-agents continue during a compaction.
             is_new: input.source.as_deref() != Some("compact"),
         },
         "UserPromptSubmit" => HookEvent::Prompted {
@@ -158,8 +158,7 @@ pub(crate) fn slash_command(prompt: &str) -> Option<&str> {
     ["undo", "redo"].contains(&word).then_some(command)
 }
 
-/// Returns the text that the program reads from the hook's standard output; empty if there is
-/// nothing to say.
+/// Returns the text for the hook's standard output; empty for an empty reply.
 pub(crate) fn write(reply: &HookReply, event: &str) -> String {
     let mut answer = serde_json::Map::new();
     if let Some(answered) = &reply.answered_prompt {

@@ -39,11 +39,11 @@ pub(crate) enum HookEvent {
     TurnEnded,
     /// The session ended.
     SessionEnded,
-    /// Nothing is recorded.
+    /// An event without a record.
     Other,
 }
 
-/// What the program is to be told.
+/// Reply to the program.
 #[derive(Default)]
 pub(crate) struct HookReply {
     /// Lines for the user.
@@ -78,6 +78,8 @@ pub(crate) fn record(
                 "foldlog does not record {root}: {reason}. `foldlog hook allow {root}` allows it."
             ));
         }
+        reply.answered_prompt =
+            slash_command.map(|_| format!("foldlog does not record this directory: {reason}."));
         if is_strict && matches!(input.event, HookEvent::CallBegins(_)) {
             reply.refused = Some(format!("foldlog does not record this directory: {reason}"));
         }
@@ -91,10 +93,15 @@ pub(crate) fn record(
                 interrupt(&mut timeline, &input.lane, !is_new, &mut reply)?;
                 report_undos(&mut timeline, &input.lane, &mut reply)?;
             }
-            start_preparation(&place);
+            // The test of hooks starts them in an empty directory.
+            if std::fs::read_dir(&place.root).is_ok_and(|mut entries| entries.next().is_some()) {
+                start_preparation(&place);
+            }
         }
         HookEvent::Prompted { text } => {
             if !place.exists() {
+                reply.answered_prompt =
+                    slash_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
                 return Ok(reply);
             }
             let mut timeline = Timeline::open(&place, &options)?;
@@ -158,12 +165,11 @@ fn open_for_call(place: &TimelinePlace, options: TimelineOptions, reply: &mut Ho
     Ok(timeline?)
 }
 
-/// Closes calls whose end was not reported, and tells the user how to undo them.
+/// Closes calls without a reported end, and names the command that undoes them.
 fn interrupt(timeline: &mut Timeline, lane: &Lane, only_main: bool, reply: &mut HookReply) -> Result<()> {
     for number in timeline.interrupt_calls(&lane.program, &lane.session, only_main, now())? {
         // A call that was refused has no end either.
-        let changes = timeline.changes(number)?;
-        if changes.files.is_empty() && changes.shared.is_empty() && changes.not_kept.is_empty() {
+        if timeline.changes(number)?.is_empty() {
             continue;
         }
         reply.messages.push(format!(
@@ -173,13 +179,11 @@ fn interrupt(timeline: &mut Timeline, lane: &Lane, only_main: bool, reply: &mut 
     Ok(())
 }
 
-/// Tells the model which of its calls were undone.
+/// Adds the undone calls to the text for the model.
 fn report_undos(timeline: &mut Timeline, lane: &Lane, reply: &mut HookReply) -> Result<()> {
     let undos = timeline.take_unreported_undos(lane)?;
     if !undos.is_empty() {
-        let steps = timeline.steps()?;
-        let lines: Vec<String> = undos.iter().map(|undo| text::undo_for_model(undo, &steps)).collect();
-        reply.context = Some(lines.join("\n"));
+        reply.context = Some(text::undos_for_model(&undos, timeline)?);
     }
     Ok(())
 }
@@ -202,7 +206,7 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
         return Ok(());
     }
     let mut options = dirs.options();
-    // Nobody waits for this process; calls that begin meanwhile are not captured.
+    // This process runs in the background. Calls during its capture are not captured.
     options.capture = Duration::from_secs(600);
     let is_new = !place.exists();
     let mut timeline = Timeline::open(&place, &options)?;

@@ -14,6 +14,9 @@ use crate::failure::{CommandError, Result};
 /// A root with more files is recorded only after the user has allowed it.
 pub(crate) const FILES_MAX: usize = 200_000;
 
+/// Greatest number of recorded directories in an error.
+const ROOTS_MAX: usize = 5;
+
 /// File in a timeline's directory by which the user has allowed to record the root.
 const ALLOWED_FILE: &str = "allowed";
 
@@ -98,7 +101,28 @@ pub(crate) fn open() -> Result<Timeline> {
 fn here() -> Result<(TimelinePlace, TimelineOptions)> {
     let dirs = UserDirs::from_variables();
     let directory = std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?;
-    Ok((TimelinePlace::around(&dirs.timelines()?, &directory)?, dirs.options()))
+    let timelines = dirs.timelines()?;
+    match TimelinePlace::around(&timelines, &directory) {
+        Err(error @ foldlog_timeline::Error::NoTimeline { .. }) => {
+            Err(CommandError::usage(error.to_string(), recorded_directories(&timelines)))
+        }
+        place => Ok((place?, dirs.options())),
+    }
+}
+
+/// Returns the next step in a directory without records.
+fn recorded_directories(timelines: &Path) -> String {
+    let roots = TimelinePlace::roots(timelines);
+    let shown: Vec<String> =
+        roots.iter().take(ROOTS_MAX).map(|root| foldlog_codec::escape::path(root)).collect();
+    match shown.is_empty() {
+        true => "`foldlog hook install claude` records the calls of Claude Code from its next session on"
+            .to_owned(),
+        false => format!(
+            "calls are recorded for the directory in which the agent was started, such as {}; `foldlog hook status claude` tests the hooks",
+            shown.join(", ")
+        ),
+    }
 }
 
 /// Returns whether a directory contains more files than a limit, without directories that are

@@ -1,5 +1,6 @@
 //! Texts about the steps of a timeline.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
@@ -18,7 +19,7 @@ const TITLE_CHARS_MAX: usize = 60;
 /// Greatest number of paths in a text for the model.
 const PATHS_MAX: usize = 30;
 
-/// Returns what an undo never affects.
+/// Limits of an undo.
 pub(crate) const OUTSIDE: &str =
     "Databases, network effects and files outside of this directory are not undone.";
 
@@ -41,7 +42,7 @@ pub(crate) fn step_title(step: &Step, steps: &[Step]) -> String {
     }
 }
 
-/// Returns what an undo is called: an undo of an undo is a redo.
+/// Returns the word for an undo: an undo of an undo is a redo.
 pub(crate) fn undo_word(undo: &Undo, steps: &[Step]) -> &'static str {
     let of_undo = steps.iter().any(|step| undo.of.contains(&step.number) && step.undo().is_some());
     if of_undo { "redo" } else { "undo" }
@@ -124,12 +125,15 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
     staying(&plan.not_kept, "its content is not kept");
     if !plan.repository_of.is_empty() {
         lines.push(format!(
-            "  stays    .git: commits, branches and the index, which {} changed",
+            "  stays    .git: commits, branches, the index or configuration, changed by {}",
             numbers(&plan.repository_of)
         ));
     }
     if plan.is_empty() {
-        lines.push("no file would change".to_owned());
+        lines.push(match plan.is_partial {
+            true => "no change of this call is in the given paths".to_owned(),
+            false => "no file would change".to_owned(),
+        });
     }
     lines
 }
@@ -153,10 +157,11 @@ pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step])
             format!("  stays    {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
         })
         .collect();
-    let undo = Undo { of: plan.steps.clone(), is_partial: plan.is_partial, is_reported: false };
-    let (done, reverse) = match undo_word(&undo, steps) {
-        "redo" => ("redone", "undo"),
-        _ => ("undone", "redo"),
+    let is_partial = plan.is_partial || !report.conflicts.is_empty();
+    let (done, reverse) = match (undo_word(&plan.to_undo(), steps), is_partial) {
+        ("redo", _) => ("redone", format!("undo {}", report.number)),
+        (_, true) => ("partly undone", "redo".to_owned()),
+        (_, false) => ("undone", "redo".to_owned()),
     };
     lines.push(format!(
         "{done} as step {}: {} changed; `foldlog {reverse}` reverses it",
@@ -166,29 +171,38 @@ pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step])
     lines
 }
 
-/// Returns the text about an undo for the model whose call was undone.
-pub(crate) fn undo_for_model(step: &Step, steps: &[Step]) -> String {
-    let Some(undo) = step.undo() else { return String::new() };
-    let done = match undo_word(undo, steps) {
-        "redo" => "reversed an undo of",
-        _ => "undone",
+/// Returns the text about undos for the model that made the calls.
+pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<String> {
+    let (steps, undone) = (timeline.steps()?, timeline.undone()?);
+    let affected = undone_calls(&steps, undos.iter().filter_map(Step::undo).flat_map(|undo| undo.of.clone()));
+    let titles = |is_chosen: &dyn Fn(&u64) -> bool| -> Vec<String> {
+        let calls = steps.iter().filter(|step| affected.contains(&step.number) && is_chosen(&step.number));
+        calls.map(|step| step_title(step, &steps)).collect()
     };
-    let numbers = undone_calls(steps, undo.of.iter().copied());
-    let calls = steps.iter().filter(|step| numbers.contains(&step.number));
-    let calls: Vec<String> = calls.map(|step| step_title(step, steps)).collect();
-    let mut text = format!("With foldlog, the user has {done} changes of files by: {}.", calls.join("; "));
-    let paths = step.paths.as_deref().unwrap_or_default();
-    let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(String::as_str).collect();
-    let _ = write!(
-        text,
-        " Changed files: {}",
-        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
-    );
-    if paths.len() > shown.len() {
-        let _ = write!(text, " and {} more", paths.len() - shown.len());
+    let is_undone = |number: &u64| undone.wholly.contains(number) || undone.partly.contains(number);
+    let mut text = String::from("The user has used `foldlog undo`.");
+    for (title, calls) in [
+        ("Undone calls", titles(&is_undone)),
+        ("Calls that are in effect again", titles(&|number| !is_undone(number))),
+    ] {
+        if !calls.is_empty() {
+            let _ = write!(text, " {title}: {}.", calls.join("; "));
+        }
     }
-    text.push_str(". Read them again before you edit them.");
-    text
+    let paths: BTreeSet<&String> = undos.iter().filter_map(|undo| undo.paths.as_ref()).flatten().collect();
+    let (present, removed): (Vec<&String>, Vec<&String>) =
+        paths.into_iter().partition(|path| timeline.place().root.join(path).exists());
+    for (title, paths) in [("Changed files, to be read again", present), ("Removed files", removed)] {
+        let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(|path| path.as_str()).collect();
+        let more = match paths.len() - shown.len() {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        if !shown.is_empty() {
+            let _ = write!(text, " {title}: {}{more}.", shown.join(", "));
+        }
+    }
+    Ok(text)
 }
 
 /// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or
@@ -203,7 +217,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {
                 return Ok(format!(
-                    "unknown word {word:?}; the forms are: /undo, /undo N, /undo yes, /redo, /redo yes"
+                    "{word:?} is not understood. Use /undo, /undo 4, /undo yes, /undo 4 yes, /redo or /redo yes."
                 ));
             }
         }
@@ -230,7 +244,11 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
         false if plan.is_empty() => {}
         false => {
             lines.push(OUTSIDE.to_owned());
-            lines.push(format!("Type `/{} yes` to carry it out.", command.trim()));
+            let number = match verb {
+                "undo" => plan.steps.iter().map(|number| format!(" {number}")).collect(),
+                _ => String::new(),
+            };
+            lines.push(format!("Type `/{verb}{number} yes` to carry it out."));
         }
     }
     Ok(lines.join("\n"))

@@ -22,7 +22,7 @@ With --json one object a line:
   number, kind, opened_at, closed_at, outcome
                kind: call (lane, id, tool, arguments, title, result, exit_code, duration_ms) or undo
                (of)
-  undone       whether an undo of the step is in effect
+  undone       whether the step is undone as a whole
   files        path, kind, before and after (len, permissions, digest)
   shared       the same, of overlapping calls
   not_kept     paths
@@ -69,7 +69,7 @@ impl Command for Args {
         let mut rows = Vec::new();
         for step in steps.iter().rev().take(self.count) {
             let changes = timeline.changes(step.number)?;
-            let is_undone = undone.contains(&step.number);
+            let is_undone = undone.wholly.contains(&step.number);
             if output.json() {
                 let StepChanges { files, shared, not_kept, repository } = &changes;
                 let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
@@ -100,7 +100,13 @@ impl Command for Args {
                 }
             };
             let title = title.trim_start_matches(": ");
-            let notes = [if is_undone { "undone" } else { "" }, text::outcome_text(step)];
+            let is_partly_undone = undone.partly.contains(&step.number);
+            let undone = match (is_undone, is_partly_undone) {
+                (true, _) => "undone",
+                (false, true) => "partly undone",
+                (false, false) => "",
+            };
+            let notes = [undone, text::outcome_text(step)];
             let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
             let files = [text::changes_text(step, &changes), notes.join(", ")];
             let files: Vec<&str> = files.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();

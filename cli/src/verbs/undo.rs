@@ -2,24 +2,26 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
-use foldlog_timeline::{Timeline, UndoPlan};
+use foldlog_timeline::{Step, Timeline, UndoPlan};
 use foldlog_view::clock::now;
 use serde::Serialize;
 
 use crate::command::{Access, Command, Group, Target};
-use crate::failure::{CommandError, HOLDS, Result};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::timelines::{call_around, open, text};
 
 /// Describes `undo --json`.
 const UNDO_JSON: &str = "\
-Without a number, the last call that is not undone is undone. Later changes of other calls and of
+Without a number, the last call with changes that are not undone is undone. Later changes of other calls and of
 yours stay: if they are in the same file, both are separated line by line, and where that is not
 possible, the file stays as it is. An undo never overwrites or removes bytes that are not captured,
 and is itself a step, which `foldlog redo` reverses. Databases, network effects and files outside
 of the directory are not undone.
 
 Within a call of an agent, only a preview is printed: an agent cannot confirm.
+
+The exit code is 1 if nothing was undone, or if a part stays because of later changes.
 
 With --json one object: steps, changed (paths), conflicts (path, reason), number of the undo's own
 step; for a preview, number is null and changed contains the paths that would change.";
@@ -65,7 +67,7 @@ pub struct Confirmation {
     /// Change files without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Print what would change, and change nothing
+    /// Print the changes without making them
     #[arg(long, conflicts_with = "yes")]
     pub preview: bool,
 }
@@ -86,7 +88,7 @@ impl Command for Undo {
         let mut timeline = open()?;
         let numbers = match (self.call, self.to) {
             (Some(number), _) => vec![number],
-            (None, None) => vec![timeline.last_call()?],
+            (None, None) => vec![last_call(&timeline, self.confirmation, output)?],
             (None, Some(first)) => calls_from(&timeline, first, output)?,
         };
         let paths = self.file.iter().map(|path| relative(&timeline, path)).collect::<Result<Vec<_>>>()?;
@@ -121,6 +123,32 @@ impl Command for Oops {
     }
 }
 
+/// Returns the last call with changes, and reports later ones that are passed over.
+fn last_call(timeline: &Timeline, confirmation: Confirmation, output: &mut Output<'_>) -> Result<u64> {
+    let last = timeline.last_call();
+    let (steps, undone) = (timeline.steps()?, timeline.undone()?);
+    let after = last.as_ref().ok().copied().unwrap_or_default();
+    let is_passed =
+        |step: &&Step| step.number > after && step.call().is_some() && !undone.wholly.contains(&step.number);
+    for step in steps.iter().filter(is_passed) {
+        let (number, title) = (step.number, text::step_title(step, &steps));
+        if !step.is_open() {
+            let reason = if undone.partly.contains(&number) { "is partly undone" } else { "changed no file" };
+            output.note(format_args!("note: {number}  {title} {reason}"));
+        } else if confirmation.yes && call_around(timeline)?.is_none() {
+            return Err(CommandError::usage(
+                format!("{number}  {title} has not ended"),
+                format!("wait for it; if it was interrupted, `foldlog undo {number}` undoes it"),
+            ));
+        } else {
+            output.note(format_args!(
+                "note: {number}  {title} has not ended; if it was interrupted, `foldlog undo {number}` undoes it"
+            ));
+        }
+    }
+    Ok(last?)
+}
+
 /// Returns a call and all later steps that are not undone. Calls without captures are skipped, and
 /// reported.
 fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Result<Vec<u64>> {
@@ -132,7 +160,7 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
     for step in steps.iter().filter(|step| step.number >= first && step.call().is_some()) {
         let (number, title) = (step.number, text::step_title(step, &steps));
         match &step.not_captured {
-            _ if step.is_open() || undone.contains(&number) => {}
+            _ if step.is_open() || undone.wholly.contains(&number) => {}
             Some(reason) => {
                 output.note(format_args!("note: {number}  {title} stays: it was not captured: {reason}"));
             }
@@ -140,7 +168,8 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
         }
     }
     if numbers.is_empty() {
-        return Err(foldlog_timeline::Error::NothingToUndo("there is no call that is not undone").into());
+        let what = "nothing to undo: all of these calls are undone";
+        return Err(foldlog_timeline::Error::NothingToUndo(what).into());
     }
     Ok(numbers)
 }
@@ -192,7 +221,7 @@ fn carry_out(
     if let Some(number) = call.filter(|_| confirmation.yes) {
         return Err(CommandError::usage(
             format!("this command runs within call {number} of an agent, which cannot confirm an undo"),
-            "leave --yes out for a preview, and undo in a terminal of yours",
+            "`foldlog undo` prints a preview; the user confirms in another terminal, or types `/undo`",
         ));
     }
     if !output.json() {
@@ -201,8 +230,11 @@ fn carry_out(
         }
     }
     let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
-    let is_confirmed = !is_preview && (confirmation.yes || ask(output)?);
+    let word = text::undo_word(&plan.to_undo(), &steps);
+    let is_confirmed = !is_preview && (confirmation.yes || ask(word, output)?);
     let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
+    let is_done = report.as_ref().is_some_and(|report| report.conflicts.is_empty());
+    let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
     if output.json() {
         let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
         let changed = match &report {
@@ -218,7 +250,7 @@ fn carry_out(
                 .map(|conflict| ConflictJson { path: &conflict.path, reason: &conflict.reason })
                 .collect(),
         })?;
-        return Ok(HOLDS);
+        return Ok(code);
     }
     match report {
         Some(report) => {
@@ -229,17 +261,17 @@ fn carry_out(
         None if plan.is_empty() => {}
         None => output.line("nothing was changed")?,
     }
-    Ok(HOLDS)
+    Ok(code)
 }
 
-/// Asks whether to carry out an undo. Without a terminal nobody can answer.
-fn ask(output: &mut Output<'_>) -> Result<bool> {
-    output.line(text::OUTSIDE)?;
+/// Requests confirmation.
+fn ask(word: &str, output: &mut Output<'_>) -> Result<bool> {
     if !io::stdin().is_terminal() || output.json() {
-        output.note("note: standard input is no terminal; `--yes` carries it out");
-        return Ok(false);
+        let what = "nothing was changed: no terminal can ask for your consent";
+        return Err(CommandError::usage(what, "repeat the command with `--yes`"));
     }
-    write!(output.stdout, "Undo? [y/N] ")?;
+    output.line(text::OUTSIDE)?;
+    write!(output.stdout, "{}? [y/N] ", if word == "redo" { "Redo" } else { "Undo" })?;
     output.stdout.flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

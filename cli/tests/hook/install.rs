@@ -122,9 +122,10 @@ fn a_person_on_a_terminal_is_asked() {
 
 /// Checks that there are only the settings file and the command `/undo`.
 fn nothing_temporary_remains(place: &Place) {
-    for (directory, expected) in
-        [("home/.claude", &["settings.json", "commands"][..]), ("home/.claude/commands", &["undo.md"])]
-    {
+    for (directory, expected) in [
+        ("home/.claude", &["settings.json", "commands"][..]),
+        ("home/.claude/commands", &["undo.md", "redo.md"]),
+    ] {
         let Ok(entries) = fs::read_dir(place.path(directory)) else { continue };
         let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         assert!(names.iter().all(|name| expected.iter().any(|expected| name == expected)), "{names:?}");

@@ -44,8 +44,10 @@ fn calls_are_listed_shown_undone_and_redone() {
 fn without_a_terminal_and_without_yes_nothing_is_changed() {
     let project = Project::new();
     project.call("call", |project| project.write("new", "x"));
-    let printed = project.foldlog(&["undo"]);
-    assert!(printed.contains("remove   new") && printed.ends_with("nothing was changed\n"), "{printed}");
+    let ran = project.command(&["undo"]).output().unwrap();
+    let printed = text(&ran);
+    assert!(printed.contains("remove   new") && printed.contains("no terminal can ask"), "{printed}");
+    assert_eq!(ran.status.code(), Some(2));
     assert!(project.root.join("new").exists());
 }
 
@@ -81,18 +83,21 @@ fn a_command_at_the_prompt_is_answered_without_the_model_and_the_model_is_inform
     let prompt = |text: &str| project.hook(&project.input("UserPromptSubmit", &json!({"prompt": text})));
     let preview = prompt("/undo");
     assert_eq!(preview["decision"], "block");
-    assert!(preview["reason"].as_str().unwrap().ends_with("Type `/undo yes` to carry it out."), "{preview}");
+    assert!(
+        preview["reason"].as_str().unwrap().ends_with("Type `/undo 1 yes` to carry it out."),
+        "{preview}"
+    );
     assert!(project.root.join("new").exists());
     assert!(prompt("/undo 7")["reason"].as_str().unwrap().contains("there is no call 7"));
     assert!(prompt("/foldlog:undo yes")["reason"].as_str().unwrap().contains("undone as step 2"));
     assert!(!project.root.join("new").exists());
     let told = prompt("go on");
     let context = told["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
-    assert!(context.contains("Bash: command call") && context.contains("Changed files: new"), "{context}");
+    assert!(context.contains("Undone calls: Bash: command call. Removed files: new."), "{context}");
     assert_eq!(prompt("go on"), Json::Null, "it is informed once");
     assert!(prompt("/redo yes")["reason"].as_str().unwrap().contains("redone as step 3"));
     let told = prompt("/undone")["hookSpecificOutput"]["additionalContext"].to_string();
-    assert!(told.contains("reversed an undo of changes of files by: Bash: command call."), "{told}");
+    assert!(told.contains("Calls that are in effect again: Bash: command call."), "{told}");
 }
 
 #[test]
@@ -185,4 +190,21 @@ fn an_input_that_is_no_event_stops_no_agent() {
         let ran = project.start_hook(&input, &[]).wait_with_output().unwrap();
         assert_eq!(ran.status.code(), Some(0), "{input}");
     }
+}
+
+#[test]
+fn a_call_that_has_not_ended_is_undone_only_by_its_number() {
+    let project = Project::new();
+    project.call("first", |project| project.write("one", "x"));
+    project.hook(&project.shell("PreToolUse", "running"));
+    project.write("two", "x");
+    let ran = project.command(&["undo", "--yes"]).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran).contains("2  Bash: command running has not ended"), "{}", text(&ran));
+    let preview = project.command(&["undo", "--preview"]).output().unwrap();
+    assert!(text(&preview).contains("note: 2  Bash: command running has not ended"), "{}", text(&preview));
+    project.foldlog(&["undo", "2", "--yes"]);
+    assert!(!project.root.join("two").exists() && project.root.join("one").exists());
+    let elsewhere = project.command(&["undo"]).current_dir(project.home()).output().unwrap();
+    assert!(text(&elsewhere).contains(project.root.to_str().unwrap()), "{}", text(&elsewhere));
 }

@@ -47,3 +47,32 @@ fn a_hook_that_is_killed_at_any_moment_loses_no_acknowledged_call_and_no_file() 
     }
     assert!(before.iter().all(|(path, content)| project.files().get(path) == Some(content)));
 }
+
+/// An undo of many files is killed at many moments, and repeated.
+#[test]
+fn an_undo_that_is_killed_at_any_moment_is_completed_by_the_next_one() {
+    let project = Project::new();
+    let files = || project.files();
+    for round in 0..12_u32 {
+        let before = files();
+        project.call(&format!("call {round}"), |project| {
+            for file in 0..40 {
+                project.write(&format!("directory {}/file {file}", file % 4), &format!("of round {round}"));
+            }
+        });
+        let mut undo =
+            project.command(&["undo", "--yes"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        for _ in 0..round * 700 {
+            std::thread::yield_now();
+        }
+        undo.kill().unwrap();
+        undo.wait().unwrap();
+        // If the killed one had ended, there is nothing left to do.
+        let steps = project.steps();
+        let last = steps.last().unwrap();
+        if last["undo"].is_null() || last["outcome"] != "succeeded" {
+            project.foldlog(&["undo", "--yes"]);
+        }
+        assert_eq!(files(), before, "round {round}: {last}");
+    }
+}

@@ -1,16 +1,16 @@
 //! Edits single paths of a workspace, each only if it has the expected state.
 //!
-//! A [restore](HostFilesystem::restore) brings back a whole snapshot. An undo of one tool call
-//! instead edits the paths that the call changed, among others that stay. Nobody is kept from
-//! writing meanwhile, so no edit trusts what was seen before:
+//! A [restore](HostFilesystem::restore) brings back a whole snapshot. An undo of one tool call edits
+//! only the paths that the call changed. Other programs may write at the same time, so each edit
+//! checks the present state itself:
 //!
 //! 1. The present entry is compared with the expected one, by its content.
 //! 2. The new entry is written under a temporary name, and exchanged with the present one in one
 //!    step. To remove an entry, it is renamed to a temporary name.
-//! 3. The entry that was taken away is compared with the one of step 1. If another program has
-//!    replaced or written it since, it is put back, and the edit is refused.
+//! 3. The replaced entry is compared with the one of step 1. If another program has replaced or
+//!    written it since, it is put back, and the edit is refused.
 //!
-//! So no edit destroys bytes that its caller did not name. Links are never followed, and mounts
+//! So an edit never destroys bytes other than the expected ones. Links are never followed, and mounts
 //! never entered.
 
 use std::ffi::OsStr;
@@ -44,9 +44,9 @@ pub struct PathEdit {
     /// Path relative to the workspace's root, escaped like that of a
     /// [`FileChange`](super::FileChange).
     pub path: String,
-    /// File or link that is expected there; `None` if nothing is expected there.
+    /// Expected file or link; `None` if the path should not exist.
     pub present: Option<FileFacts>,
-    /// What is to be there.
+    /// Entry after the edit.
     pub wanted: WantedEntry,
 }
 
@@ -61,7 +61,7 @@ pub enum WantedEntry {
     Content {
         /// Whole content.
         bytes: Vec<u8>,
-        /// Permission bits, those of `0o7777`.
+        /// Permission bits within `0o7777`.
         permissions: u32,
     },
     /// A directory, which may exist already.
@@ -144,7 +144,7 @@ impl HostFilesystem {
             self.write_entry(directory, &temporary, wanted, permissions)?.and_then(|()| match &seen {
                 None => {
                     rename(directory, &temporary, name, RenameFlags::NOREPLACE).map_err(|errno| match errno {
-                        Errno::EEXIST => "another program has created an entry there".to_owned(),
+                        Errno::EEXIST => "another program created an entry there".to_owned(),
                         errno => describe_errno(errno),
                     })
                 }
@@ -175,13 +175,13 @@ impl HostFilesystem {
             (None, None) => return Ok(Ok(None)),
             (Some(stat), Some(facts)) => (stat, facts),
             (Some(_), None) => return refused("there is an entry that no capture contains"),
-            (None, Some(_)) => return refused("it was removed meanwhile"),
+            (None, Some(_)) => return refused("it was removed since the plan was made"),
         };
         let is_same_form = stat.kind() == facts.kind
             && stat.len == facts.len
             && facts.permissions.is_none_or(|permissions| permissions == stat.permissions());
         if !is_same_form || self.content_of(directory, name, &stat, facts)? != Some(facts.digest.clone()) {
-            return refused("it was changed meanwhile");
+            return refused("it was changed since the plan was made");
         }
         Ok(Ok(Some(stat)))
     }
@@ -272,7 +272,7 @@ fn digest_of(source: &mut dyn Read, len: u64) -> Option<String> {
     id.map(|id| id.to_string())
 }
 
-/// Opens the parent directory of a path, and creates it and those around it if they are missing.
+/// Opens the parent directory of a path, and creates missing directories.
 fn make_parents(root: &OwnedFd, path: &[u8]) -> std::result::Result<(OwnedFd, Vec<u8>), Refusal> {
     let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?;
     let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
@@ -326,7 +326,7 @@ fn exchange(
         return unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir).map_err(describe_errno);
     }
     rename(directory, temporary, name, RenameFlags::EXCHANGE).map_err(describe_errno)?;
-    Err("another program has changed it meanwhile".to_owned())
+    Err("another program changed it at the same time".to_owned())
 }
 
 /// Removes the entry at a name, unless it differs from the one that was seen.
@@ -348,7 +348,7 @@ fn take_away(
             errno.desc()
         )
     })?;
-    Err("another program has changed it meanwhile".to_owned())
+    Err("another program changed it at the same time".to_owned())
 }
 
 /// Returns whether an entry is the one that was seen, and was not written since. A rename changes

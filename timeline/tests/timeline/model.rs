@@ -177,7 +177,7 @@ impl Model {
             Op::Undo { which } if self.open.iter().all(Option::is_none) => {
                 let undone = self.world.open().undone().unwrap();
                 let calls: Vec<u64> =
-                    self.closed.iter().copied().filter(|call| !undone.contains(call)).collect();
+                    self.closed.iter().copied().filter(|call| !undone.wholly.contains(call)).collect();
                 if !calls.is_empty() {
                     self.undo(calls[usize::from(*which) % calls.len()]);
                 }

@@ -182,11 +182,46 @@ fn steps_that_cannot_be_undone_are_refused_with_the_reason() {
     let refused = |steps: &[u64]| world.try_undo(steps, &[]).unwrap_err().to_string();
     assert!(matches!(world.try_undo(&[7], &[]), Err(Error::NoStep { number: 7 })));
     assert!(world.open().last_call().is_err() && world.open().last_undo().is_err());
-    let open = world.open().begin_call(shell("open", None), now()).unwrap();
-    assert_eq!(refused(&[open]), "call 1 cannot be undone: it has not ended");
-    world.open().end_call(shell("open", None), ended(), now()).unwrap();
+    let open = world.call("call", || world.write("a", "2"));
     let unknown = world.open().end_call(shell("unknown", None), ended(), now()).unwrap();
     assert!(refused(&[unknown]).contains("its beginning was not reported"));
     world.undo(&[open]);
     assert_eq!(refused(&[open]), "call 1 cannot be undone: it is undone already");
+}
+
+#[test]
+fn a_call_that_is_open_is_closed_by_its_undo() {
+    let world = World::new();
+    world.write("a", "1");
+    let open = world.open().begin_call(shell("open", None), now()).unwrap();
+    world.write("a", "2");
+    assert!(world.open().last_call().is_err(), "only its number undoes it");
+    world.undo(&[open]);
+    assert_eq!(world.read("a").unwrap(), "1");
+    world.open().end_call(shell("open", None), ended(), now()).unwrap();
+    let step = world.open().steps().unwrap().remove(0);
+    assert_eq!(step.outcome, Some(foldlog_timeline::Outcome::Interrupted));
+}
+
+#[test]
+fn a_call_without_changes_is_passed_over_and_one_with_conflicts_is_partly_undone() {
+    let world = World::new();
+    world.write("a", "1\n");
+    let first = world.call("first", || world.write("b", "2\n"));
+    let conflicting = world.call("conflicting", || {
+        world.write("a", "2\n");
+        world.write("c", "x\n");
+    });
+    world.call("no change", || {});
+    world.write("a", "3\n");
+    assert_eq!(world.open().last_call().unwrap(), conflicting);
+    let report = world.undo(&[conflicting]);
+    assert_eq!((report.changed.len(), report.conflicts.len()), (1, 1), "{report:?}");
+    let undone = world.open().undone().unwrap();
+    assert!(undone.partly.contains(&conflicting) && undone.wholly.is_empty(), "{undone:?}");
+    assert_eq!(world.open().last_call().unwrap(), first, "a conflict does not block earlier calls");
+    // Once the conflict is resolved, the rest can be undone.
+    world.write("a", "2\n");
+    world.undo(&[conflicting]);
+    assert_eq!(world.read("a").unwrap(), "1\n");
 }

@@ -28,8 +28,9 @@ A settings file that names an unknown event can lose all of its hooks. So only e
 that the installed version knows, as `claude --version` reports it. After an upgrade of Claude Code,
 install again: this adds new events. It also replaces the path of a program that was moved.
 
-In your own settings, the command `/undo` is added to the prompt of Claude Code, unless you have
-one. Otherwise newer versions take `/undo` for `/rewind`, which does not see changes by commands.
+With your own settings, the commands `/undo` and `/redo` are added to the prompt of Claude Code,
+unless you have such commands. Otherwise newer versions take `/undo` for `/rewind`, which does not
+see changes by commands.
 
 With --json one object:
   scope           user, project or shared
@@ -106,8 +107,8 @@ impl Command for Args {
         let after =
             with_hooks(file.text.as_deref(), &wanted).map_err(|error| unusable(&file.path, &error))?;
         let change = Change::new(&file, WithoutHooks::Text(after));
-        let command = PromptCommand::read(scope)?;
-        let added = command.as_ref().and_then(PromptCommand::addition);
+        let commands = PromptCommand::read_all(scope)?;
+        let added: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::addition).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();
         let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
@@ -133,7 +134,7 @@ impl Command for Args {
         }
         notes(scope, &wanted, version, unknown, output);
         if outcome == Outcome::Written {
-            output.note("  next: `foldlog hook status claude` runs each hook once; sessions of claude that run already must be started again");
+            output.note("  next: start claude again; then `foldlog log` lists its calls, and `foldlog undo`, or `/undo` at its prompt, undoes one");
         }
         Ok(HOLDS)
     }

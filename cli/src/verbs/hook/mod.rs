@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`install`], [`uninstall`], [`status`], [`allow`] | the commands for people |
 //! | [`event`] | the command that the hooks run |
-//! | [`prepare`] | what a session of an agent starts in the background |
+//! | [`prepare`] | background work at the start of a session |
 //! | `events` | the events of Claude Code, and the versions that know them |
 //! | `program` | the command line of a hook, and how one of foldlog's is recognised |
 //! | `prompt_command` | the command `/undo` at the prompt of Claude Code |

@@ -1,4 +1,4 @@
-//! `foldlog hook prepare`: what a session of an agent starts in the background.
+//! `foldlog hook prepare`: background work at the start of an agent's session.
 
 use std::path::PathBuf;
 

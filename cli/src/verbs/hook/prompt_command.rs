@@ -1,4 +1,4 @@
-//! The command `/undo` at the prompt of Claude Code, which a hook answers.
+//! The commands `/undo` and `/redo` at the prompt of Claude Code, which a hook answers.
 //!
 //! Version 2.1.332 takes `/undo` for its own `/rewind`, unless the user has a command of this name.
 
@@ -7,34 +7,40 @@ use super::settings::WithoutHooks;
 use super::settings_file::{Scope, SettingsFile};
 use crate::failure::Result;
 
-/// File of the command. The model reads it only if no hook has answered.
-const TEXT: &str = include_str!("../../../plugin/claude/commands/undo.md");
+/// Files of the commands. The model reads them only if no hook has answered.
+const COMMANDS: [(&str, &str); 2] = [
+    ("undo.md", include_str!("../../../plugin/claude/commands/undo.md")),
+    ("redo.md", include_str!("../../../plugin/claude/commands/redo.md")),
+];
 
-/// The file of the user's command `/undo`.
-pub(super) struct PromptCommand(SettingsFile);
+/// The file of one of the user's commands.
+pub(super) struct PromptCommand {
+    file: SettingsFile,
+    /// Its content, if foldlog has written it.
+    text: &'static str,
+}
 
 impl PromptCommand {
-    /// Reads the file next to the settings of a scope; `None` if the scope has no such file, since
-    /// the commands of a project belong to all of its people.
-    pub(super) fn read(scope: Scope) -> Result<Option<PromptCommand>> {
-        match scope {
-            Scope::User => {
-                let path = scope.path()?.with_file_name("commands").join("undo.md");
-                Ok(Some(PromptCommand(SettingsFile::read(path)?)))
-            }
-            Scope::Project | Scope::Shared => Ok(None),
+    /// Reads the files next to the user's settings. The commands of a project belong to all of its
+    /// people, so the other scopes have none.
+    pub(super) fn read_all(scope: Scope) -> Result<Vec<PromptCommand>> {
+        if scope != Scope::User {
+            return Ok(Vec::new());
         }
+        let directory = scope.path()?.with_file_name("commands");
+        let read = |(name, text)| Ok(PromptCommand { file: SettingsFile::read(directory.join(name))?, text });
+        COMMANDS.into_iter().map(read).collect()
     }
 
     /// Returns the change that adds the command, unless the user has one.
     pub(super) fn addition(&self) -> Option<Change<'_>> {
-        let is_missing = self.0.text.is_none();
-        is_missing.then(|| Change::new(&self.0, WithoutHooks::Text(TEXT.to_owned())))
+        let is_missing = self.file.text.is_none();
+        is_missing.then(|| Change::new(&self.file, WithoutHooks::Text(self.text.to_owned())))
     }
 
     /// Returns the change that removes the command, unless it is another one.
     pub(super) fn removal(&self) -> Option<Change<'_>> {
-        let is_own = self.0.text.as_deref() == Some(TEXT);
-        is_own.then(|| Change::new(&self.0, WithoutHooks::Nothing))
+        let is_own = self.file.text.as_deref() == Some(self.text);
+        is_own.then(|| Change::new(&self.file, WithoutHooks::Nothing))
     }
 }

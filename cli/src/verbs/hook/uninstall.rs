@@ -75,8 +75,8 @@ impl Command for Args {
         }
         let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
         let change = Change::new(&file, after);
-        let command = PromptCommand::read(scope)?;
-        let removed = command.as_ref().and_then(PromptCommand::removal);
+        let commands = PromptCommand::read_all(scope)?;
+        let removed: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::removal).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
         let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
