@@ -133,7 +133,9 @@ impl Driver for Terminal {
         let before = above_input(&self.screen());
         let mut pressed: Option<Instant> = None;
         self.wait_for("the submission", |screen| {
-            let is_submitted = pressed.is_some() && above_input(screen) != before;
+            // An ended program may leave the screen as it was.
+            let is_changed = above_input(screen) != before || has_ended(self.program);
+            let is_submitted = pressed.is_some() && is_changed;
             if !is_submitted && pressed.is_none_or(|pressed| pressed.elapsed() > AGAIN) {
                 self.press("Enter");
                 pressed = Some(Instant::now());
