@@ -1,6 +1,7 @@
 //! The interactive program in a terminal of `tmux`.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -64,10 +65,6 @@ impl Terminal {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-
-    fn has_ended(&self) -> bool {
-        self.tmux(&["display-message", "-p", "#{pane_dead}"]).trim() == "1"
-    }
 }
 
 impl Drop for Terminal {
@@ -82,6 +79,12 @@ fn tmux<Word: AsRef<OsStr>>(socket: &PathBuf, words: &[Word]) -> String {
     let output = command.arg("-S").arg(socket).args(["-f", "/dev/null"]).args(words).output().unwrap();
     assert!(output.status.success(), "tmux: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns true for a process that is gone or a zombie. `tmux` may leave it a zombie.
+fn has_ended(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
 }
 
 /// Returns the part of a screen above the input box.
@@ -130,7 +133,9 @@ impl Driver for Terminal {
         let before = above_input(&self.screen());
         let mut pressed: Option<Instant> = None;
         self.wait_for("the submission", |screen| {
-            let is_submitted = pressed.is_some() && above_input(screen) != before;
+            // An ended program may leave the screen as it was.
+            let is_changed = above_input(screen) != before || has_ended(self.program);
+            let is_submitted = pressed.is_some() && is_changed;
             if !is_submitted && pressed.is_none_or(|pressed| pressed.elapsed() > AGAIN) {
                 self.press("Enter");
                 pressed = Some(Instant::now());
@@ -158,11 +163,12 @@ impl Driver for Terminal {
 
     fn kill(self) {
         kill_process(self.program, Signal::KILL).unwrap();
-        wait_until("the killed program is gone", || self.has_ended());
+        wait_until("the killed program is gone", || has_ended(self.program));
     }
 
     fn end(mut self) {
         self.prompt("/exit");
-        wait_until("the program has ended", || self.has_ended());
+        // It closes its terminal before it has written all of its files.
+        wait_until("the program has ended", || has_ended(self.program));
     }
 }
