@@ -55,11 +55,12 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_by_the_next_one() {
     let files = || project.files();
     for round in 0..12_u32 {
         let before = files();
-        project.call(&format!("call {round}"), |project| {
-            for file in 0..40 {
-                project.write(&format!("directory {}/file {file}", file % 4), &format!("of round {round}"));
-            }
-        });
+        let id = format!("call {round}");
+        project.hook(&project.shell("PreToolUse", &id));
+        for file in 0..40 {
+            project.write(&format!("directory {}/file {file}", file % 4), &format!("of round {round}"));
+        }
+        project.hook(&project.shell("PostToolUse", &id));
         let mut undo =
             project.command(&["undo", "--yes"]).stdout(std::process::Stdio::null()).spawn().unwrap();
         for _ in 0..round * 700 {

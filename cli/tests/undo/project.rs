@@ -12,6 +12,15 @@ use tempfile::TempDir;
 pub(crate) struct Project {
     dir: TempDir,
     pub(crate) root: PathBuf,
+    /// A process in the place of the agent.
+    agent: Child,
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        self.agent.kill().unwrap();
+        self.agent.wait().unwrap();
+    }
 }
 
 impl Project {
@@ -23,7 +32,8 @@ impl Project {
         }
         fs::write(root.join("src/main.rs"), "fn main() {}\n").unwrap();
         fs::write(root.join("notes"), "keep\n").unwrap();
-        Project { dir, root }
+        let agent = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        Project { dir, root, agent }
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -62,6 +72,7 @@ impl Project {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.home())
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .env("CLAUDE_PID", self.agent.id().to_string())
             .stdin(Stdio::null());
         command
     }

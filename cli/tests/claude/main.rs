@@ -141,19 +141,24 @@ fn undo_and_redo<D: Driver>() {
     expected[5] = "failed";
     expected[7..].fill("interrupted");
     assert_eq!(outcomes, expected, "{log}");
-    for (place, (before, _)) in manifests.iter().enumerate().rev() {
-        let undone = foldlog(&project, &["undo", &(place + 1).to_string(), "--yes"]);
-        assert_eq!(
-            with_single_links(&project.manifest()),
-            with_single_links(before),
-            "undo of call {}: {undone}",
-            place + 1
-        );
+    for (place, (before, after)) in manifests.iter().enumerate().rev() {
+        let number = (place + 1).to_string();
+        // The refused call has nothing to undo.
+        if before != after {
+            foldlog(&project, &["undo", &number, "--yes"]);
+        }
+        let manifest = with_single_links(&project.manifest());
+        assert_eq!(manifest, with_single_links(before), "undo of call {number}");
     }
     assert_eq!(with_single_links(&project.manifest()), with_single_links(&first));
-    while foldlog(&project, &["log", "-n", "100"]).contains("; undone") {
-        let redone = foldlog(&project, &["redo", "--yes"]);
-        assert!(!redone.contains("stays"), "{redone}");
+    for (place, (_, after)) in manifests.iter().enumerate().filter(|(_, (before, after))| before != after) {
+        foldlog(&project, &["redo", "--yes"]);
+        assert_eq!(
+            with_single_links(&project.manifest()),
+            with_single_links(after),
+            "redo of call {}",
+            place + 1
+        );
     }
     assert_eq!(with_single_links(&project.manifest()), with_single_links(&last));
 }
