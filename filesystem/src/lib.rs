@@ -61,7 +61,7 @@ pub use host::{
     PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge, RewindMergeInputs,
     SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable, WantedEntry, WorkspaceLease,
     WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool, collect_snapshots,
-    damage_of_object, keeps_any, remember_collected, unpool,
+    damage_of_object, escape_path, keeps_any, remember_collected, unpool,
 };
 pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -4,6 +4,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use uuid::Uuid;
+
 use crate::{Error, Result};
 
 /// File in a timeline's directory with the path of its root.
@@ -87,6 +89,15 @@ impl TimelinePlace {
         let (file, temporary) = (self.dir.join(ROOT_FILE), self.dir.join("root.new"));
         fs::write(&temporary, self.root.as_os_str().as_bytes()).map_err(io("write", &temporary))?;
         fs::rename(&temporary, &file).map_err(io("write", &file))
+    }
+
+    /// Returns the id of the timeline's session: a fixed one, so that a creation that was killed is
+    /// completed.
+    pub(crate) fn session_id(&self) -> Uuid {
+        let mut bytes = [0; 16];
+        let hash = blake3::hash(self.root.as_os_str().as_bytes());
+        bytes.iter_mut().zip(hash.as_bytes()).for_each(|(byte, from)| *byte = *from);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
 
     pub(crate) fn store(&self) -> PathBuf {

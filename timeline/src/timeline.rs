@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,8 +8,9 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::{
     ChangeKind, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PartialCapture, SnapshotReader,
+    escape_path,
 };
-use foldlog::{Durability, Policy, Session, SessionTypes, SliceOp, Store, StoreOptions};
+use foldlog::{Durability, Policy, Session, SessionOptions, SessionTypes, SliceOp, Store, StoreOptions};
 
 use crate::places::TimelinePlace;
 use crate::step::{
@@ -129,19 +131,24 @@ impl Timeline {
         place.create()?;
         let lock = lock(place, options.wait)?;
         let store = open_store(place)?;
-        let session = match store.session_ids()?.first() {
-            Some(id) => store.open_session(*id, &types()?)?,
-            None => store.create(&types()?)?,
-        };
+        let (id, types) = (place.session_id(), types()?);
+        // A process that was killed while it created the session leaves a part of it, which only
+        // another creation replaces.
+        let session = store.open_session(id, &types).or_else(|error| {
+            let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+            store.create_with(&types, options).map_err(|_| error)
+        })?;
         let mut timeline = Timeline::with(place, session, options, Some(lock))?;
-        timeline.close_killed_undo()?;
+        timeline.close_killed_steps()?;
         Ok(timeline)
     }
 
-    /// Closes the undo of a process that was killed within it: that process had the lock.
-    fn close_killed_undo(&mut self) -> Result<()> {
+    /// Closes calls of programs that have ended, and the undo of a process that was killed within
+    /// it: that process had the lock.
+    fn close_killed_steps(&mut self) -> Result<()> {
         let steps = self.steps()?;
-        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
+        let is_killed =
+            |step: &Step| step.is_open() && step.call().is_none_or(|call| has_ended(call.process));
         if let Some(killed) = steps.iter().find(|step| is_killed(step)) {
             let capture = self.capture().ok();
             self.interrupt(&steps, is_killed, capture.as_ref(), killed.opened_at)?;
@@ -161,8 +168,11 @@ impl Timeline {
             return Err(missing());
         }
         let store = open_store(place)?;
-        let id = store.session_ids()?.first().copied().ok_or_else(missing)?;
-        Timeline::with(place, store.open_read_only(id, &types()?)?, options, None)
+        let session = match store.open_read_only(place.session_id(), &types()?) {
+            Err(foldlog::Error::NoSuchSession { .. }) => return Err(missing()),
+            session => session?,
+        };
+        Timeline::with(place, session, options, None)
     }
 
     fn with(
@@ -230,7 +240,7 @@ impl Timeline {
     pub fn begin_call(&mut self, call: NewCall, now: DateTime<Utc>) -> Result<u64> {
         let steps = self.steps()?;
         // Hooks that are installed twice report each event twice.
-        if let Some(step) = find_call(&steps, &call) {
+        if let Some(step) = find_call(&steps, &call).filter(|step| step.is_open()) {
             return Ok(step.number);
         }
         let capture = self.capture();
@@ -476,11 +486,14 @@ impl Timeline {
     }
 
     fn relative(&self, path: &Path) -> Option<String> {
-        // A tool may name a file through a link to its directory.
+        // A tool may name a file through a link to it or to its directory.
         let absolute = self.place.root.join(path);
         let (parent, name) = (absolute.parent()?, absolute.file_name()?);
-        let absolute = fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name));
-        Some(absolute.strip_prefix(&self.place.root).ok()?.to_string_lossy().into_owned())
+        let around =
+            || fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name));
+        let absolute = fs::canonicalize(&absolute).unwrap_or_else(|_| around());
+        let relative = absolute.strip_prefix(&self.place.root).ok()?;
+        Some(escape_path(relative.as_os_str().as_bytes()))
     }
 }
 

@@ -23,7 +23,7 @@ pub struct UndoPlan {
     pub conflicts: Vec<Conflict>,
     /// Changed paths that belong to the steps together with overlapping ones, and stay.
     pub shared: Vec<String>,
-    /// Changed paths that the user may have changed while a permission dialog was open, and stay.
+    /// Changed paths that the user may have changed while a permission dialog was open, and that stay.
     pub possibly_yours: Vec<String>,
     /// Changed paths without captured bytes, which stay.
     pub not_kept: Vec<String>,
@@ -36,7 +36,7 @@ pub struct UndoPlan {
 }
 
 /// A file or link that an undo changes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileUndo {
     /// Path relative to the root, escaped like that of a [`FileChange`].
     pub path: String,
@@ -79,7 +79,7 @@ impl UndoPlan {
         Undo {
             of: self.steps.clone(),
             is_partial: self.is_partial,
-            has_conflicts: !self.conflicts.is_empty(),
+            has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
             is_reported: false,
         }
     }

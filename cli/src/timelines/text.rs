@@ -202,7 +202,7 @@ pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<Str
             let _ = write!(text, " {title}: {}{more}.", shown.join(", "));
         }
     }
-    Ok(text)
+    Ok(escape::text(&text).into_owned())
 }
 
 /// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or

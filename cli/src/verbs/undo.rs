@@ -1,8 +1,10 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
+use std::os::unix::ffi::OsStrExt as _;
 
-use foldlog_timeline::{Step, Timeline, UndoPlan};
+use foldlog::filesystem::escape_path;
+use foldlog_timeline::{Step, Timeline};
 use foldlog_view::clock::now;
 use serde::Serialize;
 
@@ -85,15 +87,14 @@ impl Command for Undo {
     /// [`Error::Usage`](foldlog_view::Error::Usage) if no agent was recorded in this directory, if
     /// a call cannot be undone, or if an agent confirms.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let mut timeline = open()?;
+        let timeline = open()?;
         let numbers = match (self.call, self.to) {
             (Some(number), _) => vec![number],
             (None, None) => vec![last_call(&timeline, self.confirmation, output)?],
             (None, Some(first)) => calls_from(&timeline, first, output)?,
         };
         let paths = self.file.iter().map(|path| relative(&timeline, path)).collect::<Result<Vec<_>>>()?;
-        let plan = timeline.plan_undo(&numbers, &paths)?;
-        carry_out(&mut timeline, &plan, self.confirmation, output)
+        carry_out(timeline, &numbers, &paths, self.confirmation, output)
     }
 }
 
@@ -104,10 +105,9 @@ impl Command for Redo {
     const EXAMPLE: &'static str = "foldlog redo";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let mut timeline = open()?;
+        let timeline = open()?;
         let number = timeline.last_undo()?;
-        let plan = timeline.plan_undo(&[number], &[])?;
-        carry_out(&mut timeline, &plan, self.confirmation, output)
+        carry_out(timeline, &[number], &[], self.confirmation, output)
     }
 }
 
@@ -192,8 +192,7 @@ fn relative(timeline: &Timeline, path: &str) -> Result<String> {
         }
     }
     let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
-    let relative = relative.to_str().ok_or_else(outside)?;
-    Ok(relative.to_owned())
+    Ok(escape_path(relative.as_os_str().as_bytes()))
 }
 
 #[derive(Serialize)]
@@ -211,13 +210,15 @@ struct ConflictJson<'a> {
 }
 
 fn carry_out(
-    timeline: &mut Timeline,
-    plan: &UndoPlan,
+    mut timeline: Timeline,
+    numbers: &[u64],
+    paths: &[String],
     confirmation: Confirmation,
     output: &mut Output<'_>,
 ) -> Result<u8> {
+    let mut plan = timeline.plan_undo(numbers, paths)?;
     let steps = timeline.steps()?;
-    let call = call_around(timeline)?;
+    let call = call_around(&timeline)?;
     if let Some(number) = call.filter(|_| confirmation.yes) {
         return Err(CommandError::usage(
             format!("this command runs within call {number} of an agent, which cannot confirm an undo"),
@@ -225,13 +226,27 @@ fn carry_out(
         ));
     }
     if !output.json() {
-        for line in text::plan_lines(plan, &steps) {
+        for line in text::plan_lines(&plan, &steps) {
             output.line(line)?;
         }
     }
     let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
     let word = text::undo_word(&plan.to_undo(), &steps);
-    let is_confirmed = !is_preview && (confirmation.yes || ask(word, output)?);
+    let mut is_confirmed = !is_preview && confirmation.yes;
+    if !is_preview && !confirmation.yes {
+        // Hooks wait for a timeline that is open.
+        drop(timeline);
+        is_confirmed = ask(word, output)?;
+        timeline = open()?;
+        if is_confirmed {
+            let shown = std::mem::replace(&mut plan, timeline.plan_undo(numbers, paths)?);
+            if shown.files != plan.files {
+                let what = "nothing was changed: files have changed since the preview";
+                return Err(CommandError::usage(what, "repeat the command"));
+            }
+        }
+    }
+    let plan = &plan;
     let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
     let is_done = report.as_ref().is_some_and(|report| report.conflicts.is_empty());
     let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };

@@ -190,6 +190,26 @@ fn an_input_that_is_no_event_stops_no_agent() {
         let ran = project.start_hook(&input, &[]).wait_with_output().unwrap();
         assert_eq!(ran.status.code(), Some(0), "{input}");
     }
+    let hook = |options: &[&str]| {
+        let arguments: Vec<&str> = ["hook", "event", "claude"].iter().chain(options).copied().collect();
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut child = project.command(&arguments).stdin(Stdio::piped()).stdout(full).spawn().unwrap();
+        use std::io::Write as _;
+        child.stdin.take().unwrap().write_all(b"{\"session_id\":\"\xff\"").unwrap();
+        child.wait().unwrap().code()
+    };
+    assert_eq!(hook(&[]), Some(0));
+    assert_eq!(hook(&["--strict"]), Some(2), "it may be about a tool that is about to run");
+}
+
+#[test]
+fn the_call_of_an_agent_that_was_killed_is_undone_like_any_other() {
+    let mut project = Project::new();
+    project.hook(&project.shell("PreToolUse", "killed"));
+    project.write("half", "x");
+    project.kill_agent();
+    project.foldlog(&["undo", "--yes"]);
+    assert!(!project.root.join("half").exists());
 }
 
 #[test]

@@ -18,8 +18,7 @@ pub(crate) struct Project {
 
 impl Drop for Project {
     fn drop(&mut self) {
-        self.agent.kill().unwrap();
-        self.agent.wait().unwrap();
+        self.kill_agent();
     }
 }
 
@@ -34,6 +33,11 @@ impl Project {
         fs::write(root.join("notes"), "keep\n").unwrap();
         let agent = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         Project { dir, root, agent }
+    }
+
+    pub(crate) fn kill_agent(&mut self) {
+        self.agent.kill().unwrap();
+        self.agent.wait().unwrap();
     }
 
     pub(crate) fn home(&self) -> PathBuf {

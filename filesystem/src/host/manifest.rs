@@ -524,7 +524,7 @@ pub(super) fn is_too_deep(path: &[u8]) -> bool {
 
 /// Formats a path as text that can be read back: bytes that are neither printable nor UTF-8 appear
 /// as `\xNN`.
-pub(super) fn escape_path(path: &[u8]) -> String {
+pub fn escape_path(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
         for found in chunk.valid().chars() {

@@ -127,7 +127,7 @@ pub use changes::{DirectoryChange, FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
 pub use lease::WorkspaceLease;
-pub use manifest::FileForm;
+pub use manifest::{FileForm, escape_path};
 pub use mark::WorkspaceMark;
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions, PartialCapture};

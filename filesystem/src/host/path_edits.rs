@@ -7,10 +7,11 @@
 //! 1. The present entry is compared with the expected one, by its content.
 //! 2. The new entry is written under a temporary name, and exchanged with the present one in one
 //!    step. To remove an entry, it is renamed to a temporary name.
-//! 3. The replaced entry is compared with the one of step 1. If another program has replaced or
-//!    written it since, it is put back, and the edit is refused.
+//! 3. The content of the replaced entry is compared with the expected one again. If another program
+//!    has replaced or written it since, it is put back, and the edit is refused.
 //!
-//! So an edit never destroys bytes other than the expected ones. Links are never followed, and mounts
+//! So an edit never destroys bytes other than the expected ones. One limit remains: a program that
+//! has the file open writes into the replaced file, as after every atomic replacement. Links are never followed, and mounts
 //! never entered.
 
 use std::ffi::OsStr;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
 use super::HostFilesystem;
@@ -133,28 +134,91 @@ impl HostFilesystem {
         let temporary = temporary_name(NUMBER.fetch_add(1, Ordering::Relaxed)).into_bytes();
         let permissions = match wanted {
             WantedEntry::Nothing => {
-                let Some(seen) = seen else { return Ok(None) };
-                return Ok(take_away(directory, name, &temporary, &seen).err());
+                let Some(facts) = present else { return Ok(None) };
+                return self.take_away(directory, name, &temporary, facts);
             }
             WantedEntry::Captured(facts) => facts.permissions,
             WantedEntry::Content { permissions, .. } => Some(*permissions),
             WantedEntry::Directory { .. } | WantedEntry::NoDirectory => None,
         };
-        let placed =
-            self.write_entry(directory, &temporary, wanted, permissions)?.and_then(|()| match &seen {
-                None => {
-                    rename(directory, &temporary, name, RenameFlags::NOREPLACE).map_err(|errno| match errno {
-                        Errno::EEXIST => "another program created an entry there".to_owned(),
-                        errno => describe_errno(errno),
-                    })
-                }
-                Some(seen) => exchange(directory, name, &temporary, seen),
-            });
-        if let Err(reason) = placed {
+        if let Err(reason) = self.write_entry(directory, &temporary, wanted, permissions, seen.as_ref())? {
             let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
             return Ok(Some(reason));
         }
-        Ok(None)
+        let (Some(facts), Ok(own)) = (present, stat_at(directory, &temporary)) else {
+            let placed = rename(directory, &temporary, name, RenameFlags::NOREPLACE);
+            if placed.is_err() {
+                let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
+            }
+            return Ok(placed.err().map(|errno| match errno {
+                Errno::EEXIST => "another program created an entry there".to_owned(),
+                errno => describe_errno(errno),
+            }));
+        };
+        self.exchange(directory, name, &temporary, facts, &own)
+    }
+
+    /// Replaces the entry at a name by the temporary one, unless the replaced entry differs from the
+    /// expected one. `own` is the state of the temporary entry.
+    fn exchange(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        temporary: &[u8],
+        expected: &FileFacts,
+        own: &Stat,
+    ) -> Result<Option<Refusal>> {
+        let remove = || unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
+        let swap = || rename(directory, temporary, name, RenameFlags::EXCHANGE);
+        if let Err(errno) = swap() {
+            let _ = remove();
+            return Ok(Some(describe_errno(errno)));
+        }
+        // Its content again: a write before the exchange may leave length and times as they were.
+        if let Ok(Some(_)) = self.compare_present(directory, temporary, Some(expected))? {
+            return Ok(remove().err().map(describe_errno));
+        }
+        let is_own = || stat_at(directory, temporary).is_ok_and(|found| found.inode == own.inode);
+        match swap() {
+            Ok(()) if is_own() => drop(remove()),
+            // Another program has replaced the new entry: its entry is the latest.
+            Ok(()) => {
+                if swap().is_ok() {
+                    let _ = remove();
+                }
+            }
+            // Another program has taken the new entry away.
+            Err(_) => drop(rename(directory, temporary, name, RenameFlags::NOREPLACE)),
+        }
+        Ok(Some("another program changed it at the same time".to_owned()))
+    }
+
+    /// Removes the entry at a name, unless it differs from the expected one.
+    fn take_away(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        temporary: &[u8],
+        expected: &FileFacts,
+    ) -> Result<Option<Refusal>> {
+        if let Err(errno) = rename(directory, name, temporary, RenameFlags::NOREPLACE) {
+            return Ok(Some(describe_errno(errno)));
+        }
+        if let Ok(Some(_)) = self.compare_present(directory, temporary, Some(expected))? {
+            let removed = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
+            return Ok(removed.err().map(describe_errno));
+        }
+        // If there is a newer entry by now, the older one keeps its temporary name.
+        let back = rename(directory, temporary, name, RenameFlags::NOREPLACE);
+        Ok(Some(match back {
+            Ok(()) => "another program changed it at the same time".to_owned(),
+            Err(_) => {
+                format!(
+                    "another program replaced it; the former one is `{}`",
+                    OsStr::from_bytes(temporary).display()
+                )
+            }
+        }))
     }
 
     /// Compares the entry at a name with the expected one. Returns its state, `None` if there is
@@ -216,6 +280,7 @@ impl HostFilesystem {
         temporary: &[u8],
         wanted: &WantedEntry,
         permissions: Option<u32>,
+        replaced: Option<&Stat>,
     ) -> Result<std::result::Result<(), Refusal>> {
         let facts = match wanted {
             WantedEntry::Captured(facts) => Some((facts, named_object(&self.objects, &facts.digest)?)),
@@ -242,6 +307,10 @@ impl HostFilesystem {
         match written {
             Err(Error::Io { source, .. }) => return Ok(Err(source.to_string())),
             written => written?,
+        }
+        if let Some(Stat { owner, .. }) = replaced {
+            // Only the superuser can give files away. A new owner clears bits of the mode.
+            let _ = fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)));
         }
         let mode = Mode::from_bits_truncate(permissions.unwrap_or(0o644));
         Ok(fchmod(&file, mode).map_err(describe_errno))
@@ -311,48 +380,4 @@ fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Re
 
 fn rename(directory: &OwnedFd, from: &[u8], to: &[u8], flags: RenameFlags) -> std::result::Result<(), Errno> {
     renameat_with(directory, from, directory, to, flags).map_err(nix_errno)
-}
-
-/// Replaces the entry at a name by the temporary one, unless it differs from the one that was
-/// seen.
-fn exchange(
-    directory: &OwnedFd,
-    name: &[u8],
-    temporary: &[u8],
-    seen: &Stat,
-) -> std::result::Result<(), Refusal> {
-    rename(directory, temporary, name, RenameFlags::EXCHANGE).map_err(describe_errno)?;
-    if is_the_seen_one(directory, temporary, seen) {
-        return unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir).map_err(describe_errno);
-    }
-    rename(directory, temporary, name, RenameFlags::EXCHANGE).map_err(describe_errno)?;
-    Err("another program changed it at the same time".to_owned())
-}
-
-/// Removes the entry at a name, unless it differs from the one that was seen.
-fn take_away(
-    directory: &OwnedFd,
-    name: &[u8],
-    temporary: &[u8],
-    seen: &Stat,
-) -> std::result::Result<(), Refusal> {
-    rename(directory, name, temporary, RenameFlags::NOREPLACE).map_err(describe_errno)?;
-    if is_the_seen_one(directory, temporary, seen) {
-        return unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir).map_err(describe_errno);
-    }
-    // If there is a newer entry by now, the older one stays under its temporary name.
-    rename(directory, temporary, name, RenameFlags::NOREPLACE).map_err(|errno| {
-        format!(
-            "the entry that was there is now `{}`: {}",
-            OsStr::from_bytes(temporary).display(),
-            errno.desc()
-        )
-    })?;
-    Err("another program changed it at the same time".to_owned())
-}
-
-/// Returns whether an entry is the one that was seen, and was not written since. A rename changes
-/// only the time of the last change of state.
-fn is_the_seen_one(directory: &OwnedFd, name: &[u8], seen: &Stat) -> bool {
-    stat_at(directory, name).is_ok_and(|found| Stat { changed_ns: seen.changed_ns, ..found } == *seen)
 }

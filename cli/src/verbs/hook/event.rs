@@ -1,6 +1,8 @@
 //! `foldlog hook event`: the command that a hook runs.
 
-use std::io::{self, Read as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
 use super::Agent;
@@ -34,14 +36,18 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog hook event claude";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let mut text = String::new();
-        io::stdin().lock().take(INPUT_BYTES_MAX).read_to_string(&mut text)?;
+        let mut bytes = Vec::new();
+        let read = io::stdin().lock().take(INPUT_BYTES_MAX).read_to_end(&mut bytes);
         let Agent::Claude = self.agent;
-        let input = match claude::read(&text, agent_process()) {
+        let text = String::from_utf8_lossy(&bytes);
+        let input = match read
+            .map_err(|error| error.to_string())
+            .and_then(|_| claude::read(&text, agent_process()).map_err(|error| error.to_string()))
+        {
             Ok(input) => input,
             Err(error) => {
                 output.note(format_args!("foldlog: the input is not an event of a hook: {error}"));
-                return Ok(HOLDS);
+                return Ok(if self.strict { UNUSABLE } else { HOLDS });
             }
         };
         let (name, root) = (input.name.clone(), project_directory(&input.directory));
@@ -62,7 +68,10 @@ impl Command for Args {
         }
         let answer = claude::write(&reply, &name);
         if !answer.is_empty() {
-            writeln!(output.stdout, "{answer}")?;
+            // An output that cannot be written must not stop the agent. A buffer would be written
+            // again at the end of the process, and its error reported.
+            let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+            let _ = stdout.and_then(|mut stdout| writeln!(stdout, "{answer}"));
         }
         Ok(HOLDS)
     }
