@@ -16,8 +16,9 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// - [`Error::Engine`] if the log cannot be written.
-    /// - [`Error::Filesystem`] if a capture is damaged, or an object cannot be removed.
+    /// - [`Error::Engine`](crate::Error::Engine) if the log cannot be written.
+    /// - [`Error::Filesystem`](crate::Error::Filesystem) if a capture is damaged, or an object cannot be
+    ///   removed.
     pub fn collect(&mut self, bytes_max: u64) -> Result<bool> {
         let mut is_any = false;
         while bytes_on_disk(&self.place.captures()) > bytes_max {

@@ -177,6 +177,12 @@ pub(crate) struct Moment {
     pub(crate) capture: Option<FilesystemSnapshot>,
 }
 
+impl Moment {
+    pub(crate) fn closed(step: u64, capture: FilesystemSnapshot) -> Moment {
+        Moment { step, edge: Edge::Closed, capture: Some(capture) }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Edge {

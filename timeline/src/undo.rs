@@ -8,7 +8,7 @@ use foldlog::filesystem::{
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
 use crate::merge::{Version, remove_change};
-use crate::step::{Edge, Moment, Outcome, Step, StepKind, Undo};
+use crate::step::{Moment, Outcome, Step, StepKind, Undo};
 use crate::timeline::{Timeline, new_step};
 use crate::{Error, Result};
 
@@ -177,11 +177,7 @@ impl Timeline {
         let present = self.capture()?;
         let mut moments = self.moments()?;
         let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
-        moments.extend(open.map(|step| Moment {
-            step: step.number,
-            edge: Edge::Closed,
-            capture: Some(present.clone()),
-        }));
+        moments.extend(open.map(|step| Moment::closed(step.number, present.clone())));
         let intervals = Intervals::new(&steps, moments);
         let mut reader = self.reader();
         let selection = Selection { steps: &wanted, paths };
@@ -211,9 +207,8 @@ impl Timeline {
             }
         }
         let (files, conflicts) = planner.finish();
-        let chosen = steps.iter().filter(|step| wanted.contains(&step.number));
-        let possibly_yours = chosen.flat_map(|step| step.possibly_yours.clone());
-        let possibly_yours: BTreeSet<String> = possibly_yours.filter(|_| paths.is_empty()).collect();
+        let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
+        let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
         let edits = in_order(&files, &directories);
         Ok(UndoPlan {
             steps: wanted.iter().copied().collect(),
@@ -293,12 +288,12 @@ impl UndoneSteps {
         // From the latest undo on: an undone undo has no effect.
         for step in steps.iter().rev().filter(|step| !step.is_open()) {
             let Some(undo) = step.undo().filter(|_| !found.wholly.contains(&step.number)) else { continue };
-            // An interrupted undo may have left changes.
-            let is_interrupted = step.outcome == Some(Outcome::Interrupted);
+            // An undo that failed or was interrupted may have left changes.
+            let is_incomplete = step.outcome != Some(Outcome::Succeeded);
             if undo.has_conflicts {
                 found.conflicting.extend(&undo.of);
             }
-            match undo.is_partial || undo.has_conflicts || is_interrupted {
+            match undo.is_partial || undo.has_conflicts || is_incomplete {
                 true => found.partly.extend(&undo.of),
                 false => found.wholly.extend(&undo.of),
             }

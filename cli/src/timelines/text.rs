@@ -58,22 +58,22 @@ pub(crate) fn numbers(numbers: &[u64]) -> String {
 
 /// Returns the changes of a step in a few words.
 pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
-    let count = |kind| changes.files.iter().filter(|change| change.kind == kind).count();
     let mut parts = Vec::new();
     for (kind, word) in [
         (ChangeKind::Modified, "changed"),
         (ChangeKind::Created, "created"),
         (ChangeKind::Removed, "removed"),
     ] {
-        if count(kind) > 0 {
-            parts.push(format!("{} {word}", count(kind)));
+        let kept = changes.files.iter().filter(|change| change.kind == kind).count();
+        let not_kept = changes.not_kept.iter().filter(|(other, _)| *other == kind).count();
+        match (kept, not_kept) {
+            (0, 0) => {}
+            (kept, 0) => parts.push(format!("{kept} {word}")),
+            (kept, not_kept) => parts.push(format!("{} {word} ({not_kept} not kept)", kept + not_kept)),
         }
     }
     if !changes.shared.is_empty() {
         parts.push(format!("{} shared with overlapping calls", changes.shared.len()));
-    }
-    if !changes.not_kept.is_empty() {
-        parts.push(format!("{} not kept", changes.not_kept.len()));
     }
     let users = step.yours.len() + step.possibly_yours.len();
     if users > 0 {

@@ -1,14 +1,20 @@
 //! `foldlog log`: the calls of agents in the current directory.
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, Local, Utc};
-use foldlog_timeline::{Step, StepChanges, StepKind};
+use foldlog_timeline::{Step, StepChanges, StepKind, UndoneSteps};
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::style::{BAD, GONE, HEADING, PLAIN};
+use crate::style::{BAD, GONE, HEADING, PLAIN, Style};
 use crate::timelines::{open_read_only, text};
+
+/// Least width of the column of calls, if their titles are longer.
+const TITLE_WIDTH_MIN: usize = 16;
 
 /// Describes the fields of `log --json`.
 const LOG_JSON: &str = "\
@@ -69,13 +75,12 @@ impl Command for Args {
         let mut rows = Vec::new();
         for step in steps.iter().rev().take(self.count) {
             let changes = timeline.changes(step.number)?;
-            let is_undone = undone.wholly.contains(&step.number);
             if output.json() {
                 let StepChanges { files, shared, not_kept, repository } = &changes;
                 let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
                 output.value(&Line {
                     step,
-                    undone: is_undone,
+                    undone: undone.wholly.contains(&step.number),
                     files,
                     shared,
                     not_kept,
@@ -93,47 +98,17 @@ impl Command for Args {
                     ));
                 }
             }
-            let (tool, title) = match &step.kind {
-                StepKind::Call(call) => (call.tool.as_str(), text::call_title("", &call.title)),
-                StepKind::Undo(undo) => {
-                    (text::undo_word(undo, &steps), format!("of {}", text::numbers(&undo.of)))
-                }
-            };
-            let title = title.trim_start_matches(": ");
-            let is_partly_undone = undone.partly.contains(&step.number);
-            let undone = match (is_undone, is_partly_undone) {
-                (true, _) => "undone",
-                (false, true) => "partly undone",
-                (false, false) => "",
-            };
-            let notes = [undone, text::outcome_text(step)];
-            let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
-            let files = [text::changes_text(step, &changes), notes.join(", ")];
-            let files: Vec<&str> = files.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-            let style = match () {
-                () if is_undone => GONE,
-                () if step.not_captured.is_some() => BAD,
-                () => PLAIN,
-            };
-            let row = Row::new(
-                &step.number.to_string(),
-                &time_text(step.opened_at),
-                tool,
-                title,
-                &files.join("; "),
-            );
-            rows.push((style, row));
+            rows.push(row(step, &steps, &changes, &undone));
         }
         if output.json() {
             return Ok(HOLDS);
         }
-        let header = Row::new("#", "when", "tool", "call", "files");
-        let mut widths = [0; 4];
-        for row in rows.iter().map(|(_, row)| row).chain([&header]) {
-            for (width, cell) in widths.iter_mut().zip(&row.0) {
-                *width = (*width).max(unicode_width::UnicodeWidthStr::width(cell.as_str()));
-            }
+        if rows.is_empty() {
+            output.line("no call is recorded yet")?;
+            return Ok(HOLDS);
         }
+        let header = Row::new("#", "when", "tool", "call", "files");
+        let widths = widths(rows.iter().map(|(_, row)| row).chain([&header]), output.columns);
         output.styled_line(HEADING, header.text(&widths))?;
         for (style, row) in &rows {
             output.styled_line(*style, row.text(&widths))?;
@@ -149,6 +124,49 @@ impl Command for Args {
     }
 }
 
+/// Returns the line of a step.
+fn row(step: &Step, steps: &[Step], changes: &StepChanges, undone: &UndoneSteps) -> (Style, Row) {
+    let (tool, title) = match &step.kind {
+        StepKind::Call(call) => (call.tool.as_str(), text::call_title("", &call.title)),
+        StepKind::Undo(undo) => (text::undo_word(undo, steps), format!("of {}", text::numbers(&undo.of))),
+    };
+    let is_undone = undone.wholly.contains(&step.number);
+    let state = match (is_undone, undone.partly.contains(&step.number)) {
+        (true, _) => "undone",
+        (false, true) => "partly undone",
+        (false, false) => "",
+    };
+    let notes = [state, text::outcome_text(step)];
+    let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
+    let files = [text::changes_text(step, changes), notes.join(", ")];
+    let files: Vec<&str> = files.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let style = match () {
+        () if is_undone => GONE,
+        () if step.not_captured.is_some() => BAD,
+        () => PLAIN,
+    };
+    let (number, when) = (step.number.to_string(), time_text(step.opened_at));
+    (style, Row::new(&number, &when, tool, title.trim_start_matches(": "), &files.join("; ")))
+}
+
+/// Returns the widths of all columns but the last. On a terminal with this many columns, the titles
+/// of calls are shortened to fit.
+fn widths<'a>(rows: impl Iterator<Item = &'a Row>, columns: Option<u16>) -> [usize; 4] {
+    let (mut widths, mut last) = ([3, 0, 0, 0], 0);
+    for Row([cells @ .., files]) in rows {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.width());
+        }
+        last = last.max(files.width());
+    }
+    let total = widths.iter().sum::<usize>() + last + 2 * widths.len();
+    if let (Some(columns), [.., title]) = (columns, &mut widths) {
+        let excess = total.saturating_sub(usize::from(columns));
+        *title = title.saturating_sub(excess).max(TITLE_WIDTH_MIN.min(*title));
+    }
+    widths
+}
+
 /// Cells of a line.
 struct Row([String; 5]);
 
@@ -158,18 +176,33 @@ impl Row {
     }
 
     fn text(&self, widths: &[usize; 4]) -> String {
-        let [number, rest @ ..] = &self.0;
-        let mut line = format!("{number:>width$}", width = widths[0].max(3));
-        for (cell, width) in rest.iter().zip(widths.iter().skip(1).map(Some).chain([None])) {
+        let Row([number, cells @ .., files]) = self;
+        let [number_width, cell_widths @ ..] = widths;
+        let mut line = format!("{number:>number_width$}");
+        for (cell, width) in cells.iter().zip(cell_widths) {
+            let cell = shortened(cell, *width);
             line.push_str("  ");
-            line.push_str(cell);
-            let missing = width.map_or(0, |width| {
-                width.saturating_sub(unicode_width::UnicodeWidthStr::width(cell.as_str()))
-            });
-            line.extend(std::iter::repeat_n(' ', missing));
+            line.push_str(&cell);
+            line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.width())));
         }
-        line.trim_end().to_owned()
+        format!("{line}  {files}").trim_end().to_owned()
     }
+}
+
+/// Shortens a text to a width on a terminal.
+fn shortened(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return Cow::Borrowed(text);
+    }
+    let mut short = String::new();
+    for letter in text.chars() {
+        if short.width() + letter.width().unwrap_or(0) >= width {
+            break;
+        }
+        short.push(letter);
+    }
+    short.push('…');
+    Cow::Owned(short)
 }
 
 /// Returns the time of today's steps, and the day of others.

@@ -188,6 +188,29 @@ fn each_call_in_a_terminal_is_undone_and_redone() {
     }
 }
 
+#[test]
+fn interrupted_and_killed_commands_are_undone() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    let hook = format!("'{}' hook event claude", env!("CARGO_BIN_EXE_foldlog"));
+    let project = Project::new(&[&hook]);
+    let mut undone = 0;
+    rounds::run::<Terminal>(&project, rounds, |round| {
+        let Round { before, after, number, .. } = round;
+        // A command that was stopped before it wrote has nothing to undo.
+        if before != after {
+            let log = foldlog(round.project, &["--json", "log", "-n", "1"]);
+            let step: serde_json::Value = serde_json::from_str(&log).unwrap();
+            foldlog(round.project, &["undo", &step["number"].to_string(), "--yes"]);
+            undone += 1;
+        }
+        assert_eq!(with_single_links(&round.project.manifest()), with_single_links(before), "round {number}");
+    });
+    assert!(undone > 0 || rounds == 0, "no command wrote before it was stopped");
+}
+
 /// A hook that answers the user's `/undo` itself.
 const ANSWERING: &str = r#"#!/bin/sh
 case $(cat) in

@@ -110,8 +110,18 @@ impl Command for Args {
                 Err(reason) => output.line(format_args!("Claude Code: the version is unknown: {reason}"))?,
             }
             files.iter().try_for_each(|file| print(file, output))?;
-            if !is_installed {
-                output.note("  next: `foldlog hook install claude`");
+            let is_unusable = files.iter().any(|file| file.state == FileState::Unusable);
+            let moved = files.iter().find(|file| file.programs.iter().any(|program| !program.exists));
+            match moved {
+                _ if is_unusable => {
+                    output.note("  next: correct the file, then `foldlog hook install claude`");
+                }
+                Some(file) => output.note(format_args!(
+                    "  next: `foldlog hook install claude --{}` names this program instead",
+                    file.scope.name()
+                )),
+                None if !is_installed => output.note("  next: `foldlog hook install claude`"),
+                None => {}
             }
         }
         Ok(if is_well { HOLDS } else { DOES_NOT_HOLD })
