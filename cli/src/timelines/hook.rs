@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use foldlog_timeline::{CallEnd, Lane, NewCall, Timeline, TimelineOptions, TimelinePlace};
+use foldlog_timeline::{CallEnd, Lane, NewCall, Timeline, TimelinePlace};
 use foldlog_view::clock::now;
 
 use super::UserDirs;
@@ -63,7 +63,7 @@ pub(crate) fn record(
     is_strict: bool,
     slash_command: Option<&str>,
 ) -> Result<HookReply> {
-    // The time at which the program reported the event, not that at which it can be recorded.
+    // The time of the program's report. The record may have to wait for another hook.
     let arrived_at = now();
     let dirs = UserDirs::from_variables();
     let place = TimelinePlace::of_root(&dirs.timelines()?, &root)?;
@@ -85,84 +85,70 @@ pub(crate) fn record(
         }
         return Ok(reply);
     }
-    let options = dirs.options();
-    match input.event {
+    let HookInput { lane, event, .. } = input;
+    let open = || Timeline::open(&place, &dirs.options());
+    match event {
         HookEvent::SessionStarted { is_new } => {
             if place.exists() {
-                let mut timeline = Timeline::open(&place, &options)?;
-                interrupt(&mut timeline, &input.lane, !is_new, &mut reply)?;
-                report_undos(&mut timeline, &input.lane, &mut reply)?;
+                let mut timeline = open()?;
+                interrupt(&mut timeline, &lane, !is_new, &mut reply)?;
+                report_undos(&mut timeline, &lane, &mut reply)?;
             }
             // The test of hooks starts them in an empty directory.
             if std::fs::read_dir(&place.root).is_ok_and(|mut entries| entries.next().is_some()) {
                 start_preparation(&place);
             }
         }
-        HookEvent::Prompted { text } => {
-            if !place.exists() {
-                reply.answered_prompt =
-                    slash_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
-                return Ok(reply);
-            }
-            let mut timeline = Timeline::open(&place, &options)?;
-            if text.is_some() {
-                interrupt(&mut timeline, &input.lane, true, &mut reply)?;
-            }
-            match slash_command {
-                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
-                None => report_undos(&mut timeline, &input.lane, &mut reply)?,
-            }
-        }
         HookEvent::CallBegins(mut call) => {
             call.title = relative_title(call.title, &place);
-            let mut timeline = open_for_call(&place, options, &mut reply)?;
-            let title = text::call_title(&call.tool, &call.title);
-            let number = timeline.begin_call(call, now())?;
-            let steps = timeline.steps()?;
-            let step = steps.iter().find(|step| step.number == number);
-            if let Some(reason) = step.and_then(|step| step.not_captured.as_ref()) {
-                let line = format!("call {number} ({title}) is not undoable: {reason}");
-                if is_strict {
-                    reply.refused = Some(format!("foldlog could not capture the files: {reason}"));
-                }
-                reply.messages.push(format!("foldlog: {line}"));
-            }
+            begin_call(&mut open()?, call, is_strict, &mut reply)?;
         }
         HookEvent::CallEnds(mut call, end) => {
             call.title = relative_title(call.title, &place);
-            let mut timeline = open_for_call(&place, options, &mut reply)?;
+            let mut timeline = open()?;
             timeline.end_call(call, end, arrived_at)?;
-            report_undos(&mut timeline, &input.lane, &mut reply)?;
+            report_undos(&mut timeline, &lane, &mut reply)?;
         }
-        HookEvent::PermissionAsked => {
-            if place.exists() {
-                Timeline::open(&place, &options)?.ask_for(&input.lane)?;
+        // All other events are about earlier calls.
+        _ if !place.exists() => {
+            reply.answered_prompt =
+                slash_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
+        }
+        HookEvent::Prompted { text } => {
+            let mut timeline = open()?;
+            if text.is_some() {
+                interrupt(&mut timeline, &lane, true, &mut reply)?;
+            }
+            match slash_command {
+                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
+                None => report_undos(&mut timeline, &lane, &mut reply)?,
             }
         }
-        HookEvent::TurnEnded | HookEvent::SessionEnded => {
-            if place.exists() {
-                let only_main = matches!(input.event, HookEvent::TurnEnded);
-                let mut timeline = Timeline::open(&place, &options)?;
-                interrupt(&mut timeline, &input.lane, only_main, &mut reply)?;
-            }
-        }
+        HookEvent::PermissionAsked => open()?.ask_for(&lane)?,
+        HookEvent::TurnEnded => interrupt(&mut open()?, &lane, true, &mut reply)?,
+        HookEvent::SessionEnded => interrupt(&mut open()?, &lane, false, &mut reply)?,
         HookEvent::Other => {}
     }
     Ok(reply)
+}
+
+/// Records the beginning of a call, and reports one that cannot be undone.
+fn begin_call(timeline: &mut Timeline, call: NewCall, is_strict: bool, reply: &mut HookReply) -> Result<()> {
+    let title = text::call_title(&call.tool, &call.title);
+    let number = timeline.begin_call(call, now())?;
+    let steps = timeline.steps()?;
+    let step = steps.iter().find(|step| step.number == number);
+    if let Some(reason) = step.and_then(|step| step.not_captured.as_ref()) {
+        reply.messages.push(format!("foldlog: call {number} ({title}) is not undoable: {reason}"));
+        reply.refused = is_strict.then(|| format!("foldlog could not capture the files: {reason}"));
+    }
+    Ok(())
 }
 
 /// Shortens the title of a call that names a file in the root.
 fn relative_title(title: String, place: &TimelinePlace) -> String {
     let relative = Path::new(&title).strip_prefix(&place.root);
     relative.ok().and_then(|path| path.to_str()).map_or(title.clone(), str::to_owned)
-}
-
-fn open_for_call(place: &TimelinePlace, options: TimelineOptions, reply: &mut HookReply) -> Result<Timeline> {
-    let timeline = Timeline::open(place, &options);
-    if let Err(foldlog_timeline::Error::Busy { .. }) = &timeline {
-        reply.refused = Some("foldlog is still capturing the files of this directory".to_owned());
-    }
-    Ok(timeline?)
 }
 
 /// Closes calls without a reported end, and names the command that undoes them.
