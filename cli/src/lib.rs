@@ -46,6 +46,7 @@
 mod checkpoint_text;
 pub mod cli;
 pub mod command;
+mod consent;
 mod conversations;
 mod difference_text;
 pub mod failure;

@@ -1,6 +1,6 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use foldlog::filesystem::{ChangeKind, FileChange, NotedEntry};
+use foldlog::filesystem::{ChangeKind, FileChange, NotedEntry, SnapshotReader};
 
 use crate::attribution::{Attribution, Intervals};
 use crate::timeline::Timeline;
@@ -38,25 +38,7 @@ impl Timeline {
         if !steps.iter().any(|step| step.number == number) {
             return Err(Error::NoStep { number });
         }
-        let intervals = Intervals::new(&steps, self.moments()?);
-        let mut reader = self.reader();
-        let mut found = StepChanges::default();
-        for interval in intervals.of_steps(&BTreeSet::from([number])) {
-            found.repository |= interval.from.repositories != interval.to.repositories;
-            for change in interval.changes(&mut reader)? {
-                match interval.attribution(&change.path, false) {
-                    Attribution::Step(owner) if owner == number => merge_change(&mut found.files, change),
-                    Attribution::Shared(owners) if owners.contains(&number) => {
-                        merge_change(&mut found.shared, change);
-                    }
-                    _ => {}
-                }
-            }
-            if interval.owners().any(|owner| owner.number == number && owner.paths.is_none()) {
-                found.not_kept.extend(interval.noted_changes());
-            }
-        }
-        Ok(found)
+        Intervals::new(&steps, self.moments()?).changes(number, &mut self.reader())
     }
 
     /// Returns the user's own changes since a step began, until the next step began or ended.
@@ -67,7 +49,7 @@ impl Timeline {
     pub fn users_changes_after(&self, number: u64) -> Result<Vec<FileChange>> {
         let steps = self.steps()?;
         let intervals = Intervals::new(&steps, self.moments()?);
-        let (mut reader, mut found) = (self.reader(), Vec::new());
+        let (mut reader, mut found) = (self.reader(), ChangesByPath::new());
         for interval in intervals.after(number) {
             for change in interval.changes(&mut reader)? {
                 if interval.attribution(&change.path, false) == Attribution::User {
@@ -75,14 +57,43 @@ impl Timeline {
                 }
             }
         }
+        Ok(found.into_values().collect())
+    }
+}
+
+impl Intervals<'_> {
+    /// Returns the changes that belong to a step.
+    pub(crate) fn changes(&self, number: u64, reader: &mut SnapshotReader) -> Result<StepChanges> {
+        let mut found = StepChanges::default();
+        let (mut files, mut shared) = (ChangesByPath::new(), ChangesByPath::new());
+        for interval in self.of_steps(&BTreeSet::from([number])) {
+            found.repository |= interval.from.repositories != interval.to.repositories;
+            for change in interval.changes(reader)? {
+                match interval.attribution(&change.path, false) {
+                    Attribution::Step(owner) if owner == number => merge_change(&mut files, change),
+                    Attribution::Shared(owners) if owners.contains(&number) => {
+                        merge_change(&mut shared, change);
+                    }
+                    _ => {}
+                }
+            }
+            if interval.owners().any(|owner| owner.number == number && owner.paths.is_none()) {
+                found.not_kept.extend(interval.noted_changes());
+            }
+        }
+        found.files = files.into_values().collect();
+        found.shared = shared.into_values().collect();
         Ok(found)
     }
 }
 
-/// Adds a change to those of earlier intervals of the same step.
-fn merge_change(changes: &mut Vec<FileChange>, change: FileChange) {
-    let Some(earlier) = changes.iter_mut().find(|earlier| earlier.path == change.path) else {
-        return changes.push(change);
+type ChangesByPath = BTreeMap<String, FileChange>;
+
+/// Adds a change to those of earlier intervals.
+fn merge_change(changes: &mut ChangesByPath, change: FileChange) {
+    let Some(earlier) = changes.get_mut(&change.path) else {
+        changes.insert(change.path.clone(), change);
+        return;
     };
     earlier.after = change.after;
     earlier.kind = match (&earlier.before, &earlier.after) {
@@ -91,6 +102,6 @@ fn merge_change(changes: &mut Vec<FileChange>, change: FileChange) {
         (Some(_), Some(_)) => ChangeKind::Modified,
     };
     if earlier.before == earlier.after {
-        changes.retain(|earlier| earlier.path != change.path);
+        changes.remove(&change.path);
     }
 }

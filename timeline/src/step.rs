@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::{Event, Slice};
@@ -34,7 +36,7 @@ pub struct Step {
     /// Paths that the step owns; its changes of other paths are not its own. `None` if it may
     /// change any path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paths: Option<Vec<String>>,
+    pub paths: Option<BTreeSet<String>>,
     /// Reason why the step was not captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_captured: Option<String>,
@@ -142,7 +144,7 @@ impl Step {
 
     /// Returns whether the step owns a path.
     pub(crate) fn owns(&self, path: &str) -> bool {
-        self.paths.as_ref().is_some_and(|paths| paths.iter().any(|own| own == path))
+        self.paths.as_ref().is_some_and(|paths| paths.contains(path))
     }
 }
 

@@ -139,21 +139,29 @@ impl Timeline {
             store.create_with(&types, options).map_err(|_| error)
         })?;
         let mut timeline = Timeline::with(place, session, options, Some(lock))?;
-        timeline.close_killed_steps()?;
+        timeline.close_killed_undo()?;
         Ok(timeline)
     }
 
-    /// Closes calls of programs that have ended, and the undo of a process that was killed within
-    /// it: that process had the lock.
-    fn close_killed_steps(&mut self) -> Result<()> {
-        let steps = self.steps()?;
-        let is_killed =
-            |step: &Step| step.is_open() && step.call().is_none_or(|call| has_ended(call.process));
-        if let Some(killed) = steps.iter().find(|step| is_killed(step)) {
+    /// Closes the undo of a process that was killed within it: that process had the lock.
+    fn close_killed_undo(&mut self) -> Result<()> {
+        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
+        let killed_at =
+            self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).map(|step| step.opened_at);
+        if let Some(killed_at) = killed_at {
             let capture = self.capture().ok();
-            self.interrupt(&steps, is_killed, capture.as_ref(), killed.opened_at)?;
+            self.interrupt(&self.steps()?, is_killed, capture.as_ref(), killed_at)?;
         }
         Ok(())
+    }
+
+    /// Closes the open calls of programs that have ended. Returns their numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be written.
+    pub fn close_ended_calls(&mut self, now: DateTime<Utc>) -> Result<Vec<u64>> {
+        self.interrupt_where(|call| has_ended(call.process), now)
     }
 
     /// Opens a timeline for reading.
@@ -217,19 +225,23 @@ impl Timeline {
     /// - [`Error::Filesystem`] if the root cannot be captured.
     /// - [`Error::LowSpace`] if less than [`TimelineOptions::free_bytes_min`] bytes are free.
     pub fn capture(&self) -> Result<FilesystemSnapshot> {
-        let path = &self.place.dir;
-        let space = rustix::fs::statvfs(path.as_path());
-        let free_bytes = space.map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize));
+        let free_bytes = self.free_bytes();
         if free_bytes < self.free_bytes_min {
-            return Err(Error::LowSpace { path: path.clone(), free_bytes });
+            return Err(Error::LowSpace { path: self.place.dir.clone(), free_bytes });
         }
         let until = Instant::now().checked_add(self.capture_time);
         Ok(self.files.snapshot_until(None, false, until)?)
     }
 
+    /// Returns the free bytes on the disk of the captures; the greatest number if they are unknown.
+    pub fn free_bytes(&self) -> u64 {
+        let space = rustix::fs::statvfs(self.place.dir.as_path());
+        space.map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
     /// Records the beginning of a call, with the state of the root before it, and returns its
-    /// number. A call that is reported again is not recorded again. Open calls of the same lane, and of programs that have ended, are closed as
-    /// interrupted first.
+    /// number. A call that is reported again is not recorded again. Open calls of the same lane, and
+    /// of programs that have ended, are closed as interrupted first.
     ///
     /// If the root cannot be captured, the call is recorded nevertheless, with the reason in
     /// [`Step::not_captured`].
@@ -247,7 +259,7 @@ impl Timeline {
         let reason = capture.as_ref().err().map(ToString::to_string);
         let capture = capture.ok();
         let is_stale =
-            |step: &Step| step.call().is_none_or(|open| open.lane == call.lane || has_ended(open.process));
+            |step: &Step| step.call().is_some_and(|open| open.lane == call.lane || has_ended(open.process));
         self.interrupt(&steps, is_stale, capture.as_ref(), now)?;
         let number = steps.last().map_or(1, |step| step.number + 1);
         let paths = call.paths.map(|paths| {
@@ -382,14 +394,18 @@ impl Timeline {
         only_main: bool,
         now: DateTime<Utc>,
     ) -> Result<Vec<u64>> {
-        let steps = self.steps()?;
-        let is_stale = |step: &Step| {
-            step.call().is_some_and(|call| {
-                let lane = &call.lane;
-                let is_of_session = lane.program == program && lane.session == session;
-                (is_of_session && (lane.agent.is_none() || !only_main)) || has_ended(call.process)
-            })
+        let is_stale = |call: &Call| {
+            let lane = &call.lane;
+            let is_of_session = lane.program == program && lane.session == session;
+            (is_of_session && (lane.agent.is_none() || !only_main)) || has_ended(call.process)
         };
+        self.interrupt_where(is_stale, now)
+    }
+
+    /// Closes open calls, and captures the root only if there are any.
+    fn interrupt_where(&mut self, is_stale: impl Fn(&Call) -> bool, now: DateTime<Utc>) -> Result<Vec<u64>> {
+        let is_stale = |step: &Step| step.call().is_some_and(&is_stale);
+        let steps = self.steps()?;
         if !steps.iter().any(|step| step.is_open() && is_stale(step)) {
             return Ok(Vec::new());
         }

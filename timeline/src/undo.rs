@@ -118,10 +118,12 @@ impl Timeline {
         let steps = self.steps()?;
         let undone = UndoneSteps::new(&steps);
         let is_undone = |number| undone.wholly.contains(&number) || undone.conflicting.contains(&number);
+        let (intervals, mut reader) = (Intervals::new(&steps, self.moments()?), self.reader());
         for step in steps.iter().rev().filter(|step| !step.is_open() && step.call().is_some()) {
-            if !is_undone(step.number)
-                && (step.not_captured.is_some() || !self.changes(step.number)?.is_empty())
-            {
+            if is_undone(step.number) {
+                continue;
+            }
+            if step.not_captured.is_some() || !intervals.changes(step.number, &mut reader)?.is_empty() {
                 return Ok(step.number);
             }
         }

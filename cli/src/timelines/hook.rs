@@ -199,8 +199,7 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
     if is_new {
         timeline.capture()?;
     }
-    let space = nix::sys::statvfs::statvfs(&place.dir);
-    let free = space.map_or(u64::MAX, |space| space.blocks_available().saturating_mul(space.fragment_size()));
-    timeline.collect(CAPTURES_BYTES_MAX.min(free / 10))?;
+    let bytes_max = CAPTURES_BYTES_MAX.min(timeline.free_bytes() / 10);
+    timeline.collect(bytes_max)?;
     Ok(())
 }

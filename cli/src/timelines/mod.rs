@@ -92,10 +92,13 @@ pub(crate) fn open_read_only() -> Result<Timeline> {
     Ok(Timeline::open_read_only(&place, &options)?)
 }
 
-/// Opens the timeline around the current directory for writing.
+/// Opens the timeline around the current directory for writing. The calls of a killed agent count
+/// as ended.
 pub(crate) fn open() -> Result<Timeline> {
     let (place, options) = here()?;
-    Ok(Timeline::open(&place, &options)?)
+    let mut timeline = Timeline::open(&place, &options)?;
+    timeline.close_ended_calls(foldlog_view::clock::now())?;
+    Ok(timeline)
 }
 
 fn here() -> Result<(TimelinePlace, TimelineOptions)> {

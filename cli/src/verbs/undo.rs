@@ -1,6 +1,5 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
 use std::os::unix::ffi::OsStrExt as _;
 
 use foldlog::filesystem::escape_path;
@@ -9,6 +8,7 @@ use foldlog_view::clock::now;
 use serde::Serialize;
 
 use crate::command::{Access, Command, Group, Target};
+use crate::consent::ask;
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::timelines::{call_around, open, text};
@@ -236,7 +236,9 @@ fn carry_out(
     if !is_preview && !confirmation.yes {
         // Hooks wait for a timeline that is open.
         drop(timeline);
-        is_confirmed = ask(word, output)?;
+        let question = if word == "redo" { "Redo?" } else { "Undo?" };
+        let question = format!("{}\n{question}", text::OUTSIDE);
+        is_confirmed = ask(&question, "nothing was changed", output)?;
         timeline = open()?;
         if is_confirmed {
             let shown = std::mem::replace(&mut plan, timeline.plan_undo(numbers, paths)?);
@@ -277,18 +279,4 @@ fn carry_out(
         None => output.line("nothing was changed")?,
     }
     Ok(code)
-}
-
-/// Requests confirmation.
-fn ask(word: &str, output: &mut Output<'_>) -> Result<bool> {
-    if !io::stdin().is_terminal() || output.json() {
-        let what = "nothing was changed: no terminal can ask for your consent";
-        return Err(CommandError::usage(what, "repeat the command with `--yes`"));
-    }
-    output.line(text::OUTSIDE)?;
-    write!(output.stdout, "{}? [y/N] ", if word == "redo" { "Redo" } else { "Undo" })?;
-    output.stdout.flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -203,6 +203,17 @@ fn an_input_that_is_no_event_stops_no_agent() {
 }
 
 #[test]
+fn the_user_learns_of_the_call_of_a_killed_agent_when_the_session_is_resumed() {
+    let mut project = Project::new();
+    project.hook(&project.shell("PreToolUse", "killed"));
+    project.write("half", "x");
+    project.kill_agent();
+    let told = project.hook(&project.input("SessionStart", &json!({"source": "resume"})));
+    assert!(told["systemMessage"].as_str().unwrap().contains("`foldlog undo 1`"), "{told}");
+    assert!(project.root.join("half").exists());
+}
+
+#[test]
 fn the_call_of_an_agent_that_was_killed_is_undone_like_any_other() {
     let mut project = Project::new();
     project.hook(&project.shell("PreToolUse", "killed"));

@@ -1,6 +1,5 @@
 //! Shows the change of a settings file, asks for it, and writes it.
 
-use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use foldlog_codec::escape;
@@ -8,7 +7,8 @@ use similar::TextDiff;
 
 use super::settings::WithoutHooks;
 use super::settings_file::SettingsFile;
-use crate::failure::{CommandError, Result};
+use crate::consent::ask;
+use crate::failure::Result;
 use crate::output::Output;
 use crate::style::{BAD, GOOD, HEADING, PLAIN, Style};
 
@@ -77,7 +77,7 @@ impl<'a> Change<'a> {
 ///
 /// # Errors
 ///
-/// [`CommandError::usage`] if no terminal can ask for consent; and as of [`SettingsFile::write`].
+/// [`CommandError::usage`](crate::failure::CommandError::usage) if no terminal can ask for consent; and as of [`SettingsFile::write`].
 pub(super) fn apply(
     changes: &[&Change<'_>],
     confirm: ConfirmArgs,
@@ -94,7 +94,7 @@ pub(super) fn apply(
     if confirm.dry_run {
         return Ok(Outcome::Shown);
     }
-    if !confirm.yes && !is_accepted(output)? {
+    if !confirm.yes && !ask("Write this change?", "nothing was written", output)? {
         return Ok(Outcome::Declined);
     }
     for change in changes {
@@ -104,19 +104,6 @@ pub(super) fn apply(
         }
     }
     Ok(Outcome::Written)
-}
-
-fn is_accepted(output: &mut Output<'_>) -> Result<bool> {
-    if output.json() || !output.is_process || !io::stdin().is_terminal() {
-        let what = "nothing was written: no terminal can ask for your consent";
-        return Err(CommandError::usage(what, "repeat the command with `--yes`"));
-    }
-    output.stdout.flush()?;
-    write!(output.stderr, "Write this change? [y/N] ")?;
-    output.stderr.flush()?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 fn style_of(line: &str) -> Style {
