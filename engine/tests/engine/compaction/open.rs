@@ -147,7 +147,7 @@ fn threads_write_and_read_while_their_session_is_compacted() {
             }
         });
         writes.recv().unwrap();
-        for _ in 0..8 {
+        for _ in 0..4 {
             dropped += session.log().compact(&CompactOptions::default()).unwrap().dropped;
         }
         stop.store(true, Ordering::Relaxed);

@@ -155,7 +155,7 @@ fn an_image_leaves_the_disk_its_last_room() {
 #[test]
 fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
     for durability in LEVELS {
-        for (steps, nested) in [(0, 0), (3, 0), (40, 1), (400, 3)] {
+        for (steps, nested) in [(0, 0), (3, 0), (40, 1), (150, 3)] {
             cut_short(durability, steps, nested, 16 << 10, CrashKind::Process, Recoveries::Unharmed);
             for sizes in [4096, 16 << 10] {
                 for crash in [CrashKind::Process, CrashKind::PowerLosingAll] {

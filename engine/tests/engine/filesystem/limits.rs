@@ -135,7 +135,7 @@ impl Drop for Appending {
 pub(super) fn a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never_restored() {
     let bench = Bench::new();
     bench.shell("mkdir logs && echo 1 >file");
-    fs::write(bench.at("logs/log"), vec![b'x'; 48 << 20]).unwrap();
+    fs::write(bench.at("logs/log"), vec![b'x'; 16 << 20]).unwrap();
     let appending = Appending::to(&bench.at("logs/log"));
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();
@@ -161,7 +161,7 @@ pub(super) fn a_log_that_others_append_to_is_captured_as_far_as_it_was_and_never
     // The snapshot contains the log as it was at the start.
     let blob = format!("{}:logs/log", snapshot.commit);
     if let Some(size) = bench.git(&["cat-file", "-s", &blob]) {
-        assert!(size.trim().parse::<u64>().unwrap() >= 48 << 20, "{size}");
+        assert!(size.trim().parse::<u64>().unwrap() >= 16 << 20, "{size}");
     }
 }
 

@@ -338,7 +338,7 @@ struct Busy {
 impl Busy {
     fn with(path: &Path) -> Busy {
         // Long enough that no read of it falls between two writes.
-        fs::write(path, vec![0; 64 << 20]).unwrap();
+        fs::write(path, vec![0; 16 << 20]).unwrap();
         let (stop, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(3)));
         let write = || {
             let file = fs::OpenOptions::new().write(true).open(path).unwrap();
@@ -349,7 +349,7 @@ impl Busy {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    file.write_all_at(b"x", at % (64 << 20)).unwrap();
+                    file.write_all_at(b"x", at % (16 << 20)).unwrap();
                 }
             })
         };

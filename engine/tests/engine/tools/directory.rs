@@ -18,7 +18,7 @@ use crate::filesystem::digest::{self, Digest};
 use crate::filesystem::random::{SCRIPTS, Step, carry_out, steps};
 
 /// Number of calls in a normal run; `FOLDLOG_TOOL_RUNS` sets another one.
-const RUNS: u32 = 120;
+const RUNS: u32 = 60;
 
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 enum Way {
