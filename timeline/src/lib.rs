@@ -13,6 +13,7 @@
 //! | `attribution` | the author of a change: the user, one step, or several |
 //! | `changes` | [`StepChanges`]: the changes of one step |
 //! | `collection` | removing the earliest captures to free space |
+//! | `unreported` | closing calls whose end was not reported |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
 //! | `merge` | removing one change from the present state of a file |
 //! | `error` | [`Error`] |
@@ -20,8 +21,8 @@
 //! # Terms
 //!
 //! - A *step* is a call or an undo. Steps of one timeline are numbered from 1.
-//! - A *lane* is an agent, or a sub-agent, of one session of a program. Its calls are serial; calls
-//!   of different lanes may overlap.
+//! - A *lane* is an agent, or a sub-agent, of one session of a program. Calls of different lanes may
+//!   overlap. Those of one lane are serial, unless the program runs several at a time.
 //! - A *moment* is the beginning or the end of a step, with a capture of the root.
 //! - An *interval* is the time between two successive captures. Its *owners* are the steps that
 //!   were open at any time in it.
@@ -59,6 +60,7 @@ mod places;
 mod step;
 mod timeline;
 mod undo;
+mod unreported;
 
 pub use changes::StepChanges;
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@ use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::{Event, Slice};
 use serde::{Deserialize, Serialize};
 
-/// An agent of one session of a program. Its calls are serial.
+/// An agent of one session of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Name of the program, such as `claude`.
@@ -114,7 +114,7 @@ pub struct Undo {
 pub enum Outcome {
     /// It succeeded.
     Succeeded,
-    /// It failed.
+    /// It failed, or ended without success in an unknown way.
     Failed,
     /// Its end was never reported.
     Interrupted,

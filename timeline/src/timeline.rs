@@ -16,6 +16,7 @@ use crate::places::TimelinePlace;
 use crate::step::{
     Call, Collections, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind, Steps,
 };
+use crate::unreported::has_ended;
 use crate::{Error, Result};
 
 /// Longest text of arguments or of a result that is recorded, in bytes.
@@ -102,6 +103,9 @@ pub struct NewCall {
     pub paths: Option<Vec<PathBuf>>,
     /// Process of the program.
     pub process: Option<u32>,
+    /// Whether the program runs several calls of its lane at a time. Otherwise open calls of the
+    /// lane have ended.
+    pub may_overlap: bool,
 }
 
 /// The end of a call.
@@ -141,27 +145,6 @@ impl Timeline {
         let mut timeline = Timeline::with(place, session, options, Some(lock))?;
         timeline.close_killed_undo()?;
         Ok(timeline)
-    }
-
-    /// Closes the undo of a process that was killed within it: that process had the lock.
-    fn close_killed_undo(&mut self) -> Result<()> {
-        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
-        let killed_at =
-            self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).map(|step| step.opened_at);
-        if let Some(killed_at) = killed_at {
-            let capture = self.capture().ok();
-            self.interrupt(&self.steps()?, is_killed, capture.as_ref(), killed_at)?;
-        }
-        Ok(())
-    }
-
-    /// Closes the open calls of programs that have ended. Returns their numbers.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Engine`] if the log cannot be written.
-    pub fn close_ended_calls(&mut self, now: DateTime<Utc>) -> Result<Vec<u64>> {
-        self.interrupt_where(|call| has_ended(call.process), now)
     }
 
     /// Opens a timeline for reading.
@@ -240,8 +223,9 @@ impl Timeline {
     }
 
     /// Records the beginning of a call, with the state of the root before it, and returns its
-    /// number. A call that is reported again is not recorded again. Open calls of the same lane, and
-    /// of programs that have ended, are closed as interrupted first.
+    /// number. A call that is reported again is not recorded again. Open calls of the same lane
+    /// (unless they [may overlap](NewCall::may_overlap)), and of programs that have ended, are closed
+    /// as interrupted first.
     ///
     /// If the root cannot be captured, the call is recorded nevertheless, with the reason in
     /// [`Step::not_captured`].
@@ -258,9 +242,10 @@ impl Timeline {
         let capture = self.capture();
         let reason = capture.as_ref().err().map(ToString::to_string);
         let capture = capture.ok();
-        let is_stale =
-            |step: &Step| step.call().is_some_and(|open| open.lane == call.lane || has_ended(open.process));
-        self.interrupt(&steps, is_stale, capture.as_ref(), now)?;
+        let has_ended =
+            |open: &Call| (open.lane == call.lane && !call.may_overlap) || has_ended(open.process);
+        let is_stale = |step: &Step| step.call().is_some_and(has_ended);
+        self.close_unreported(&steps, is_stale, Outcome::Interrupted, capture.as_ref(), now)?;
         let number = steps.last().map_or(1, |step| step.number + 1);
         let paths = call.paths.map(|paths| {
             let relative = paths.iter().filter_map(|path| self.relative(path));
@@ -336,7 +321,7 @@ impl Timeline {
 
     /// Finds the changes that were made after a call began, and before its tool was started, if that
     /// took long enough for a person to change files. Without `started`, the time is unknown.
-    fn set_users_changes(
+    pub(crate) fn set_users_changes(
         &self,
         step: &mut Step,
         capture: &FilesystemSnapshot,
@@ -379,60 +364,6 @@ impl Timeline {
         }
         self.session.dispatch(StepChanged { step, moment: None })?;
         Ok(())
-    }
-
-    /// Closes open calls of a session whose end was not reported: all of them, or only those of the
-    /// main agent. Returns their numbers.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Engine`] if the log cannot be written.
-    pub fn interrupt_calls(
-        &mut self,
-        program: &str,
-        session: &str,
-        only_main: bool,
-        now: DateTime<Utc>,
-    ) -> Result<Vec<u64>> {
-        let is_stale = |call: &Call| {
-            let lane = &call.lane;
-            let is_of_session = lane.program == program && lane.session == session;
-            (is_of_session && (lane.agent.is_none() || !only_main)) || has_ended(call.process)
-        };
-        self.interrupt_where(is_stale, now)
-    }
-
-    /// Closes open calls, and captures the root only if there are any.
-    fn interrupt_where(&mut self, is_stale: impl Fn(&Call) -> bool, now: DateTime<Utc>) -> Result<Vec<u64>> {
-        let is_stale = |step: &Step| step.call().is_some_and(&is_stale);
-        let steps = self.steps()?;
-        if !steps.iter().any(|step| step.is_open() && is_stale(step)) {
-            return Ok(Vec::new());
-        }
-        let capture = self.capture().ok();
-        self.interrupt(&steps, is_stale, capture.as_ref(), now)
-    }
-
-    pub(crate) fn interrupt(
-        &mut self,
-        steps: &[Step],
-        is_stale: impl Fn(&Step) -> bool,
-        capture: Option<&FilesystemSnapshot>,
-        now: DateTime<Utc>,
-    ) -> Result<Vec<u64>> {
-        let mut closed = Vec::new();
-        for step in steps.iter().filter(|step| step.is_open() && is_stale(step)) {
-            let mut step = step.clone();
-            if capture.is_none() && step.not_captured.is_none() {
-                step.not_captured = Some("the state after it could not be captured".to_owned());
-            }
-            if let Some(capture) = capture {
-                self.set_users_changes(&mut step, capture, None)?;
-            }
-            closed.push(step.number);
-            self.close_step(step, Outcome::Interrupted, capture.cloned(), now)?;
-        }
-        Ok(closed)
     }
 
     pub(crate) fn open_step(&mut self, step: Step, capture: Option<FilesystemSnapshot>) -> Result<()> {
@@ -544,10 +475,6 @@ pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step 
 fn find_call<'a>(steps: &'a [Step], call: &NewCall) -> Option<&'a Step> {
     let is_same = |known: &Call| known.id == call.id && known.lane == call.lane;
     steps.iter().rfind(|step| step.call().is_some_and(is_same))
-}
-
-fn has_ended(process: Option<u32>) -> bool {
-    process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists())
 }
 
 /// Cuts a text after its greatest recorded length.

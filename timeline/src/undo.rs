@@ -242,7 +242,8 @@ impl Timeline {
         let paths = Some(plan.files.iter().map(|file| file.path.clone()).collect());
         let mut step = Step { paths, ..new_step(number, StepKind::Undo(undo.clone()), now) };
         let before = self.capture()?;
-        self.interrupt(&steps, |step| plan.steps.contains(&step.number), Some(&before), now)?;
+        let is_undone = |step: &Step| plan.steps.contains(&step.number);
+        self.close_unreported(&steps, is_undone, Outcome::Interrupted, Some(&before), now)?;
         self.open_step(step.clone(), Some(before))?;
         let edited = self.files.edit_paths(&plan.edits);
         let synced = self.files.sync_restored();

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use foldlog_timeline::{CallEnd, Lane, NewCall, Timeline, TimelinePlace};
+use foldlog_timeline::{CallEnd, Lane, NewCall, Step, Timeline, TimelinePlace};
 use foldlog_view::clock::now;
 
-use super::UserDirs;
-use super::text;
+use super::{UserDirs, runs_child_since, text};
+use crate::agents::PromptCommand;
 use crate::failure::Result;
 
 /// Greatest size of a timeline's captures on the disk, in bytes.
@@ -33,6 +33,9 @@ pub(crate) enum HookEvent {
     CallBegins(NewCall),
     /// The user is asked whether the call may run.
     PermissionAsked,
+    /// The model gets the results of calls. Calls of this lane that have not ended by now failed, or
+    /// their commands run on.
+    CallsReturned,
     /// A tool has ended.
     CallEnds(NewCall, CallEnd),
     /// The main agent waits for the user. Sub-agents may continue.
@@ -61,7 +64,7 @@ pub(crate) fn record(
     input: HookInput,
     root: PathBuf,
     is_strict: bool,
-    slash_command: Option<&str>,
+    prompt_command: Option<PromptCommand<'_>>,
 ) -> Result<HookReply> {
     // The time of the program's report. The record may have to wait for another hook.
     let arrived_at = now();
@@ -79,7 +82,7 @@ pub(crate) fn record(
             ));
         }
         reply.answered_prompt =
-            slash_command.map(|_| format!("foldlog does not record this directory: {reason}."));
+            prompt_command.map(|_| format!("foldlog does not record this directory: {reason}."));
         if is_strict && matches!(input.event, HookEvent::CallBegins(_)) {
             reply.refused = Some(format!("foldlog does not record this directory: {reason}"));
         }
@@ -112,16 +115,25 @@ pub(crate) fn record(
         // All other events are about earlier calls.
         _ if !place.exists() => {
             reply.answered_prompt =
-                slash_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
+                prompt_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
         }
         HookEvent::Prompted { text } => {
             let mut timeline = open()?;
             if text.is_some() {
                 interrupt(&mut timeline, &lane, true, &mut reply)?;
             }
-            match slash_command {
-                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
+            match prompt_command {
+                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, &command)?),
                 None => report_undos(&mut timeline, &lane, &mut reply)?,
+            }
+        }
+        HookEvent::CallsReturned => {
+            if has_open_call(&place, &dirs)? {
+                let runs = |step: &Step| {
+                    let process = step.call().and_then(|call| call.process).filter(|_| step.paths.is_none());
+                    process.is_some_and(|process| runs_child_since(process, step.opened_at))
+                };
+                open()?.fail_calls(&lane, runs, arrived_at)?;
             }
         }
         HookEvent::PermissionAsked => open()?.ask_for(&lane)?,
@@ -130,6 +142,12 @@ pub(crate) fn record(
         HookEvent::Other => {}
     }
     Ok(reply)
+}
+
+/// Returns whether a call is open. Reading is faster than opening for writing.
+fn has_open_call(place: &TimelinePlace, dirs: &UserDirs) -> Result<bool> {
+    let timeline = Timeline::open_read_only(place, &dirs.options())?;
+    Ok(timeline.steps()?.iter().any(|step| step.is_open() && step.call().is_some()))
 }
 
 /// Records the beginning of a call, and reports one that cannot be undone.

@@ -1,13 +1,14 @@
 //! The timelines of this user: where they are, which directories have one, and their texts.
 
-pub(crate) mod claude;
 pub(crate) mod hook;
 pub(crate) mod text;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
 use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace};
+use foldlog_view::clock::now;
 
 use crate::failure::{CommandError, Result};
 
@@ -119,10 +120,10 @@ fn recorded_directories(timelines: &Path) -> String {
     let shown: Vec<String> =
         roots.iter().take(ROOTS_MAX).map(|root| foldlog_codec::escape::path(root)).collect();
     match shown.is_empty() {
-        true => "`foldlog hook install claude` records the calls of Claude Code from its next session on"
+        true => "`foldlog hook install claude` records the calls of Claude Code from its next session on; for other agents, see `foldlog hook install --help`"
             .to_owned(),
         false => format!(
-            "calls are recorded for the directory in which the agent was started, such as {}; `foldlog hook status claude` tests the hooks",
+            "calls are recorded for the directory in which the agent was started, such as {}; `foldlog hook status AGENT` tests the hooks",
             shown.join(", ")
         ),
     }
@@ -175,4 +176,39 @@ pub(crate) fn parent_of(process: u32) -> Option<u32> {
     // The name is in parentheses, and may contain any characters.
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
     (parent > 0).then_some(parent)
+}
+
+/// Returns whether a process has a child that was started since a time, and before this hook.
+pub(crate) fn runs_child_since(process: u32, since: DateTime<Utc>) -> bool {
+    let Some(uptime) = uptime_ticks() else { return false };
+    let age = now().signed_duration_since(since).num_milliseconds() / MILLISECONDS_PER_TICK;
+    let earliest = uptime - age;
+    // Other hooks of the same event are started with this one.
+    let latest = started_at(std::process::id()).unwrap_or(uptime) - START_TOGETHER_TICKS;
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.any(|child| {
+        parent_of(child) == Some(process)
+            && started_at(child).is_some_and(|started| (earliest..latest).contains(&started))
+    })
+}
+
+/// Milliseconds of the unit in which Linux reports the start of a process.
+const MILLISECONDS_PER_TICK: i64 = 10;
+
+/// Hooks that are started within this time belong to the same event.
+const START_TOGETHER_TICKS: i64 = 15;
+
+/// Returns the time since the start of the system.
+fn uptime_ticks() -> Option<i64> {
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let (seconds, rest) = uptime.split_whitespace().next()?.split_once('.')?;
+    let hundredths: i64 = rest.parse().ok()?;
+    seconds.parse::<i64>().ok()?.checked_mul(100)?.checked_add(hundredths)
+}
+
+/// Returns the time of a process's start since that of the system.
+fn started_at(process: u32) -> Option<i64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }

@@ -11,6 +11,7 @@ use foldlog_timeline::{
 use foldlog_view::clock::now;
 use foldlog_view::text::count_text;
 
+use crate::agents::PromptCommand;
 use crate::failure::{CommandError, Result};
 
 /// Longest title of a call in a line, in characters.
@@ -207,8 +208,9 @@ pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<Str
 
 /// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or
 /// `redo [yes]`. Without `yes`, it is a preview.
-pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
-    let mut words = command.split_whitespace();
+pub(crate) fn answer(timeline: &mut Timeline, command: &PromptCommand<'_>) -> Result<String> {
+    let prefix = command.prefix;
+    let mut words = command.words.split_whitespace();
     let verb = words.next().unwrap_or_default();
     let (mut number, mut is_confirmed) = (None, false);
     for word in words {
@@ -217,7 +219,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {
                 return Ok(format!(
-                    "{word:?} is not understood. Use /undo, /undo 4, /undo yes, /undo 4 yes, /redo or /redo yes."
+                    "{word:?} is not understood. Use {prefix}undo, {prefix}undo 4, {prefix}undo yes, {prefix}undo 4 yes, {prefix}redo or {prefix}redo yes."
                 ));
             }
         }
@@ -248,7 +250,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &str) -> Result<String> {
                 "undo" => plan.steps.iter().map(|number| format!(" {number}")).collect(),
                 _ => String::new(),
             };
-            lines.push(format!("Type `/{verb}{number} yes` to carry it out."));
+            lines.push(format!("Type `{prefix}{verb}{number} yes` to carry it out."));
         }
     }
     Ok(lines.join("\n"))

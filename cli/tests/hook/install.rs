@@ -74,7 +74,7 @@ fn without_a_version_only_events_of_all_versions_are_written() {
         let ran = place.succeeds("hook install claude --yes --json");
         assert!(ran.stderr.contains(reason), "{}", ran.stderr);
         let document = ran.json();
-        assert_eq!(document["claude_version"], json!(null));
+        assert_eq!(document["agent_version"], json!(null));
         assert_eq!(document["left_out"], json!(["PostToolUseFailure", "PermissionRequest"]));
         assert_eq!(commands(&place.read_settings()).len(), 7);
     }

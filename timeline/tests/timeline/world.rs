@@ -96,6 +96,7 @@ pub(crate) fn shell(id: &str, agent: Option<&str>) -> NewCall {
         title: id.to_owned(),
         paths: None,
         process: None,
+        may_overlap: false,
     }
 }
 

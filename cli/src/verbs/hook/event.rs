@@ -5,12 +5,12 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
-use super::Agent;
+use crate::agents::{Agent, AgentProgram, PromptCommand};
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::timelines::hook::{HookEvent, HookReply, record};
-use crate::timelines::{claude, parent_of};
+use crate::timelines::parent_of;
 
 /// Longest input of a hook in bytes.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
@@ -38,11 +38,11 @@ impl Command for Args {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let mut bytes = Vec::new();
         let read = io::stdin().lock().take(INPUT_BYTES_MAX).read_to_end(&mut bytes);
-        let Agent::Claude = self.agent;
+        let agent = self.agent.program();
         let text = String::from_utf8_lossy(&bytes);
         let input = match read
             .map_err(|error| error.to_string())
-            .and_then(|_| claude::read(&text, agent_process()).map_err(|error| error.to_string()))
+            .and_then(|_| (agent.read)(&text, agent_process(agent)).map_err(|error| error.to_string()))
         {
             Ok(input) => input,
             Err(error) => {
@@ -50,13 +50,13 @@ impl Command for Args {
                 return Ok(if self.strict { UNUSABLE } else { HOLDS });
             }
         };
-        let (name, root) = (input.name.clone(), project_directory(&input.directory));
+        let (name, root) = (input.name.clone(), project_directory(agent, &input.directory));
         let prompt = match &input.event {
             HookEvent::Prompted { text } => text.clone(),
             _ => None,
         };
         let is_call = matches!(input.event, HookEvent::CallBegins(_));
-        let command = prompt.as_deref().and_then(claude::slash_command);
+        let command = prompt.as_deref().and_then(PromptCommand::of);
         let reply = record(input, root, self.strict, command).unwrap_or_else(|error| HookReply {
             messages: vec![format!("foldlog could not record {name}: {error}")],
             refused: is_call.then(|| format!("foldlog could not record the call: {error}")),
@@ -66,7 +66,7 @@ impl Command for Args {
             output.note(reason);
             return Ok(UNUSABLE);
         }
-        let answer = claude::write(&reply, &name);
+        let answer = (agent.write)(&reply, &name);
         if !answer.is_empty() {
             // An output that cannot be written must not stop the agent. A buffer would be written
             // again at the end of the process, and its error reported.
@@ -78,14 +78,15 @@ impl Command for Args {
 }
 
 /// Returns the agent's project directory: a `cd` of the agent changes only the current one.
-fn project_directory(current: &std::path::Path) -> PathBuf {
-    let project = std::env::var_os("CLAUDE_PROJECT_DIR").map(PathBuf::from);
+fn project_directory(agent: &AgentProgram, current: &std::path::Path) -> PathBuf {
+    let project = agent.project_variable.and_then(std::env::var_os).map(PathBuf::from);
     project.filter(|project| project.is_absolute()).unwrap_or_else(|| current.to_owned())
 }
 
 /// Returns the process of the agent. Versions that do not name it start hooks through a shell.
-fn agent_process() -> Option<u32> {
-    let named = std::env::var("CLAUDE_PID").ok().and_then(|text| text.parse().ok());
+fn agent_process(agent: &AgentProgram) -> Option<u32> {
+    let named = agent.process_variable.and_then(|name| std::env::var(name).ok());
+    let named = named.and_then(|text| text.parse().ok());
     named.or_else(|| {
         let parent = parent_of(std::process::id())?;
         let name = std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_default();

@@ -9,38 +9,43 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use super::change::{Change, ConfirmArgs, Outcome, apply};
-use super::events::{ClaudeVersion, EVENTS, HookEvent, OLDEST, known_events};
-use super::program::{SHARED_COMMAND, hook_command, this_program};
+use super::program::{hook_command, shared_command, this_program};
 use super::prompt_command::PromptCommand;
 use super::settings::{WantedHooks, WithoutHooks, facts, with_hooks};
-use super::settings_file::{Scope, SettingsFile, unusable};
-use super::{Agent, ScopeArgs, process};
+use super::settings_file::{SettingsFile, unusable};
+use super::{ScopeArgs, process};
+use crate::agents::{Agent, AgentEvent, AgentProgram, ProgramVersion, Scope};
 use crate::command::{Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
-/// Longest time of `claude --version`.
+/// Longest time in which a program has to print its version.
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Describes the fields of `hook install --json`.
 const INSTALL_JSON: &str = "\
-A settings file that names an unknown event can lose all of its hooks. So only events are written
-that the installed version knows, as `claude --version` reports it. After an upgrade of Claude Code,
-install again: this adds new events. It also replaces the path of a program that was moved.
+A settings file of Claude Code that names an unknown event can lose all of its hooks. So only events
+are written that the installed version knows, as `claude --version`, `codex --version` or `gemini
+--version` reports it. After an upgrade of the agent, install again: this adds new events. It also
+replaces the path of a program that was moved.
 
-With your own settings, the commands `/undo` and `/redo` are added to the prompt of Claude Code,
-unless you have such commands. Otherwise newer versions take `/undo` for `/rewind`, which does not
-see changes by commands.
+Codex runs a hook only after you have trusted it: at its next start, it shows the new hooks, and
+`Trust all and continue` accepts them.
+
+With your own settings, the commands `/undo` and `/redo` are added to the prompts of Claude Code and
+Gemini CLI, unless you have such commands. Otherwise newer versions of Claude Code take `/undo` for
+`/rewind`, which does not see changes by commands. At the prompt of Codex, type `foldlog undo`.
 
 With --json one object:
-  scope           user, project or shared
-  file            path of the settings file
-  claude_version  installed version of Claude Code; null if unknown
-  command         command of the hooks
-  events          events with a hook
-  left_out        events without one, which the installed version may not know
-  diff            unified diff of the files; empty if it has these hooks already
-  written         whether the file was changed";
+  agent          claude, codex or gemini
+  scope          user, project or shared
+  file           path of the settings file
+  agent_version  installed version of the agent; null if unknown
+  command        command of the hooks
+  events         events with a hook
+  left_out       events without one, which the installed version may not know
+  diff           unified diff of the files; empty if it has these hooks already
+  written        whether the file was changed";
 
 /// Add foldlog's hooks to an agent's settings.
 ///
@@ -62,9 +67,10 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct InstallDocument<'a> {
+    agent: &'static str,
     scope: Scope,
     file: String,
-    claude_version: Option<String>,
+    agent_version: Option<String>,
     command: &'a str,
     events: Vec<&'static str>,
     left_out: Vec<&'static str>,
@@ -89,33 +95,35 @@ impl Command for Args {
             let next = "nothing was written; on Windows, use foldlog and the agent in WSL";
             return Err(CommandError::usage("hooks of foldlog work on Linux only", next));
         }
-        let scope = self.scope.scope();
-        let program = match scope {
-            Scope::Shared => SHARED_COMMAND.to_owned(),
-            Scope::User | Scope::Project => hook_command(&this_program()?)?,
+        let (agent, scope) = (self.agent.program(), self.scope.scope());
+        let command = match scope {
+            Scope::Shared => shared_command(agent),
+            Scope::User | Scope::Project => hook_command(&this_program()?, agent)?,
         };
-        let file = SettingsFile::read(scope.path()?)?;
-        let (version, unknown) = match claude_version() {
+        let file = SettingsFile::read(agent.settings.path(scope)?)?;
+        let (version, unknown) = match program_version(agent) {
             Ok(version) => (Some(version), None),
             Err(reason) => (None, Some(reason)),
         };
-        let wanted = WantedHooks { command: program, events: known_events(version) };
+        let wanted = WantedHooks { agent, command, events: agent.known_events(version) };
         if wanted.events.is_empty() {
-            let what = format!("the installed Claude Code is older than {OLDEST}");
-            return Err(CommandError::usage(what, "nothing was written; upgrade Claude Code, and repeat"));
+            let what = format!("the installed {} is older than {}", agent.title, agent.oldest);
+            let next = format!("nothing was written; upgrade {}, and repeat", agent.title);
+            return Err(CommandError::usage(what, next));
         }
         let after =
             with_hooks(file.text.as_deref(), &wanted).map_err(|error| unusable(&file.path, &error))?;
         let change = Change::new(&file, WithoutHooks::Text(after));
-        let commands = PromptCommand::read_all(scope)?;
+        let commands = PromptCommand::read_all(agent, scope)?;
         let added: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::addition).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();
         let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
             let document = InstallDocument {
+                agent: agent.name,
                 scope,
                 file: escape::path(&file.path),
-                claude_version: version.map(|version| version.to_string()),
+                agent_version: version.map(|version| version.to_string()),
                 command: &wanted.command,
                 events: names(&wanted.events),
                 left_out: names(&left_out(&wanted)),
@@ -134,7 +142,14 @@ impl Command for Args {
         }
         notes(scope, &wanted, version, unknown, output);
         if outcome == Outcome::Written {
-            output.note("  next: start claude again; then `foldlog log` lists its calls, and `foldlog undo`, or `/undo` at its prompt, undoes one");
+            let (name, prefix) = (agent.name, agent.prompt_prefix);
+            let trust = match agent.asks_for_trust {
+                true => ", and choose `Trust all and continue`",
+                false => "",
+            };
+            output.note(format_args!(
+                "  next: start {name} again{trust}; then `foldlog log` lists its calls, and `foldlog undo`, or `{prefix}undo` at its prompt, undoes one"
+            ));
         }
         Ok(HOLDS)
     }
@@ -144,34 +159,43 @@ impl Command for Args {
 fn notes(
     scope: Scope,
     wanted: &WantedHooks,
-    version: Option<ClaudeVersion>,
+    version: Option<ProgramVersion>,
     unknown: Option<String>,
     output: &mut Output<'_>,
 ) {
+    let agent = wanted.agent;
+    let (name, title) = (agent.name, agent.title);
     let missing = names(&left_out(wanted)).join(", ");
     if let Some(reason) = unknown {
-        output.note(format_args!("note: the version of Claude Code is unknown: {reason}"));
-        output.note(format_args!(
-            "  left out, since older versions do not know them: {missing}; install again once `claude --version` works"
-        ));
+        output.note(format_args!("note: the version of {title} is unknown: {reason}"));
+        if !missing.is_empty() {
+            output.note(format_args!(
+                "  left out, since older versions do not know them: {missing}; install again once `{name} --version` works"
+            ));
+        }
     } else if let Some(version) = version.filter(|_| !missing.is_empty()) {
-        output.note(format_args!("note: Claude Code {version} does not know these events: {missing}"));
+        output.note(format_args!("note: {title} {version} does not know these events: {missing}"));
     }
     if scope == Scope::Shared
+        && agent.ignores_files_with_unknown_events
         && let Some(since) = wanted.events.iter().map(|event| event.since).max()
     {
         output.note(format_args!(
-            "note: a Claude Code older than {since} may ignore all hooks of this file; people who share it need {since} or newer"
+            "note: a {title} older than {since} may ignore all hooks of this file; people who share it need {since} or newer"
         ));
     }
-    for other in Scope::ALL.into_iter().filter(|other| *other != scope) {
+    let written = agent.settings.path(scope).ok();
+    for other in agent.scopes().iter().copied() {
         // `status` reports files that cannot be read.
-        let Ok(file) = other.path().and_then(SettingsFile::read) else { continue };
-        let hooks =
-            file.text.as_deref().map(facts).and_then(std::result::Result::ok).unwrap_or_default().hooks;
+        let Ok(file) = agent.settings.path(other).and_then(SettingsFile::read) else { continue };
+        if written.as_ref() == Some(&file.path) {
+            continue;
+        }
+        let facts = file.text.as_deref().and_then(|text| facts(text, agent).ok());
+        let hooks = facts.unwrap_or_default().hooks;
         if hooks.iter().any(|hook| hook.command != wanted.command) {
             output.note(format_args!(
-                "note: {} has hooks of foldlog too, so that each event is reported twice; `foldlog hook uninstall claude --{}` removes them",
+                "note: {} has hooks of foldlog too, so that each event is reported twice; `foldlog hook uninstall {name} --{}` removes them",
                 escape::path(&file.path),
                 other.name()
             ));
@@ -179,30 +203,31 @@ fn notes(
     }
 }
 
-fn names(events: &[HookEvent]) -> Vec<&'static str> {
+fn names(events: &[AgentEvent]) -> Vec<&'static str> {
     events.iter().map(|event| event.name).collect()
 }
 
-fn left_out(wanted: &WantedHooks) -> Vec<HookEvent> {
-    EVENTS.into_iter().filter(|event| !wanted.events.contains(event)).collect()
+fn left_out(wanted: &WantedHooks) -> Vec<AgentEvent> {
+    wanted.agent.events.iter().copied().filter(|event| !wanted.events.contains(event)).collect()
 }
 
-/// Returns the version of the installed Claude Code, or the reason why it is unknown.
-pub(super) fn claude_version() -> Result<ClaudeVersion, String> {
-    let mut command = Process::new("claude");
+/// Returns the version of the installed program, or the reason why it is unknown.
+pub(super) fn program_version(agent: &AgentProgram) -> Result<ProgramVersion, String> {
+    let name = agent.name;
+    let mut command = Process::new(name);
     command.arg("--version");
     match process::run(command, "", VERSION_DEADLINE) {
         Ok(Some(ended)) if ended.status.success() => {
             let first = ended.stdout.lines().next().unwrap_or_default();
-            ClaudeVersion::from_output(first).ok_or_else(|| format!("`claude --version` printed {first:?}"))
+            ProgramVersion::from_output(first).ok_or_else(|| format!("`{name} --version` printed {first:?}"))
         }
-        Ok(Some(ended)) => Err(format!("`claude --version` failed: {}", ended.status)),
+        Ok(Some(ended)) => Err(format!("`{name} --version` failed: {}", ended.status)),
         Ok(None) => {
-            Err(format!("`claude --version` did not end within {} seconds", VERSION_DEADLINE.as_secs()))
+            Err(format!("`{name} --version` did not end within {} seconds", VERSION_DEADLINE.as_secs()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err("there is no program `claude` on the search path".to_owned())
+            Err(format!("there is no program `{name}` on the search path"))
         }
-        Err(error) => Err(format!("`claude --version` cannot be run: {error}")),
+        Err(error) => Err(format!("`{name} --version` cannot be run: {error}")),
     }
 }

@@ -5,19 +5,18 @@
 //! | [`install`], [`uninstall`], [`status`], [`allow`] | the commands for people |
 //! | [`event`] | the command that the hooks run |
 //! | [`prepare`] | background work at the start of a session |
-//! | `events` | the events of Claude Code, and the versions that know them |
 //! | `program` | the command line of a hook, and how one of foldlog's is recognised |
-//! | `prompt_command` | the command `/undo` at the prompt of Claude Code |
+//! | `prompt_command` | the command `/undo` at the prompt of a program |
 //! | `settings` | the hooks in the text of a settings file |
 //! | `json_text` | edits of JSON that leave all other bytes unchanged |
-//! | `settings_file` | the paths of settings files, and how they are written |
+//! | `settings_file` | how settings files are read and written |
+//! | `trust` | whether a program runs the hooks that it has found |
 //! | `change` | showing, confirming and writing the change of a file |
 //! | `process` | running another program with a deadline |
 
 pub mod allow;
 mod change;
 pub mod event;
-mod events;
 pub mod install;
 mod json_text;
 pub mod prepare;
@@ -27,12 +26,11 @@ mod prompt_command;
 mod settings;
 mod settings_file;
 pub mod status;
+mod trust;
 pub mod uninstall;
 
-use clap::ValueEnum;
-
+use crate::agents::Scope;
 use crate::command::commands;
-use settings_file::Scope;
 
 commands! {
     /// Record the tool calls of an agent that you start yourself.
@@ -48,26 +46,22 @@ commands! {
     }
 }
 
-/// A program whose hooks foldlog can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Agent {
-    /// Claude Code.
-    Claude,
-}
-
 /// The settings file that a command changes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[group(multiple = false)]
 pub struct ScopeArgs {
-    /// Your settings for all projects: `$CLAUDE_CONFIG_DIR/settings.json`, or
-    /// `~/.claude/settings.json` (default)
+    /// Your settings for all projects: `~/.claude/settings.json`, `~/.codex/hooks.json` or
+    /// `~/.gemini/settings.json` (default)
     #[arg(long)]
     pub user: bool,
-    /// Your settings for the project in this directory: `.claude/settings.local.json`
+    /// The settings for the project in this directory: `.claude/settings.local.json`,
+    /// `.codex/hooks.json` or `.gemini/settings.json`. The latter two belong to all people of the
+    /// project
     #[arg(long)]
     pub project: bool,
     /// The settings of the project in this directory that all its people share:
-    /// `.claude/settings.json`. Its hooks do nothing where foldlog is not installed
+    /// `.claude/settings.json`, `.codex/hooks.json` or `.gemini/settings.json`. Its hooks do nothing
+    /// where foldlog is not installed
     #[arg(long)]
     pub shared: bool,
 }

@@ -1,9 +1,9 @@
 //! Runs another program with a deadline.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,9 @@ use nix::unistd::Pid;
 
 /// Bytes of each output that are read.
 const OUTPUT_MAX: u64 = 64 * 1024;
+
+/// Bytes of an answer that are read.
+const ANSWER_MAX: u64 = 16 << 20;
 
 /// A program that ended before its deadline.
 #[derive(Debug)]
@@ -58,6 +61,50 @@ pub(super) fn run(mut command: Command, input: &str, deadline: Duration) -> io::
             Ok(None)
         }
     }
+}
+
+/// Runs a program in a process group of its own that answers lines by lines. Returns what `read`
+/// makes of the first line for which it returns something; `None` if the program ends or the
+/// deadline comes before. Then the group is killed.
+///
+/// # Errors
+///
+/// The system's error if the program cannot be started.
+pub(super) fn ask<T>(
+    mut command: Command,
+    lines: &str,
+    deadline: Duration,
+    read: impl Fn(&str) -> Option<T>,
+) -> io::Result<Option<T>> {
+    let until = Instant::now() + deadline;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn()?;
+    let group = i32::try_from(child.id()).map(Pid::from_raw);
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = stdout.map(|stdout| BufReader::new(stdout.take(ANSWER_MAX)).lines());
+        for line in lines.into_iter().flatten().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    // A program that has ended already reads nothing.
+    let written = stdin.map(|mut stdin| stdin.write_all(lines.as_bytes()).map(|()| stdin));
+    let mut found = None;
+    while found.is_none()
+        && let Ok(line) = receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        found = read(&line);
+    }
+    drop(written);
+    if let Ok(group) = group {
+        // The group may have ended meanwhile.
+        let _ = killpg(group, Signal::SIGKILL);
+    }
+    child.wait()?;
+    Ok(found)
 }
 
 fn text_of(mut file: File) -> io::Result<String> {

@@ -8,16 +8,21 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::escape;
 use foldlog_view::shell::quote_word;
 
+use crate::agents::AgentProgram;
 use crate::failure::{CommandError, Result};
 
 /// Name of the program; names of its copies begin with it.
 const NAME: &str = "foldlog";
 
-/// Words after the program by which one of foldlog's hooks is recognised.
-const WORDS: &str = "hook event claude";
+/// Returns the words after the program by which one of foldlog's hooks is recognised.
+fn words(agent: &AgentProgram) -> [&'static str; 3] {
+    ["hook", "event", agent.name]
+}
 
-/// Command of the hooks in a file that people without foldlog use too.
-pub(super) const SHARED_COMMAND: &str = "command -v foldlog >/dev/null || exit 0; foldlog hook event claude";
+/// Returns the command of the hooks in a file that people without foldlog use too.
+pub(super) fn shared_command(agent: &AgentProgram) -> String {
+    format!("command -v {NAME} >/dev/null || exit 0; {NAME} {}", words(agent).join(" "))
+}
 
 /// Returns the path by which this program was called, or the path of its file if that is not known.
 ///
@@ -76,20 +81,21 @@ fn is_named(program: &Path) -> bool {
 /// # Errors
 ///
 /// [`CommandError::usage`] if the path contains characters that no shell quotes alike.
-pub(super) fn hook_command(program: &Path) -> Result<String> {
+pub(super) fn hook_command(program: &Path, agent: &AgentProgram) -> Result<String> {
     let quoted = quote_word(program.as_os_str());
     if quoted.starts_with('$') {
         let what = format!("{} contains unprintable characters", escape::path(program));
         return Err(CommandError::usage(what, "install foldlog at another path"));
     }
-    Ok(format!("{quoted} {WORDS}"))
+    Ok(format!("{quoted} {}", words(agent).join(" ")))
 }
 
 /// Returns the program of a hook's command, if it is one of foldlog's.
-pub(super) fn program_of(command: &str) -> Option<PathBuf> {
+pub(super) fn program_of(command: &str, agent: &AgentProgram) -> Option<PathBuf> {
+    let own = words(agent);
     let words = shlex::split(command)?;
     let found = words.windows(4).find(|words| {
-        words.iter().skip(1).map(String::as_str).eq(WORDS.split(' ')) && words.first().is_some_and(is_program)
+        words.iter().skip(1).map(String::as_str).eq(own) && words.first().is_some_and(is_program)
     });
     found?.first().map(PathBuf::from)
 }
@@ -99,8 +105,9 @@ fn is_program(word: impl AsRef<Path>) -> bool {
 }
 
 /// Returns the command that replaces an older one of foldlog's. Options at its end remain.
-pub(super) fn replacement(command: &str, older: &str) -> String {
-    let options = older.split_once(WORDS).map_or("", |(_, options)| options);
+pub(super) fn replacement(command: &str, older: &str, agent: &AgentProgram) -> String {
+    let words = words(agent).join(" ");
+    let options = older.split_once(&words).map_or("", |(_, options)| options);
     format!("{command}{options}")
 }
 
@@ -135,14 +142,16 @@ impl ProgramState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::Agent;
 
     #[test]
     fn foldlogs_hooks_are_recognised_by_their_command() {
-        let program = |command: &str| program_of(command).map(|path| path.display().to_string());
+        let claude = Agent::Claude.program();
+        let program = |command: &str| program_of(command, claude).map(|path| path.display().to_string());
         for path in ["/usr/bin/foldlog", "/home/a da/it's/foldlog", "/opt/foldlog-0.2"] {
-            assert_eq!(program(&hook_command(Path::new(path)).unwrap()).as_deref(), Some(path));
+            assert_eq!(program(&hook_command(Path::new(path), claude).unwrap()).as_deref(), Some(path));
         }
-        assert_eq!(program(SHARED_COMMAND).as_deref(), Some("foldlog"));
+        assert_eq!(program(&shared_command(claude)).as_deref(), Some("foldlog"));
         assert_eq!(program("foldlog hook event claude --strict").as_deref(), Some("foldlog"));
         for other in [
             "echo hook event claude",
@@ -158,13 +167,17 @@ mod tests {
 
     #[test]
     fn a_path_that_shells_quote_differently_is_refused() {
-        assert!(hook_command(Path::new("/a\nb/foldlog")).is_err());
+        assert!(hook_command(Path::new("/a\nb/foldlog"), Agent::Claude.program()).is_err());
     }
 
     #[test]
     fn a_replaced_command_keeps_its_options() {
         assert_eq!(
-            replacement("/new/foldlog hook event claude", "/old/foldlog hook event claude --strict"),
+            replacement(
+                "/new/foldlog hook event claude",
+                "/old/foldlog hook event claude --strict",
+                Agent::Claude.program()
+            ),
             "/new/foldlog hook event claude --strict"
         );
     }

@@ -1,17 +1,10 @@
-//! The commands `/undo` and `/redo` at the prompt of Claude Code, which a hook answers.
-//!
-//! Version 2.1.332 takes `/undo` for its own `/rewind`, unless the user has a command of this name.
+//! The commands `/undo` and `/redo` at the prompt of a program, which a hook answers.
 
 use super::change::Change;
 use super::settings::WithoutHooks;
-use super::settings_file::{Scope, SettingsFile};
+use super::settings_file::SettingsFile;
+use crate::agents::{AgentProgram, Scope};
 use crate::failure::Result;
-
-/// Files of the commands. The model reads them only if no hook has answered.
-const COMMANDS: [(&str, &str); 2] = [
-    ("undo.md", include_str!("../../../plugin/claude/commands/undo.md")),
-    ("redo.md", include_str!("../../../plugin/claude/commands/redo.md")),
-];
 
 /// The file of one of the user's commands.
 pub(super) struct PromptCommand {
@@ -23,13 +16,16 @@ pub(super) struct PromptCommand {
 impl PromptCommand {
     /// Reads the files next to the user's settings. The commands of a project belong to all of its
     /// people, so the other scopes have none.
-    pub(super) fn read_all(scope: Scope) -> Result<Vec<PromptCommand>> {
+    pub(super) fn read_all(agent: &AgentProgram, scope: Scope) -> Result<Vec<PromptCommand>> {
         if scope != Scope::User {
             return Ok(Vec::new());
         }
-        let directory = scope.path()?.with_file_name("commands");
-        let read = |(name, text)| Ok(PromptCommand { file: SettingsFile::read(directory.join(name))?, text });
-        COMMANDS.into_iter().map(read).collect()
+        let settings = agent.settings.path(scope)?;
+        // The model reads a file only if no hook has answered.
+        let read = |(name, text): &(&str, &'static str)| {
+            Ok(PromptCommand { file: SettingsFile::read(settings.with_file_name(name))?, text })
+        };
+        agent.prompt_commands.iter().map(read).collect()
     }
 
     /// Returns the change that adds the command, unless the user has one.

@@ -16,21 +16,22 @@ use std::ops::Range;
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-use super::events::HookEvent;
 use super::json_text::{Content, Document, Node, TextError};
 use super::program::{program_of, replacement};
-
-/// Time after which the agent ends a hook, in seconds.
-const TIMEOUT_SECONDS: u32 = 30;
+use crate::agents::{AgentEvent, AgentProgram};
 
 /// Name of the property with the hooks, and of that of a group with its handlers.
 const HOOKS: &str = "hooks";
 
+/// Name of a list of names that older versions of Gemini CLI keep among the events.
+const DISABLED: &str = "disabled";
+
 /// Hooks that a settings file is to have.
 #[derive(Clone, Debug)]
 pub(super) struct WantedHooks {
+    pub(super) agent: &'static AgentProgram,
     pub(super) command: String,
-    pub(super) events: Vec<HookEvent>,
+    pub(super) events: Vec<AgentEvent>,
 }
 
 /// One of foldlog's hooks in a file.
@@ -71,8 +72,8 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
         return Ok(document.append(document.root(), Some(HOOKS), &Groups(wanted))?.into_text());
     }
     let mut done = BTreeSet::new();
-    while let Some((place, command)) = own_hooks(&document).into_iter().find_map(|place| {
-        let command = replacement(&wanted.command, &place.hook.command);
+    while let Some((place, command)) = own_hooks(&document, wanted.agent).into_iter().find_map(|place| {
+        let command = replacement(&wanted.command, &place.hook.command, wanted.agent);
         (place.hook.command != command).then_some((place, command))
     }) {
         // A command that is not recognised once it is written would be replaced again.
@@ -82,7 +83,7 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
         document = document.replace_text(place.range, &command)?;
     }
     for event in &wanted.events {
-        if own_hooks(&document).iter().any(|place| place.hook.event == event.name) {
+        if own_hooks(&document, wanted.agent).iter().any(|place| place.hook.event == event.name) {
             continue;
         }
         let Some((_, hooks)) = document.root().property(HOOKS) else { break };
@@ -105,10 +106,10 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
 /// # Errors
 ///
 /// As of [`with_hooks`].
-pub(super) fn without_hooks(text: &str) -> Result<WithoutHooks, TextError> {
+pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<WithoutHooks, TextError> {
     let mut document = checked(text)?;
     // The last one first: the reverse order of insertion gives the former text.
-    while let Some(place) = own_hooks(&document).pop() {
+    while let Some(place) = own_hooks(&document, agent).pop() {
         match without_hook(&document, &place)? {
             Some(changed) => document = changed,
             None => return Ok(WithoutHooks::Nothing),
@@ -122,11 +123,12 @@ pub(super) fn without_hooks(text: &str) -> Result<WithoutHooks, TextError> {
 /// # Errors
 ///
 /// As of [`with_hooks`].
-pub(super) fn facts(text: &str) -> Result<SettingsFacts, TextError> {
+pub(super) fn facts(text: &str, agent: &AgentProgram) -> Result<SettingsFacts, TextError> {
     let document = checked(text)?;
-    let disabled = document.root().property("disableAllHooks").map(|(_, value)| &value.content);
-    let is_disabled = matches!(disabled, Some(Content::Boolean(true)));
-    let hooks = own_hooks(&document).into_iter().map(|place| place.hook).collect();
+    let (path, value) = agent.disabled_by;
+    let found = path.iter().try_fold(document.root(), |node, name| Some(node.property(name)?.1));
+    let is_disabled = found.is_some_and(|node| matches!(node.content, Content::Boolean(is) if is == value));
+    let hooks = own_hooks(&document, agent).into_iter().map(|place| place.hook).collect();
     Ok(SettingsFacts { hooks, is_disabled })
 }
 
@@ -148,7 +150,8 @@ fn checked(text: &str) -> Result<Document, TextError> {
         return unexpected(&hooks.value, format!("`{HOOKS}` is not an object"));
     }
     let mut names = BTreeSet::new();
-    for entry in hooks.value.entries() {
+    let is_event = |name: &Option<String>| name.as_deref() != Some(DISABLED);
+    for entry in hooks.value.entries().iter().filter(|entry| is_event(&entry.name)) {
         let name = entry.name.as_deref().unwrap_or_default();
         if !names.insert(name) {
             return unexpected(&entry.value, format!("`{HOOKS}.{name}` occurs twice"));
@@ -184,7 +187,7 @@ struct HookPlace {
 }
 
 /// Returns foldlog's hooks in the order of the text.
-fn own_hooks(document: &Document) -> Vec<HookPlace> {
+fn own_hooks(document: &Document, agent: &AgentProgram) -> Vec<HookPlace> {
     let mut found = Vec::new();
     let hooks = document.root().property(HOOKS).map(|(_, hooks)| hooks.entries()).unwrap_or_default();
     for (event, groups) in hooks.iter().enumerate() {
@@ -193,7 +196,7 @@ fn own_hooks(document: &Document) -> Vec<HookPlace> {
             for (handler, entry) in handlers.unwrap_or_default().iter().enumerate() {
                 let Some((_, node)) = entry.value.property("command") else { continue };
                 let Some(command) = node.as_text() else { continue };
-                if program_of(command).is_some() {
+                if program_of(command, agent).is_some() {
                     let name = groups.name.clone().unwrap_or_default();
                     let hook = InstalledHook { event: name, command: command.to_owned() };
                     found.push(HookPlace { hook, range: node.range.clone(), event, group, handler });
@@ -207,7 +210,7 @@ fn own_hooks(document: &Document) -> Vec<HookPlace> {
 /// Returns a hook of an event that is not wanted, or that has an earlier one of foldlog's.
 fn superfluous(document: &Document, wanted: &WantedHooks) -> Option<HookPlace> {
     let mut seen = BTreeSet::new();
-    own_hooks(document).into_iter().find(|place| {
+    own_hooks(document, wanted.agent).into_iter().find(|place| {
         let is_wanted = wanted.events.iter().any(|event| event.name == place.hook.event);
         !is_wanted || !seen.insert(place.hook.event.clone())
     })
@@ -243,7 +246,7 @@ impl Serialize for Groups<'_> {
 
 /// A group of one hook.
 struct Group<'a> {
-    event: &'a HookEvent,
+    event: &'a AgentEvent,
     wanted: &'a WantedHooks,
 }
 
@@ -253,7 +256,14 @@ impl Serialize for Group<'_> {
         if self.event.has_matcher {
             map.serialize_entry("matcher", "*")?;
         }
-        map.serialize_entry(HOOKS, &[Handler::new(&self.wanted.command)])?;
+        let agent = self.wanted.agent;
+        let handler = Handler {
+            r#type: "command",
+            command: &self.wanted.command,
+            timeout: self.event.timeout_seconds * agent.timeout_units,
+            name: agent.hook_name,
+        };
+        map.serialize_entry(HOOKS, &[handler])?;
         map.end()
     }
 }
@@ -263,12 +273,8 @@ struct Handler<'a> {
     r#type: &'static str,
     command: &'a str,
     timeout: u32,
-}
-
-impl Handler<'_> {
-    fn new(command: &str) -> Handler<'_> {
-        Handler { r#type: "command", command, timeout: TIMEOUT_SECONDS }
-    }
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'static str>,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The paths of Claude Code's settings files, and how they are read and written.
+//! How settings files are read and written.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
@@ -6,60 +6,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
-use serde::Serialize;
 
 use super::json_text::TextError;
 use crate::failure::{CommandError, Result};
 
-/// Directory of settings in a home directory or a project.
-const DIRECTORY: &str = ".claude";
-
 /// Prefix of the names of incomplete files.
 const PREFIX: &str = ".foldlog-settings-";
-
-/// People and projects for which a settings file is valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Scope {
-    User,
-    Project,
-    Shared,
-}
-
-impl Scope {
-    pub(super) const ALL: [Scope; 3] = [Scope::User, Scope::Project, Scope::Shared];
-
-    /// Returns the word for the scope, which is also its option without `--`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Scope::User => "user",
-            Scope::Project => "project",
-            Scope::Shared => "shared",
-        }
-    }
-
-    /// Returns the path of the settings file.
-    ///
-    /// # Errors
-    ///
-    /// [`CommandError::usage`] if the home or the current directory is unknown.
-    pub(super) fn path(self) -> Result<PathBuf> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let path = match self {
-            Scope::User => match (variable("CLAUDE_CONFIG_DIR"), variable("HOME")) {
-                (Some(directory), _) => PathBuf::from(directory).join("settings.json"),
-                (None, Some(home)) => PathBuf::from(home).join(DIRECTORY).join("settings.json"),
-                (None, None) => {
-                    let next = "set HOME, or CLAUDE_CONFIG_DIR to the directory of Claude Code's settings";
-                    return Err(CommandError::usage("the home directory is unknown", next));
-                }
-            },
-            Scope::Project => Path::new(DIRECTORY).join("settings.local.json"),
-            Scope::Shared => Path::new(DIRECTORY).join("settings.json"),
-        };
-        std::path::absolute(&path).map_err(|error| CommandError::file(&path, error))
-    }
-}
 
 /// A settings file, as it was read.
 #[derive(Debug)]

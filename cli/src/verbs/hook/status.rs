@@ -9,12 +9,13 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use serde_json::json;
 
-use super::events::{ClaudeVersion, EVENTS, known_events};
-use super::install::claude_version;
+use super::install::program_version;
+use super::process;
 use super::program::{ProgramState, program_of};
 use super::settings::{InstalledHook, SettingsFacts, facts};
-use super::settings_file::{Scope, SettingsFile, unusable};
-use super::{Agent, process};
+use super::settings_file::{SettingsFile, unusable};
+use super::trust::FoundHooks;
+use crate::agents::{Agent, AgentProgram, ProgramVersion, Scope};
 use crate::command::{Command, Group, Target};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
@@ -26,17 +27,18 @@ const HOOK_DEADLINE: Duration = Duration::from_secs(20);
 /// Describes the fields of `hook status --json`.
 const STATUS_JSON: &str = "\
 Each hook runs once, in an empty temporary directory, with an event of its kind, and with its state
-in another temporary directory. Exit code: 0 if hooks are installed and nothing is wrong; otherwise
-1.
+in another temporary directory. Codex is also asked whether it trusts the hooks. Exit code: 0 if
+hooks are installed and nothing is wrong; otherwise 1.
 
 With --json one object:
-  claude_version  installed version of Claude Code; null if unknown
-  is_well         whether hooks are installed, and no file has problems
-  files           scope, file, and:
-                  state     missing, not_installed, installed or unusable
-                  programs  program, exists, is_executable, is_this: whether it is the running one
-                  hooks     event, command, exit_code (null without one), milliseconds, error
-                  problems  texts, empty if there are none";
+  agent          claude, codex or gemini
+  agent_version  installed version of the agent; null if unknown
+  is_well        whether hooks are installed, and no file has problems
+  files          scope, file, and:
+                 state     missing, not_installed, installed or unusable
+                 programs  program, exists, is_executable, is_this: whether it is the running one
+                 hooks     event, command, exit_code (null without one), milliseconds, error
+                 problems  texts, empty if there are none";
 
 /// Report installed hooks, and run each of them once.
 ///
@@ -50,7 +52,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct StatusDocument {
-    claude_version: Option<String>,
+    agent: &'static str,
+    agent_version: Option<String>,
     is_well: bool,
     files: Vec<FileStatus>,
 }
@@ -95,36 +98,50 @@ impl Command for Args {
     ///
     /// [`Error::Usage`](foldlog_view::Error::Usage) if the home directory is unknown.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let version = claude_version();
+        let agent = self.agent.program();
+        let version = program_version(agent);
         let known = version.as_ref().ok().copied();
+        let directory = std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?;
+        let found = FoundHooks::of(agent, &directory);
+        let trusted = found.as_ref().and_then(|found| found.as_ref().ok());
+        let scopes = agent.scopes().iter();
         let files =
-            Scope::ALL.into_iter().map(|scope| file_status(scope, known)).collect::<Result<Vec<_>>>()?;
+            scopes.map(|scope| file_status(agent, *scope, known, trusted)).collect::<Result<Vec<_>>>()?;
         let is_installed = files.iter().any(|file| file.state == FileState::Installed);
         let is_well = is_installed && files.iter().all(|file| file.problems.is_empty());
+        if let Some(Err(reason)) = found.filter(|_| is_installed) {
+            let title = agent.title;
+            output.note(format_args!("note: it is unknown whether {title} trusts these hooks: {reason}"));
+        }
         if output.json() {
-            let claude_version = known.map(|version| version.to_string());
-            output.value(&StatusDocument { claude_version, is_well, files })?;
+            let agent_version = known.map(|version| version.to_string());
+            output.value(&StatusDocument { agent: agent.name, agent_version, is_well, files })?;
         } else {
+            let title = agent.title;
             match version {
-                Ok(version) => output.line(format_args!("Claude Code {version}"))?,
-                Err(reason) => output.line(format_args!("Claude Code: the version is unknown: {reason}"))?,
+                Ok(version) => output.line(format_args!("{title} {version}"))?,
+                Err(reason) => output.line(format_args!("{title}: the version is unknown: {reason}"))?,
             }
             files.iter().try_for_each(|file| print(file, output))?;
-            let is_unusable = files.iter().any(|file| file.state == FileState::Unusable);
-            let moved = files.iter().find(|file| file.programs.iter().any(|program| !program.exists));
-            match moved {
-                _ if is_unusable => {
-                    output.note("  next: correct the file, then `foldlog hook install claude`");
-                }
-                Some(file) => output.note(format_args!(
-                    "  next: `foldlog hook install claude --{}` names this program instead",
-                    file.scope.name()
-                )),
-                None if !is_installed => output.note("  next: `foldlog hook install claude`"),
-                None => {}
-            }
+            next(agent, &files, output);
         }
         Ok(if is_well { HOLDS } else { DOES_NOT_HOLD })
+    }
+}
+
+/// Names the command that installs or repairs hooks.
+fn next(agent: &AgentProgram, files: &[FileStatus], output: &mut Output<'_>) {
+    let name = agent.name;
+    let is = |state| files.iter().any(|file| file.state == state);
+    let moved = files.iter().find(|file| file.programs.iter().any(|program| !program.exists));
+    if is(FileState::Unusable) {
+        output.note(format_args!("  next: correct the file, then `foldlog hook install {name}`"));
+    } else if let Some(file) = moved {
+        let scope = file.scope.name();
+        output
+            .note(format_args!("  next: `foldlog hook install {name} --{scope}` names this program instead"));
+    } else if !is(FileState::Installed) {
+        output.note(format_args!("  next: `foldlog hook install {name}`"));
     }
 }
 
@@ -152,8 +169,13 @@ fn print(file: &FileStatus, output: &mut Output<'_>) -> Result<()> {
     file.problems.iter().try_for_each(|problem| output.styled_line(BAD, format_args!("  problem: {problem}")))
 }
 
-fn file_status(scope: Scope, version: Option<ClaudeVersion>) -> Result<FileStatus> {
-    let path = scope.path()?;
+fn file_status(
+    agent: &'static AgentProgram,
+    scope: Scope,
+    version: Option<ProgramVersion>,
+    found: Option<&FoundHooks>,
+) -> Result<FileStatus> {
+    let path = agent.settings.path(scope)?;
     let mut status = FileStatus {
         scope,
         file: escape::path(&path),
@@ -163,7 +185,7 @@ fn file_status(scope: Scope, version: Option<ClaudeVersion>) -> Result<FileStatu
         problems: Vec::new(),
     };
     let read = SettingsFile::read(path.clone()).and_then(|file| {
-        let read = file.text.as_deref().map(facts).transpose();
+        let read = file.text.as_deref().map(|text| facts(text, agent)).transpose();
         read.map_err(|error| unusable(&path, &error))
     });
     match read {
@@ -171,7 +193,8 @@ fn file_status(scope: Scope, version: Option<ClaudeVersion>) -> Result<FileStatu
         Ok(Some(facts)) if facts.hooks.is_empty() => status.state = FileState::NotInstalled,
         Ok(Some(facts)) => {
             status.state = FileState::Installed;
-            inspect(&facts, version, &mut status)?;
+            inspect(agent, &facts, version, &mut status)?;
+            status.problems.extend(found.into_iter().flat_map(|found| found.problems(agent, &path)));
         }
         Err(error) => {
             status.state = FileState::Unusable;
@@ -182,8 +205,15 @@ fn file_status(scope: Scope, version: Option<ClaudeVersion>) -> Result<FileStatu
 }
 
 /// Adds the programs and hooks of a file, and their problems.
-fn inspect(facts: &SettingsFacts, version: Option<ClaudeVersion>, status: &mut FileStatus) -> Result<()> {
-    let programs: BTreeSet<_> = facts.hooks.iter().filter_map(|hook| program_of(&hook.command)).collect();
+fn inspect(
+    agent: &'static AgentProgram,
+    facts: &SettingsFacts,
+    version: Option<ProgramVersion>,
+    status: &mut FileStatus,
+) -> Result<()> {
+    let (name, title) = (agent.name, agent.title);
+    let programs: BTreeSet<_> =
+        facts.hooks.iter().filter_map(|hook| program_of(&hook.command, agent)).collect();
     status.programs = programs.iter().map(|program| ProgramState::of(program)).collect();
     let mut problems = Vec::new();
     for program in &status.programs {
@@ -196,31 +226,31 @@ fn inspect(facts: &SettingsFacts, version: Option<ClaudeVersion>, status: &mut F
         }
     }
     if facts.is_disabled {
-        problems.push("`disableAllHooks` is set, so no hook runs".to_owned());
+        let (path, value) = agent.disabled_by;
+        problems.push(format!("`{}` is {value}, so no hook runs", path.join(".")));
     }
     let installed: BTreeSet<&str> = facts.hooks.iter().map(|hook| hook.event.as_str()).collect();
-    let known: BTreeSet<&str> = known_events(version).iter().map(|event| event.name).collect();
+    let known: BTreeSet<&str> = agent.known_events(version).iter().map(|event| event.name).collect();
     let list = |names: Vec<&str>| names.join(", ");
     let missing: Vec<&str> = known.difference(&installed).copied().collect();
     if !missing.is_empty() {
         let option = status.scope.name();
-        problems
-            .push(format!("no hook for {}; `foldlog hook install claude --{option}` adds it", list(missing)));
+        let missing = list(missing);
+        problems.push(format!("no hook for {missing}; `foldlog hook install {name} --{option}` adds it"));
     }
-    if let Some(version) = version {
-        let unknown = EVENTS
+    if let Some(version) = version.filter(|_| agent.ignores_files_with_unknown_events) {
+        let unknown = agent
+            .events
             .iter()
             .map(|event| event.name)
             .filter(|name| installed.contains(name) && !known.contains(name));
         let unknown: Vec<&str> = unknown.collect();
         if !unknown.is_empty() {
-            problems.push(format!(
-                "Claude Code {version} may ignore this file: it does not know {}",
-                list(unknown)
-            ));
+            problems
+                .push(format!("{title} {version} may ignore this file: it does not know {}", list(unknown)));
         }
     }
-    status.hooks = facts.hooks.iter().map(run_hook).collect::<Result<_>>()?;
+    status.hooks = facts.hooks.iter().map(|hook| run_hook(agent, hook)).collect::<Result<_>>()?;
     for hook in &status.hooks {
         if let Some(error) = &hook.error {
             problems.push(format!("{}: {error}", hook.event));
@@ -231,13 +261,14 @@ fn inspect(facts: &SettingsFacts, version: Option<ClaudeVersion>, status: &mut F
 }
 
 /// Runs a hook with an event that names only temporary directories.
-fn run_hook(hook: &InstalledHook) -> Result<HookRun> {
+fn run_hook(agent: &AgentProgram, hook: &InstalledHook) -> Result<HookRun> {
     let temporary = |error| CommandError::file(&std::env::temp_dir(), error);
     let (project, state) = (tempfile::tempdir().map_err(temporary)?, tempfile::tempdir().map_err(temporary)?);
     let mut command = Process::new("sh");
     command.args(["-c", &hook.command]).current_dir(project.path());
-    command.env("CLAUDE_PROJECT_DIR", project.path()).env("XDG_STATE_HOME", state.path());
-    let ran = process::run(command, &event_input(&hook.event, project.path()), HOOK_DEADLINE);
+    command.envs(agent.project_variable.map(|name| (name, project.path())));
+    command.env("XDG_STATE_HOME", state.path());
+    let ran = process::run(command, &event_input(agent, &hook.event, project.path()), HOOK_DEADLINE);
     let mut run = HookRun {
         event: hook.event.clone(),
         command: hook.command.clone(),
@@ -262,29 +293,18 @@ fn run_hook(hook: &InstalledHook) -> Result<HookRun> {
     Ok(run)
 }
 
-/// Returns what Claude Code writes to the standard input of a hook.
-fn event_input(event: &str, project: &Path) -> String {
+/// Returns what the program writes to the standard input of a hook.
+fn event_input(agent: &AgentProgram, event: &str, project: &Path) -> String {
     let mut input = json!({
         "session_id": "foldlog-hook-status",
         "transcript_path": project.join("transcript.jsonl"),
         "cwd": project,
-        "permission_mode": "default",
         "hook_event_name": event,
     });
-    let more = match event {
-        "SessionStart" => json!({ "source": "startup" }),
-        "UserPromptSubmit" => json!({ "prompt": "nothing" }),
-        "Stop" | "SubagentStop" => json!({ "stop_hook_active": false }),
-        "SessionEnd" => json!({ "reason": "other" }),
-        _ => json!({
-            "tool_name": "Bash",
-            "tool_input": { "command": "true" },
-            "tool_use_id": "foldlog-hook-status",
-            "tool_response": { "stdout": "", "stderr": "" },
-        }),
-    };
-    if let (Some(input), serde_json::Value::Object(more)) = (input.as_object_mut(), more) {
-        input.extend(more);
+    let sample = agent.events.iter().find(|known| known.name == event).map_or("{}", |known| known.sample);
+    let sample = serde_json::from_str(sample).unwrap_or_default();
+    if let (Some(input), serde_json::Value::Object(sample)) = (input.as_object_mut(), sample) {
+        input.extend(sample);
     }
     input.to_string()
 }

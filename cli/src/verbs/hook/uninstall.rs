@@ -4,11 +4,12 @@ use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 
+use super::ScopeArgs;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::prompt_command::PromptCommand;
 use super::settings::{WithoutHooks, facts, without_hooks};
-use super::settings_file::{Scope, SettingsFile, unusable};
-use super::{Agent, ScopeArgs};
+use super::settings_file::{SettingsFile, unusable};
+use crate::agents::{Agent, Scope};
 use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
@@ -19,6 +20,7 @@ A file that `foldlog hook install` has made, and that has no other content, is r
 remain.
 
 With --json one object:
+  agent         claude, codex or gemini
   scope         user, project or shared
   file          path of the settings file
   events        events that have a hook of foldlog
@@ -45,6 +47,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct UninstallDocument<'a> {
+    agent: &'static str,
     scope: Scope,
     file: String,
     events: Vec<String>,
@@ -66,21 +69,22 @@ impl Command for Args {
     ///   ask for consent.
     /// - [`Error::File`](foldlog_view::Error::File) if the file cannot be read or written.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let scope = self.scope.scope();
-        let file = SettingsFile::read(scope.path()?)?;
+        let (agent, scope) = (self.agent.program(), self.scope.scope());
+        let file = SettingsFile::read(agent.settings.path(scope)?)?;
         let (mut hooks, mut after) = (Vec::new(), WithoutHooks::Nothing);
         if let Some(text) = &file.text {
-            hooks = facts(text).map_err(|error| unusable(&file.path, &error))?.hooks;
-            after = without_hooks(text).map_err(|error| unusable(&file.path, &error))?;
+            hooks = facts(text, agent).map_err(|error| unusable(&file.path, &error))?.hooks;
+            after = without_hooks(text, agent).map_err(|error| unusable(&file.path, &error))?;
         }
         let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
         let change = Change::new(&file, after);
-        let commands = PromptCommand::read_all(scope)?;
+        let commands = PromptCommand::read_all(agent, scope)?;
         let removed: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::removal).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
         let outcome = apply(&changes, self.confirm, output)?;
         if output.json() {
             let document = UninstallDocument {
+                agent: agent.name,
                 scope,
                 file: escape::path(&file.path),
                 events: hooks.into_iter().map(|hook| hook.event).collect(),

@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
-use super::super::events::{ClaudeVersion, EVENTS, known_events};
 use super::*;
+use crate::agents::{Agent, ProgramVersion};
 
 fn wanted(command: &str, version: &str) -> WantedHooks {
-    let version = ClaudeVersion::from_output(version).unwrap();
-    WantedHooks { command: command.to_owned(), events: known_events(Some(version)) }
+    let (agent, version) = (Agent::Claude.program(), ProgramVersion::from_output(version).unwrap());
+    WantedHooks { agent, command: command.to_owned(), events: agent.known_events(Some(version)) }
 }
 
 fn newest() -> WantedHooks {
@@ -24,7 +24,8 @@ fn installed(text: &str, wanted: &WantedHooks) -> String {
 }
 
 fn uninstalled(text: &str) -> String {
-    match without_hooks(text).unwrap_or_else(|error| panic!("{error:?} in\n{text}")) {
+    match without_hooks(text, Agent::Claude.program()).unwrap_or_else(|error| panic!("{error:?} in\n{text}"))
+    {
         WithoutHooks::Text(text) => text,
         WithoutHooks::Nothing => panic!("the file would be removed:\n{text}"),
     }
@@ -92,8 +93,8 @@ fn a_file_that_was_made_for_the_hooks_has_no_other_content() {
         text.starts_with("{\n  \"hooks\": {\n    \"SessionStart\": [\n") && text.ends_with("\n  }\n}\n"),
         "{text}"
     );
-    assert_eq!(value["hooks"].as_object().unwrap().len(), EVENTS.len());
-    assert_eq!(without_hooks(&text), Ok(WithoutHooks::Nothing));
+    assert_eq!(value["hooks"].as_object().unwrap().len(), Agent::Claude.program().events.len());
+    assert_eq!(without_hooks(&text, Agent::Claude.program()), Ok(WithoutHooks::Nothing));
 }
 
 #[test]
@@ -120,8 +121,8 @@ fn a_second_hook_of_an_event_is_removed() {
     let once = installed("{}", &two());
     let group = once.split("\"PreToolUse\": [").nth(1).unwrap().split(']').next().unwrap();
     let twice = once.replacen(group, &format!("{group}]}},{group}"), 1);
-    assert_eq!(facts(&twice).unwrap().hooks.len(), 3, "{twice}");
-    assert_eq!(facts(&installed(&twice, &two())).unwrap().hooks.len(), 2);
+    assert_eq!(facts(&twice, Agent::Claude.program()).unwrap().hooks.len(), 3, "{twice}");
+    assert_eq!(facts(&installed(&twice, &two()), Agent::Claude.program()).unwrap().hooks.len(), 2);
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn a_line_comment_before_a_removed_hook_does_not_swallow_the_rest() {
 fn unusable_text_is_reported_with_its_line() {
     let error = |text: &str| {
         let error = with_hooks(Some(text), &newest()).unwrap_err();
-        assert_eq!(without_hooks(text).unwrap_err(), error);
+        assert_eq!(without_hooks(text, Agent::Claude.program()).unwrap_err(), error);
         (error.line, error.reason)
     };
     let reported = |line: usize, reason: &str| (line, reason.to_owned());
@@ -282,9 +283,9 @@ proptest! {
     fn removing_installed_hooks_gives_the_same_bytes(text in settings()) {
         let wanted = newest();
         let with = installed(&text, &wanted);
-        let mut events: Vec<String> = facts(&with).unwrap().hooks.into_iter().map(|hook| hook.event).collect();
+        let mut events: Vec<String> = facts(&with, Agent::Claude.program()).unwrap().hooks.into_iter().map(|hook| hook.event).collect();
         events.sort();
-        let mut expected: Vec<&str> = EVENTS.iter().map(|event| event.name).collect();
+        let mut expected: Vec<&str> = Agent::Claude.program().events.iter().map(|event| event.name).collect();
         expected.sort_unstable();
         prop_assert_eq!(events, expected);
         prop_assert_eq!(&installed(&with, &wanted), &with);
