@@ -5,7 +5,7 @@
 //! - Calls have no id, and a call of a sub-agent cannot be distinguished from one of its parent. Both
 //!   run several calls at a time. So the id is derived from the tool and its arguments, which are
 //!   the same in both events of a call.
-//! - A call that is refused by a person or by a rule, or that is interrupted, has no `AfterTool`.
+//! - A call that is refused by a person or by a rule has no `AfterTool`. An interrupted one has.
 //! - No event tells when a question of the program was answered, and no time is reported that a tool
 //!   took. So changes during a question count as those of the call.
 //! - `gemini --acp`, which editors use, runs no hooks of tools.
@@ -88,6 +88,9 @@ const READ_ONLY: [&str; 20] = [
     "write_todos",
 ];
 
+/// Text about a command that the user has interrupted.
+const CANCELLED: &str = "Command was cancelled by user before it could complete.";
+
 /// Tool that runs a command.
 const SHELL: &str = "run_shell_command";
 
@@ -133,7 +136,8 @@ fn end(input: &Input<'_>) -> CallEnd {
     let is_shell = input.tool_name.as_deref() == Some(SHELL);
     let content = response.get("llmContent").and_then(Json::as_str).unwrap_or_default();
     let exit_code = if is_shell { exit_code(content) } else { None };
-    let has_error = response.get("error").is_some_and(|error| !error.is_null());
+    let was_cancelled = content.contains(CANCELLED);
+    let has_error = was_cancelled || response.get("error").is_some_and(|error| !error.is_null());
     CallEnd {
         succeeded: !has_error && exit_code.is_none(),
         result: input.response_text(),

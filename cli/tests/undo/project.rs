@@ -90,7 +90,11 @@ impl Project {
 
     /// Starts the hook with an input.
     pub(crate) fn start_hook(&self, input: &Json, options: &[&str]) -> Child {
-        let arguments: Vec<&str> = ["hook", "event", "claude"].iter().chain(options).copied().collect();
+        self.start_hook_of("claude", input, options)
+    }
+
+    fn start_hook_of(&self, agent: &str, input: &Json, options: &[&str]) -> Child {
+        let arguments: Vec<&str> = ["hook", "event", agent].iter().chain(options).copied().collect();
         let mut command = self.command(&arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -101,7 +105,12 @@ impl Project {
 
     /// Runs the hook, and returns its reply; null if it prints nothing.
     pub(crate) fn hook(&self, input: &Json) -> Json {
-        let ran = self.start_hook(input, &[]).wait_with_output().unwrap();
+        self.hook_of("claude", input)
+    }
+
+    /// Runs the hook of an agent, and returns its reply.
+    pub(crate) fn hook_of(&self, agent: &str, input: &Json) -> Json {
+        let ran = self.start_hook_of(agent, input, &[]).wait_with_output().unwrap();
         assert!(ran.status.success(), "{}", text(&ran));
         serde_json::from_slice(&ran.stdout).unwrap_or(Json::Null)
     }
