@@ -95,9 +95,10 @@ fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let kind = if is_stream { "text/event-stream" } else { "application/json" };
     write!(out, "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n")?;
     for event in events {
-        match is_stream {
-            true => write!(out, "event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or("m"))?,
-            false => write!(out, "{event}")?,
+        match (is_stream, event["type"].as_str()) {
+            (true, Some(kind)) => write!(out, "event: {kind}\ndata: {event}\n\n")?,
+            (true, None) => write!(out, "data: {event}\n\n")?,
+            (false, _) => write!(out, "{event}")?,
         }
     }
     Ok(())
