@@ -18,7 +18,7 @@
 //! | `remote` | reading sessions from the places that store them |
 //! | `raw_json` | JSON that is printed as another program wrote it |
 //! | [`replay_check`] | a fold that checks a log's rollbacks |
-//! | [`agents`] | the programs whose hooks report their tool calls |
+//! | `agents` | the programs whose hooks report their tool calls |
 //! | `workspaces` | the directories of workspaces that commands restore |
 //! | `checkpoint_text`, `difference_text` | lines about checkpoints and differences |
 //! | `retention`, `value_parsers` | values of options that several commands have |
@@ -44,7 +44,7 @@
 //!    typed URL or a server's answer.
 //! 7. Colours do not change the printed characters, and JSON has no colours.
 
-pub mod agents;
+mod agents;
 mod checkpoint_text;
 pub mod cli;
 pub mod command;

@@ -71,7 +71,13 @@ pub(crate) fn record(
     let dirs = UserDirs::from_variables();
     let place = TimelinePlace::of_root(&dirs.timelines()?, &root)?;
     let mut reply = HookReply::default();
-    if matches!(input.event, HookEvent::Other) {
+    let has_no_record = match input.event {
+        HookEvent::Other => true,
+        // It precedes each request to the model, so it must be fast.
+        HookEvent::CallsReturned => !place.exists(),
+        _ => false,
+    };
+    if has_no_record {
         return Ok(reply);
     }
     if let Some(reason) = dirs.needs_consent(&place) {

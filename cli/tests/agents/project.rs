@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn program(variable: &str) -> Option<PathBuf> {
     let file = std::env::var_os(variable).map(PathBuf::from).filter(|file| file.is_file());
     if file.is_none() {
-        foldlog_test_support::skipped(&format!("{variable} names no program"));
+        foldlog_test_support::skipped(format!("{variable} names no program"));
     }
     file
 }

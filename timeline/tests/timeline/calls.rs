@@ -28,6 +28,28 @@ fn a_call_without_an_end_is_closed_at_the_next_call_of_its_lane_and_its_changes_
 }
 
 #[test]
+fn calls_that_may_overlap_stay_open_until_they_fail() {
+    let world = World::new();
+    let overlapping = |id: &str| foldlog_timeline::NewCall { may_overlap: true, ..shell(id, None) };
+    let first = world.open().begin_call(overlapping("first"), now()).unwrap();
+    let second = world.open().begin_call(overlapping("second"), now()).unwrap();
+    let outcomes = || world.open().steps().unwrap().into_iter().map(|step| step.outcome).collect::<Vec<_>>();
+    assert_eq!(outcomes(), [None, None]);
+    let lane = shell("", Some("1")).lane;
+    world.open().fail_calls(&lane, |_| false, now()).unwrap();
+    assert_eq!(outcomes(), [None, None], "another lane does not end them");
+    let lane = shell("", None).lane;
+    world.open().fail_calls(&lane, |step| step.number == second, now()).unwrap();
+    assert_eq!(outcomes(), [Some(Outcome::Failed), None]);
+    world.write("late", "x");
+    world.open().end_call(overlapping("second"), ended(), now()).unwrap();
+    world.undo(&[first]);
+    assert!(world.read("late").is_some(), "it was written after the first call");
+    world.undo(&[second]);
+    assert!(world.read("late").is_none());
+}
+
+#[test]
 fn a_session_that_ends_closes_its_open_calls() {
     let world = World::new();
     let main = world.open().begin_call(shell("main", None), now()).unwrap();

@@ -29,6 +29,7 @@ pub mod status;
 mod trust;
 pub mod uninstall;
 
+pub use crate::agents::Agent;
 use crate::agents::Scope;
 use crate::command::commands;
 
