@@ -59,7 +59,7 @@ pub use host::{
     CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, DirectoryChange, FileChange,
     FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, NotedEntry,
     PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge, RewindMergeInputs,
-    SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable, WantedEntry, WorkspaceLease,
+    SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable, WantedEntry, WorkspaceLease,
     WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool, collect_snapshots,
     damage_of_object, escape_path, keeps_any, remember_collected, unpool,
 };

@@ -36,7 +36,10 @@ impl<'a> Intervals<'a> {
         let mut last: Option<(u64, FilesystemSnapshot)> = None;
         let mut is_gap = true;
         let mut intervals = Vec::new();
-        for Moment { step: number, edge, capture } in moments {
+        // A call that was taken for interrupted ends with its late report.
+        let ends = moments.iter().enumerate().filter(|(_, moment)| moment.edge == Edge::Closed);
+        let ends: BTreeMap<u64, usize> = ends.map(|(place, moment)| (moment.step, place)).collect();
+        for (place, Moment { step: number, edge, capture }) in moments.into_iter().enumerate() {
             let is_captured = capture.is_some();
             if let Some(to) = capture
                 && let Some((after, from)) = last.replace((number, to.clone()))
@@ -46,6 +49,7 @@ impl<'a> Intervals<'a> {
             match (edge, steps.get(&number)) {
                 (Edge::Opened, Some(step)) => drop(open.insert(number, *step)),
                 (Edge::Opened, None) => {}
+                (Edge::Closed, _) if ends.get(&number) != Some(&place) => {}
                 (Edge::Closed, _) => drop(open.remove(&number)),
             }
             if is_captured {
@@ -104,10 +108,20 @@ impl Interval<'_> {
         changes
     }
 
+    /// Returns whether created and removed directories belong to these steps alone.
+    pub(crate) fn directories_belong_to(&self, steps: &BTreeSet<u64>) -> bool {
+        match self.owners().find(|owner| owner.undo().is_some()) {
+            Some(undo) => steps.contains(&undo.number),
+            None => self.owners().all(|owner| steps.contains(&owner.number)),
+        }
+    }
+
     /// Returns the author of a path's change. With `with_possible`, changes that are possibly the
     /// user's are attributed to the call.
     pub(crate) fn attribution(&self, path: &str, with_possible: bool) -> Attribution {
-        if let Some(owner) = self.owners().find(|owner| owner.owns(path)) {
+        // An undo comes first: its captures are taken directly before and after its edits.
+        let owning = || self.owners().filter(|owner| owner.owns(path));
+        if let Some(owner) = owning().find(|owner| owner.undo().is_some()).or_else(|| owning().next()) {
             return Attribution::Step(owner.number);
         }
         // Of a step that was not captured at one end, no change is known to be its own.

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldlog::filesystem::{ChangeKind, FileChange, NotedEntry, SnapshotReader};
 
 use crate::attribution::{Attribution, Intervals};
+use crate::step::Step;
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
@@ -34,11 +35,39 @@ impl Timeline {
     /// - [`Error::NoStep`] if there is no such step.
     /// - [`Error::Filesystem`] if a capture is missing or damaged.
     pub fn changes(&self, number: u64) -> Result<StepChanges> {
-        let steps = self.steps()?;
-        if !steps.iter().any(|step| step.number == number) {
+        self.changes_reader(&self.steps()?)?.changes(number)
+    }
+
+    /// Returns a reader of the changes of many of these [steps](Timeline::steps).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read.
+    pub fn changes_reader<'a>(&self, steps: &'a [Step]) -> Result<ChangesReader<'a>> {
+        let intervals = Intervals::new(steps, self.moments()?);
+        Ok(ChangesReader { steps, intervals, reader: self.reader() })
+    }
+}
+
+/// Reads the changes of steps. It reads the log once.
+pub struct ChangesReader<'a> {
+    steps: &'a [Step],
+    intervals: Intervals<'a>,
+    reader: SnapshotReader,
+}
+
+impl ChangesReader<'_> {
+    /// Returns the changes that belong to a step.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoStep`] if there is no such step.
+    /// - [`Error::Filesystem`] if a capture is missing or damaged.
+    pub fn changes(&mut self, number: u64) -> Result<StepChanges> {
+        if !self.steps.iter().any(|step| step.number == number) {
             return Err(Error::NoStep { number });
         }
-        Intervals::new(&steps, self.moments()?).changes(number, &mut self.reader())
+        self.intervals.changes(number, &mut self.reader)
     }
 
     /// Returns the user's own changes since a step began, until the next step began or ended.
@@ -46,12 +75,10 @@ impl Timeline {
     /// # Errors
     ///
     /// [`Error::Filesystem`] if a capture is missing or damaged.
-    pub fn users_changes_after(&self, number: u64) -> Result<Vec<FileChange>> {
-        let steps = self.steps()?;
-        let intervals = Intervals::new(&steps, self.moments()?);
-        let (mut reader, mut found) = (self.reader(), ChangesByPath::new());
-        for interval in intervals.after(number) {
-            for change in interval.changes(&mut reader)? {
+    pub fn users_changes_after(&mut self, number: u64) -> Result<Vec<FileChange>> {
+        let mut found = ChangesByPath::new();
+        for interval in self.intervals.after(number) {
+            for change in interval.changes(&mut self.reader)? {
                 if interval.attribution(&change.path, false) == Attribution::User {
                     merge_change(&mut found, change);
                 }

@@ -10,6 +10,15 @@ use crate::step::{CapturesCollected, Step, StepChanged};
 use crate::timeline::Timeline;
 
 impl Timeline {
+    /// Returns the captures at the beginnings and ends of steps that are kept, the earliest first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read.
+    pub fn captures(&self) -> Result<Vec<FilesystemSnapshot>> {
+        Ok(self.moments()?.into_iter().filter_map(|moment| moment.capture).collect())
+    }
+
     /// Removes captures, the earliest first, until they take at most `bytes_max` bytes on the disk.
     /// The steps whose captures are removed stay in the list, and cannot be undone any more. The
     /// latest capture is always kept. Returns whether any was removed.

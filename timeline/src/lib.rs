@@ -59,10 +59,11 @@ mod merge;
 mod places;
 mod step;
 mod timeline;
+mod times;
 mod undo;
 mod unreported;
 
-pub use changes::StepChanges;
+pub use changes::{ChangesReader, StepChanges};
 pub use error::{Error, Result};
 pub use places::TimelinePlace;
 pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};

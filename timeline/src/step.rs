@@ -5,7 +5,8 @@ use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::{Event, Slice};
 use serde::{Deserialize, Serialize};
 
-/// An agent of one session of a program.
+/// An agent of one session of a program. Its calls are usually serial: a call that is open when the
+/// next one begins counts as interrupted, unless its end is reported later.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Name of the program, such as `claude`.
@@ -103,6 +104,9 @@ pub struct Undo {
     /// Whether changes stay because of later ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_conflicts: bool,
+    /// Directories that it creates, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directories: Vec<String>,
     /// Whether the lanes of the undone calls have been informed, so that their models know.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_reported: bool,

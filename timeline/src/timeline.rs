@@ -172,7 +172,7 @@ impl Timeline {
         options: &TimelineOptions,
         lock: Option<File>,
     ) -> Result<Timeline> {
-        let mut captured = HostFilesystemOptions::default().times(false).partial(options.sizes);
+        let mut captured = HostFilesystemOptions::default().partial(options.sizes);
         captured.leave_out = NOTED.iter().map(ToString::to_string).chain(options.noted.clone()).collect();
         let files = HostFilesystem::open(&place.root, place.captures(), captured)?;
         let place = place.clone();
@@ -269,13 +269,15 @@ impl Timeline {
     }
 
     /// Records the end of a call, with the state of the root after it. A call whose beginning was
-    /// not recorded becomes a step that was not captured. Returns its number.
+    /// not recorded becomes a step that was not captured. A call that was closed as interrupted, and
+    /// is not undone, ends now. Returns its number.
     ///
     /// # Errors
     ///
     /// [`Error::Engine`] if the log cannot be written.
     pub fn end_call(&mut self, call: NewCall, end: CallEnd, now: DateTime<Utc>) -> Result<u64> {
-        let Some(step) = find_call(&self.steps()?, &call).cloned() else {
+        let steps = self.steps()?;
+        let Some(step) = find_call(&steps, &call).cloned() else {
             let number = self.begin_call(call, now)?;
             let reason = "its beginning was not reported".to_owned();
             let Some(step) = self.steps()?.into_iter().rfind(|step| step.number == number) else {
@@ -286,7 +288,10 @@ impl Timeline {
             return Ok(number);
         };
         let number = step.number;
-        if !step.is_open() {
+        // A call is taken for interrupted when the next one of its lane begins. An end that is
+        // reported later shows that both ran at the same time.
+        let is_undone = steps.iter().filter_map(Step::undo).any(|undo| undo.of.contains(&number));
+        if !step.is_open() && (step.outcome != Some(Outcome::Interrupted) || is_undone) {
             return Ok(number);
         }
         let capture = self.capture();

@@ -3,13 +3,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::{
     ChangeKind, DirectoryChange, FileChange, FileFacts, FilesystemSnapshot, PathEdit, SnapshotReader,
-    WantedEntry,
+    TimeChange, WantedEntry,
 };
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
 use crate::merge::{Version, remove_change};
-use crate::step::{Moment, Outcome, Step, StepKind, Undo};
+use crate::step::{Moment, Outcome, Step, StepKind, Steps, Undo};
 use crate::timeline::{Timeline, new_step};
+use crate::times::PlannedTimes;
 use crate::{Error, Result};
 
 /// Plan of an undo.
@@ -80,9 +81,16 @@ impl UndoPlan {
             of: self.steps.clone(),
             is_partial: self.is_partial,
             has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
+            directories: made_directories(&self.directories),
             is_reported: false,
         }
     }
+}
+
+fn made_directories(changes: &[DirectoryChange]) -> Vec<String> {
+    let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed);
+    let paths: BTreeSet<&String> = removed.map(|change| &change.path).collect();
+    paths.into_iter().cloned().collect()
 }
 
 /// The steps that are undone.
@@ -165,7 +173,8 @@ impl Timeline {
     /// both are separated line by line, and where that is not possible, the file is a conflict.
     ///
     /// The present state counts as the end of an open call. [`apply_undo`](Timeline::apply_undo)
-    /// closes the call as interrupted.
+    /// closes the call as interrupted. An undo that was repeated because it was interrupted or
+    /// failed is undone together with its earlier attempts.
     ///
     /// # Errors
     ///
@@ -173,9 +182,29 @@ impl Timeline {
     /// - [`Error::NotUndoable`] if a step was undone already, or was not captured.
     /// - [`Error::Filesystem`] if the root cannot be captured, or an earlier capture is damaged.
     pub fn plan_undo(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
+        self.plan(numbers, paths, None)
+    }
+
+    /// Plans like [`plan_undo`](Timeline::plan_undo) an undo that also restores times of the last
+    /// change. Times after a later change of others stay, and so do those of merged files.
+    ///
+    /// # Errors
+    ///
+    /// As of [`plan_undo`](Timeline::plan_undo).
+    pub fn plan_undo_with_times(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
+        self.plan(numbers, paths, Some(PlannedTimes::default()))
+    }
+
+    fn plan(
+        &mut self,
+        numbers: &[u64],
+        paths: &[String],
+        mut times: Option<PlannedTimes>,
+    ) -> Result<UndoPlan> {
         let steps = self.steps()?;
         let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
         check(&steps, &wanted)?;
+        let wanted = with_attempts(&steps, wanted);
         let present = self.capture()?;
         let mut moments = self.moments()?;
         let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
@@ -203,15 +232,26 @@ impl Timeline {
                 not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
             }
             let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
-            planner.remove_changes(interval, undone)?;
-            if paths.is_empty() && interval.owners().all(|owner| wanted.contains(&owner.number)) {
+            let is_whole = paths.is_empty() && interval.directories_belong_to(&wanted);
+            let restored = planner.remove_changes(interval, undone)?;
+            if let Some(times) = &mut times {
+                let is_selected = |change: &TimeChange| match change.is_directory {
+                    true => is_whole,
+                    false => selection.contains_change(interval, &change.path),
+                };
+                times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
+            }
+            if is_whole {
                 directories.extend(planner.reader.directory_changes(&interval.from, &interval.to)?);
             }
         }
         let (files, conflicts) = planner.finish();
         let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
         let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
-        let edits = in_order(&files, &directories);
+        let mut edits = in_order(&files, &directories);
+        if let Some(times) = times {
+            times.add_to(&mut edits, &files, &directories, &present, &mut reader)?;
+        }
         Ok(UndoPlan {
             steps: wanted.iter().copied().collect(),
             files,
@@ -239,13 +279,19 @@ impl Timeline {
         let steps = self.steps()?;
         let number = steps.last().map_or(1, |step| step.number + 1);
         let mut undo = plan.to_undo();
-        let paths = Some(plan.files.iter().map(|file| file.path.clone()).collect());
+        let is_timed =
+            |edit: &&PathEdit| matches!(edit.wanted, WantedEntry::Unchanged { present_ns: Some(_) });
+        let timed = plan.edits.iter().filter(is_timed).map(|edit| &edit.path);
+        let paths = Some(plan.files.iter().map(|file| &file.path).chain(timed).cloned().collect());
         let mut step = Step { paths, ..new_step(number, StepKind::Undo(undo.clone()), now) };
         let before = self.capture()?;
         let is_undone = |step: &Step| plan.steps.contains(&step.number);
         self.close_unreported(&steps, is_undone, Outcome::Interrupted, Some(&before), now)?;
         self.open_step(step.clone(), Some(before))?;
         let edited = self.files.edit_paths(&plan.edits);
+        if edited.is_err() {
+            self.remove_leftovers(&step);
+        }
         let synced = self.files.sync_restored();
         let after = self.capture().ok();
         let outcome = if edited.is_ok() && synced.is_ok() { Outcome::Succeeded } else { Outcome::Failed };
@@ -256,16 +302,37 @@ impl Timeline {
         let mut report = UndoReport { number, changed: Vec::new(), conflicts: plan.conflicts.clone() };
         for (edit, refusal) in plan.edits.iter().zip(edited?) {
             let path = edit.path.clone();
-            let is_directory =
-                matches!(edit.wanted, WantedEntry::Directory { .. } | WantedEntry::NoDirectory);
+            let is_file = !matches!(
+                edit.wanted,
+                WantedEntry::Directory { .. } | WantedEntry::NoDirectory | WantedEntry::Unchanged { .. }
+            );
             match refusal {
                 Some(reason) => report.conflicts.push(Conflict { path, reason }),
-                None if is_directory => {}
+                None if !is_file => {}
                 None => report.changed.push(path),
             }
         }
         report.changed.sort();
         Ok(report)
+    }
+
+    /// Closes the undo of a process that was killed within it: that process had the lock. Removes
+    /// what its edits have left.
+    pub(crate) fn close_killed_undo(&mut self) -> Result<()> {
+        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
+        let killed = self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).cloned();
+        let Some(killed) = killed else { return Ok(()) };
+        self.remove_leftovers(&killed);
+        self.close_where(is_killed, Outcome::Interrupted, killed.opened_at)?;
+        Ok(())
+    }
+
+    /// Removes what the edits of an undo have left.
+    fn remove_leftovers(&self, undo: &Step) {
+        let directories = undo.undo().map(|undo| undo.directories.as_slice()).unwrap_or_default();
+        let paths = undo.paths.iter().flatten().chain(directories);
+        // Leftovers that cannot be removed now have no effect on captures.
+        let _ = self.files.recover_edits(paths.map(String::as_str));
     }
 }
 
@@ -283,6 +350,23 @@ fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Adds to each undo its earlier attempts that were interrupted or failed.
+fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
+    let undone = UndoneSteps::new(steps);
+    let mut added = BTreeSet::new();
+    for repeated in steps.iter().filter(|step| wanted.contains(&step.number)) {
+        let Some(of) = repeated.undo().map(|undo| &undo.of) else { continue };
+        let before = steps.iter().rev().filter(|step| step.number < repeated.number);
+        let attempts = before
+            .filter(|step| step.undo().is_some_and(|undo| undo.of == *of))
+            .take_while(|step| step.outcome != Some(Outcome::Succeeded));
+        let is_undoable = |step: &&Step| !undone.wholly.contains(&step.number) && step.not_captured.is_none();
+        added.extend(attempts.filter(is_undoable).map(|step| step.number));
+    }
+    wanted.extend(added);
+    wanted
 }
 
 impl UndoneSteps {
@@ -327,25 +411,34 @@ impl Selection<'_> {
     fn select(
         &self,
         interval: &Interval<'_>,
-        changes: Vec<FileChange>,
+        mut changes: Vec<FileChange>,
         shared: &mut BTreeSet<String>,
     ) -> Vec<FileChange> {
-        let mut is_selected = |change: &FileChange| {
-            self.contains(&change.path)
-                && match interval.attribution(&change.path, !self.paths.is_empty()) {
-                    Attribution::User => false,
-                    Attribution::Step(author) => self.steps.contains(&author),
-                    Attribution::Shared(authors) if authors.is_disjoint(self.steps) => false,
-                    Attribution::Shared(authors) => {
-                        let is_whole = authors.is_subset(self.steps) || !self.paths.is_empty();
-                        if !is_whole {
-                            shared.insert(change.path.clone());
-                        }
-                        is_whole
-                    }
+        changes.retain(|FileChange { path, .. }| {
+            let is_selected = self.contains_change(interval, path);
+            if !is_selected
+                && self.contains(path)
+                && let Attribution::Shared(authors) = interval.attribution(path, !self.paths.is_empty())
+                && !authors.is_disjoint(self.steps)
+            {
+                shared.insert(path.clone());
+            }
+            is_selected
+        });
+        changes
+    }
+
+    /// Returns whether the change of a path in an interval is undone.
+    fn contains_change(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let is_named = !self.paths.is_empty();
+        self.contains(path)
+            && match interval.attribution(path, is_named) {
+                Attribution::User => false,
+                Attribution::Step(author) => self.steps.contains(&author),
+                Attribution::Shared(authors) => {
+                    !authors.is_disjoint(self.steps) && (is_named || authors.is_subset(self.steps))
                 }
-        };
-        changes.into_iter().filter(|change| is_selected(change)).collect()
+            }
     }
 }
 
@@ -363,15 +456,22 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn remove_changes(&mut self, interval: &Interval<'_>, changes: Vec<FileChange>) -> Result<()> {
+    /// Removes changes in an interval. Returns those whose files get the version before them.
+    fn remove_changes(
+        &mut self,
+        interval: &Interval<'_>,
+        changes: Vec<FileChange>,
+    ) -> Result<Vec<FileChange>> {
+        let mut restored = Vec::new();
         if changes.is_empty() {
-            return Ok(());
+            return Ok(restored);
         }
         let later = self.reader.changes(Some(&interval.to), self.present)?;
         let later: BTreeMap<String, Option<FileFacts>> =
             later.into_iter().map(|change| (change.path, change.after)).collect();
         let noted = Noted::new([self.present]);
-        for FileChange { path, before, after, .. } in changes {
+        for change in changes {
+            let FileChange { path, before, after, .. } = change.clone();
             if self.conflicts.contains_key(&path) {
                 continue;
             }
@@ -385,23 +485,28 @@ impl Planner<'_> {
             };
             let (before, after) = (Version::new(before), Version::new(after));
             match remove_change(&before, &after, &planned, self.reader)? {
-                Ok(version) => match self.files.get_mut(&path) {
-                    Some(file) => file.version = version,
-                    None => {
-                        let present = match planned {
-                            Version::Captured(facts) => Some(facts),
-                            Version::Missing | Version::Merged { .. } => None,
-                        };
-                        self.files.insert(path, Planned { present, version });
+                Ok(version) => {
+                    if version == before {
+                        restored.push(change);
                     }
-                },
+                    match self.files.get_mut(&path) {
+                        Some(file) => file.version = version,
+                        None => {
+                            let present = match planned {
+                                Version::Captured(facts) => Some(facts),
+                                Version::Missing | Version::Merged { .. } => None,
+                            };
+                            self.files.insert(path, Planned { present, version });
+                        }
+                    }
+                }
                 Err(reason) => {
                     self.files.remove(&path);
                     self.conflicts.insert(path, reason);
                 }
             }
         }
-        Ok(())
+        Ok(restored)
     }
 
     fn finish(self) -> (Vec<FileUndo>, Vec<Conflict>) {
@@ -428,9 +533,14 @@ fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit
         path: file.path.clone(),
         present: file.present.clone(),
         wanted: file.wanted.clone(),
+        modified_ns: None,
     };
-    let directory =
-        |change: &DirectoryChange, wanted| PathEdit { path: change.path.clone(), present: None, wanted };
+    let directory = |change: &DirectoryChange, wanted| PathEdit {
+        path: change.path.clone(),
+        present: None,
+        wanted,
+        modified_ns: None,
+    };
     let mut edits: Vec<PathEdit> =
         files.iter().filter(|file| file.change == ChangeKind::Removed).map(edit).collect();
     // Created directories are removed from the innermost outwards, if they are empty.

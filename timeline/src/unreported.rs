@@ -6,21 +6,10 @@ use chrono::{DateTime, Utc};
 use foldlog::filesystem::FilesystemSnapshot;
 
 use crate::Result;
-use crate::step::{Call, Lane, Outcome, Step, Steps};
+use crate::step::{Call, Lane, Outcome, Step};
 use crate::timeline::Timeline;
 
 impl Timeline {
-    /// Closes the undo of a process that was killed within it: that process had the lock.
-    pub(crate) fn close_killed_undo(&mut self) -> Result<()> {
-        let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
-        let killed_at =
-            self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).map(|step| step.opened_at);
-        if let Some(killed_at) = killed_at {
-            self.close_where(is_killed, Outcome::Interrupted, killed_at)?;
-        }
-        Ok(())
-    }
-
     /// Closes the open calls of programs that have ended. Returns their numbers.
     ///
     /// # Errors
@@ -73,7 +62,7 @@ impl Timeline {
     }
 
     /// Closes open steps, and captures the root only if there are any.
-    fn close_where(
+    pub(crate) fn close_where(
         &mut self,
         is_stale: impl Fn(&Step) -> bool,
         outcome: Outcome,

@@ -72,9 +72,9 @@ impl Command for Args {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let timeline = open_read_only()?;
         let (steps, undone) = (timeline.steps()?, timeline.undone()?);
-        let mut rows = Vec::new();
+        let (mut rows, mut reader) = (Vec::new(), timeline.changes_reader(&steps)?);
         for step in steps.iter().rev().take(self.count) {
-            let changes = timeline.changes(step.number)?;
+            let changes = reader.changes(step.number)?;
             if output.json() {
                 let StepChanges { files, shared, not_kept, repository } = &changes;
                 let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
@@ -89,7 +89,7 @@ impl Command for Args {
                 continue;
             }
             if self.mine {
-                let mine = timeline.users_changes_after(step.number)?;
+                let mine = reader.users_changes_after(step.number)?;
                 if !mine.is_empty() {
                     let paths: Vec<&str> = mine.iter().map(|change| change.path.as_str()).collect();
                     rows.push((

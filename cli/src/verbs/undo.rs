@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 
 use foldlog::filesystem::escape_path;
-use foldlog_timeline::{Step, Timeline};
+use foldlog_timeline::{Step, Timeline, UndoPlan};
 use foldlog_view::clock::now;
 use serde::Serialize;
 
@@ -44,6 +44,9 @@ pub struct Undo {
     /// have made them while a permission dialog was open
     #[arg(long, value_name = "PATH")]
     pub file: Vec<String>,
+    /// Times.
+    #[command(flatten)]
+    pub times: Times,
     /// Confirmation.
     #[command(flatten)]
     pub confirmation: Confirmation,
@@ -52,6 +55,9 @@ pub struct Undo {
 /// Reverse the last undo.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Redo {
+    /// Times.
+    #[command(flatten)]
+    pub times: Times,
     /// Confirmation.
     #[command(flatten)]
     pub confirmation: Confirmation,
@@ -61,7 +67,20 @@ pub struct Redo {
 ///
 /// Like `foldlog undo --yes`; `foldlog redo` reverses it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Oops {}
+pub struct Oops {
+    /// Times.
+    #[command(flatten)]
+    pub times: Times,
+}
+
+/// Times of undone changes.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Times {
+    /// Restore times of the last change, too; without it, changed files get the present time, so that
+    /// builds notice
+    #[arg(long)]
+    pub exact_times: bool,
+}
 
 /// Whether to ask before files are changed.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -94,7 +113,8 @@ impl Command for Undo {
             (None, Some(first)) => calls_from(&timeline, first, output)?,
         };
         let paths = self.file.iter().map(|path| relative(&timeline, path)).collect::<Result<Vec<_>>>()?;
-        carry_out(timeline, &numbers, &paths, self.confirmation, output)
+        let request = Request { numbers: &numbers, paths: &paths, times: self.times };
+        request.carry_out(timeline, self.confirmation, output)
     }
 }
 
@@ -107,7 +127,8 @@ impl Command for Redo {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let timeline = open()?;
         let number = timeline.last_undo()?;
-        carry_out(timeline, &[number], &[], self.confirmation, output)
+        let request = Request { numbers: &[number], paths: &[], times: self.times };
+        request.carry_out(timeline, self.confirmation, output)
     }
 }
 
@@ -119,7 +140,7 @@ impl Command for Oops {
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let confirmation = Confirmation { yes: true, preview: false };
-        Undo { call: None, to: None, file: Vec::new(), confirmation }.run(output)
+        Undo { call: None, to: None, file: Vec::new(), times: self.times, confirmation }.run(output)
     }
 }
 
@@ -209,74 +230,91 @@ struct ConflictJson<'a> {
     reason: &'a str,
 }
 
-fn carry_out(
-    mut timeline: Timeline,
-    numbers: &[u64],
-    paths: &[String],
-    confirmation: Confirmation,
-    output: &mut Output<'_>,
-) -> Result<u8> {
-    let mut plan = timeline.plan_undo(numbers, paths)?;
-    let steps = timeline.steps()?;
-    let call = call_around(&timeline)?;
-    if let Some(number) = call.filter(|_| confirmation.yes) {
-        return Err(CommandError::usage(
-            format!("this command runs within call {number} of an agent, which cannot confirm an undo"),
-            "`foldlog undo` prints a preview; the user confirms in another terminal, or types `/undo`",
-        ));
+/// Steps to be undone.
+struct Request<'a> {
+    numbers: &'a [u64],
+    /// Paths to which the undo is limited; empty for all.
+    paths: &'a [String],
+    times: Times,
+}
+
+impl Request<'_> {
+    fn plan(&self, timeline: &mut Timeline) -> Result<UndoPlan> {
+        let Request { numbers, paths, times } = self;
+        Ok(match times.exact_times {
+            true => timeline.plan_undo_with_times(numbers, paths)?,
+            false => timeline.plan_undo(numbers, paths)?,
+        })
     }
-    if !output.json() {
-        for line in text::plan_lines(&plan, &steps) {
-            output.line(line)?;
+
+    fn carry_out(
+        &self,
+        mut timeline: Timeline,
+        confirmation: Confirmation,
+        output: &mut Output<'_>,
+    ) -> Result<u8> {
+        let mut plan = self.plan(&mut timeline)?;
+        let steps = timeline.steps()?;
+        let call = call_around(&timeline)?;
+        if let Some(number) = call.filter(|_| confirmation.yes) {
+            return Err(CommandError::usage(
+                format!("this command runs within call {number} of an agent, which cannot confirm an undo"),
+                "`foldlog undo` prints a preview; the user confirms in another terminal, or types `/undo`",
+            ));
         }
-    }
-    let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
-    let word = text::undo_word(&plan.to_undo(), &steps);
-    let mut is_confirmed = !is_preview && confirmation.yes;
-    if !is_preview && !confirmation.yes {
-        // Hooks wait for a timeline that is open.
-        drop(timeline);
-        let question = if word == "redo" { "Redo?" } else { "Undo?" };
-        let question = format!("{}\n{question}", text::OUTSIDE);
-        is_confirmed = ask(&question, "nothing was changed", output)?;
-        timeline = open()?;
-        if is_confirmed {
-            let shown = std::mem::replace(&mut plan, timeline.plan_undo(numbers, paths)?);
-            if shown.files != plan.files {
-                let what = "nothing was changed: files have changed since the preview";
-                return Err(CommandError::usage(what, "repeat the command"));
-            }
-        }
-    }
-    let plan = &plan;
-    let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
-    let is_done = report.as_ref().is_some_and(|report| report.conflicts.is_empty());
-    let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
-    if output.json() {
-        let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
-        let changed = match &report {
-            Some(report) => report.changed.iter().map(String::as_str).collect(),
-            None => plan.files.iter().map(|file| file.path.as_str()).collect(),
-        };
-        output.value(&UndoJson {
-            steps: &plan.steps,
-            number: report.as_ref().map(|report| report.number),
-            changed,
-            conflicts: conflicts
-                .iter()
-                .map(|conflict| ConflictJson { path: &conflict.path, reason: &conflict.reason })
-                .collect(),
-        })?;
-        return Ok(code);
-    }
-    match report {
-        Some(report) => {
-            for line in text::report_lines(&report, plan, &steps) {
+        if !output.json() {
+            for line in text::plan_lines(&plan, &steps) {
                 output.line(line)?;
             }
         }
-        None if plan.is_empty() => {}
-        None => output.line("nothing was changed")?,
+        let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
+        let word = text::undo_word(&plan.to_undo(), &steps);
+        let mut is_confirmed = !is_preview && confirmation.yes;
+        if !is_preview && !confirmation.yes {
+            // Hooks wait for a timeline that is open.
+            drop(timeline);
+            let question = if word == "redo" { "Redo?" } else { "Undo?" };
+            let question = format!("{}\n{question}", text::OUTSIDE);
+            is_confirmed = ask(&question, "nothing was changed", output)?;
+            timeline = open()?;
+            if is_confirmed {
+                let shown = std::mem::replace(&mut plan, self.plan(&mut timeline)?);
+                if shown.files != plan.files {
+                    let what = "nothing was changed: files have changed since the preview";
+                    return Err(CommandError::usage(what, "repeat the command"));
+                }
+            }
+        }
+        let plan = &plan;
+        let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
+        let is_done = report.as_ref().is_some_and(|report| report.conflicts.is_empty());
+        let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
+        if output.json() {
+            let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
+            let changed = match &report {
+                Some(report) => report.changed.iter().map(String::as_str).collect(),
+                None => plan.files.iter().map(|file| file.path.as_str()).collect(),
+            };
+            output.value(&UndoJson {
+                steps: &plan.steps,
+                number: report.as_ref().map(|report| report.number),
+                changed,
+                conflicts: conflicts
+                    .iter()
+                    .map(|conflict| ConflictJson { path: &conflict.path, reason: &conflict.reason })
+                    .collect(),
+            })?;
+            return Ok(code);
+        }
+        match report {
+            Some(report) => {
+                for line in text::report_lines(&report, plan, &steps) {
+                    output.line(line)?;
+                }
+            }
+            None if plan.is_empty() => {}
+            None => output.line("nothing was changed")?,
+        }
+        Ok(code)
     }
-    Ok(code)
 }

@@ -4,6 +4,8 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod agents;
+mod builds;
+mod disks;
 mod events;
 mod kills;
 mod project;

@@ -3,15 +3,23 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use foldlog_test_support::loop_disk::LoopDisk;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
+
+/// A user without rights.
+const NOBODY: u32 = 65534;
 
 pub(crate) struct Project {
     dir: TempDir,
     pub(crate) root: PathBuf,
+    /// User that runs the commands, if it is another one.
+    user: Option<u32>,
     /// A process in the place of the agent.
     agent: Child,
 }
@@ -26,13 +34,42 @@ impl Project {
     pub(crate) fn new() -> Project {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap().join("project");
-        for directory in ["project/src", "home", "state"] {
-            fs::create_dir_all(dir.path().join(directory)).unwrap();
+        Project::with(dir, root)
+    }
+
+    /// Makes a project in a directory of another disk.
+    pub(crate) fn on(disk: &LoopDisk) -> Project {
+        Project::with(tempfile::tempdir().unwrap(), disk.root().canonicalize().unwrap().join("project"))
+    }
+
+    fn with(dir: TempDir, root: PathBuf) -> Project {
+        for directory in [root.join("src"), dir.path().join("home"), dir.path().join("state")] {
+            fs::create_dir_all(directory).unwrap();
         }
         fs::write(root.join("src/main.rs"), "fn main() {}\n").unwrap();
         fs::write(root.join("notes"), "keep\n").unwrap();
         let agent = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        Project { dir, root, agent }
+        Project { dir, root, user: None, agent }
+    }
+
+    /// Gives everything to a user whom permissions bind, and runs the commands as that user.
+    pub(crate) fn give_away(&mut self) {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut left = vec![self.root.clone(), self.home(), self.state()];
+        while let Some(path) = left.pop() {
+            std::os::unix::fs::lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+            if path.is_dir() {
+                left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        self.user = Some(NOBODY);
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 
     pub(crate) fn kill_agent(&mut self) {
@@ -75,9 +112,12 @@ impl Project {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.home())
-            .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .env("XDG_STATE_HOME", self.state())
             .env("CLAUDE_PID", self.agent.id().to_string())
             .stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 

@@ -94,7 +94,7 @@ impl Target<'_> {
         }
     }
 
-    fn set_time(&self, modified_ns: i64) -> Result<(), Errno> {
+    pub(super) fn set_time(&self, modified_ns: i64) -> Result<(), Errno> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec {

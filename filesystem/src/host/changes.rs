@@ -28,10 +28,10 @@ use crate::error::Result;
 use crate::{ChangeKind, FileKind};
 
 /// Greatest memory of a list of changes, in bytes.
-const CHANGES_BYTES_MAX: u64 = 1 << 30;
+pub(super) const CHANGES_BYTES_MAX: u64 = 1 << 30;
 
 /// Approximate memory of a change in addition to its path, in bytes.
-const CHANGE_BYTES: u64 = 400;
+pub(super) const CHANGE_BYTES: u64 = 400;
 
 /// Reads the snapshots in a store, without their workspace.
 ///
@@ -60,8 +60,8 @@ const CHANGE_BYTES: u64 = 400;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SnapshotReader {
-    objects: Objects,
-    trees: HeldTrees,
+    pub(super) objects: Objects,
+    pub(super) trees: HeldTrees,
 }
 
 /// Describes the change of one file or link between two snapshots.

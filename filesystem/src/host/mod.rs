@@ -10,6 +10,8 @@
 //! | `audit` | verifying that the store has every object that snapshots need, intact |
 //! | `changes` | reading snapshots from their store alone: differences, files, contents |
 //! | `path_edits` | editing single paths, each only if it has the expected state |
+//! | `edit_leftovers` | names of incomplete edits, and their recovery after a kill |
+//! | `time_changes` | reading times of snapshots, and their differences |
 //! | `rewind_merge` | combining a snapshot with later changes by hand, for a rewind |
 //! | `snapshot_comparison` | the walk through two snapshots in parallel |
 //! | `packs` | the objects of snapshots as bytes for another machine, and their import there |
@@ -74,6 +76,7 @@ mod collect;
 mod content;
 mod deep_directories;
 mod directory_check;
+mod edit_leftovers;
 mod known_objects;
 mod lease;
 mod leave_out;
@@ -106,6 +109,7 @@ mod snapshot_comparison;
 mod sparse;
 mod state;
 mod step;
+mod time_changes;
 mod times;
 mod trees;
 mod uncapturable;
@@ -140,6 +144,7 @@ use root::Root;
 pub(crate) use set_aside::SET_ASIDE;
 pub use snapshot::{FilesystemSnapshot, NotedEntry};
 use state::WorkspaceState;
+pub use time_changes::TimeChange;
 pub use uncapturable::Uncapturable;
 use unsynced_snapshots::CaptureSyncQueue;
 
@@ -196,7 +201,9 @@ use unsynced_snapshots::CaptureSyncQueue;
 /// Snapshots and restores never follow a link out of the workspace. They never enter a mount inside
 /// it: they report it ([`FilesystemSnapshot::mounts`], [`WorkspaceRestoreReport::mounts`]) and
 /// leave it unchanged. Names that consist of `.foldlog-restoring-` and sixteen characters belong to
-/// restores: no snapshot contains such a file, and a restore removes it. A store contains
+/// restores: no snapshot contains such a file, and a restore removes it. Names that begin with
+/// `.foldlog-editing-` belong to [edits](HostFilesystem::edit_paths): no snapshot contains such an
+/// entry, and no restore touches it. A store contains
 /// everything that the workspace ever contained, including secrets, until it is
 /// [collected](HostFilesystem::collect); only its owner may read it. A write through a memory
 /// mapping may appear in a file's times only once the system writes it out; until then a snapshot

@@ -22,7 +22,8 @@ pub struct HostFilesystemOptions {
     /// Whether snapshots capture the times of the last change of content, for restores to bring
     /// back. Default: `true`. A snapshot that leaves out anything but `.git` and `.aca` captures no
     /// times: with old times next to a left-out `target/`, a build would take stale files for fresh
-    /// ones. Without times, equal content has equal snapshots.
+    /// ones. A partial one captures them nevertheless, because it is not restored as a whole.
+    /// Without times, equal content has equal snapshots.
     pub times: bool,
     /// Largest number of bytes of contents, without their holes, that one snapshot may read.
     /// `None`, the default, sets no limit. A snapshot that would read more fails with

@@ -11,31 +11,33 @@
 //!    has replaced or written it since, it is put back, and the edit is refused.
 //!
 //! So an edit never destroys bytes other than the expected ones. One limit remains: a program that
-//! has the file open writes into the replaced file, as after every atomic replacement. Links are never followed, and mounts
-//! never entered.
+//! has the file open writes into the replaced file, as after every atomic replacement. Links are
+//! never followed, and mounts never entered. After a kill, the temporary names show what is left
+//! (`edit_leftovers.rs`).
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
 use super::HostFilesystem;
+use super::attributes::Target;
 use super::changes::FileFacts;
+use super::edit_leftovers::{TemporaryNames, keep_aside};
 use super::manifest::{FileForm, FileKind, Stat, unshown};
 use super::objects::{Hasher, ObjectId, ObjectKind, pump};
-use super::rules::temporary_name;
 use super::snapshot::named_object;
 use super::sparse::Sparse;
 use super::step::{
-    NEW_FILE, OPEN_DIRECTORY, describe_errno, nix_errno, open_around, open_at, open_file, read_link, stat_at,
+    NEW_FILE, OPEN_DIRECTORY, OPEN_FILE, describe_errno, nix_errno, open_around, open_at, open_file,
+    read_link, stat_at,
 };
 use crate::error::{Error, Result};
 
@@ -49,6 +51,9 @@ pub struct PathEdit {
     pub present: Option<FileFacts>,
     /// Entry after the edit.
     pub wanted: WantedEntry,
+    /// Time of the last change of the entry after the edit, in nanoseconds since 1970. `None` is
+    /// the present time for a written entry, and no change otherwise.
+    pub modified_ns: Option<i64>,
 }
 
 /// Describes the entry that an edit leaves at a path.
@@ -72,6 +77,12 @@ pub enum WantedEntry {
     },
     /// No directory; one that is not empty stays, and is no failure.
     NoDirectory,
+    /// The present entry, whose time alone changes. The empty path is the root. An entry that is
+    /// missing, or has another time than `present_ns`, stays as it is, and is no failure.
+    Unchanged {
+        /// Expected time; `None` for any.
+        present_ns: Option<i64>,
+    },
 }
 
 /// Reason why a path was left unchanged.
@@ -84,7 +95,8 @@ impl HostFilesystem {
     /// An edit is refused if the path does not have the expected state, even if that changes while
     /// it is edited. Missing parent directories of a wanted entry are created. The changes are
     /// durable once [`sync_restored`](HostFilesystem::sync_restored) returns. A kill leaves each
-    /// path as it was or as wanted, and may leave a temporary file, which no snapshot contains.
+    /// path as it was or as wanted, and may leave an entry with a temporary name, which no snapshot
+    /// contains and [`recover_edits`](HostFilesystem::recover_edits) removes or puts back.
     ///
     /// # Errors
     ///
@@ -98,9 +110,15 @@ impl HostFilesystem {
     }
 
     fn edit_path(&self, root: &OwnedFd, edit: &PathEdit) -> Result<Option<Refusal>> {
+        if edit.path.is_empty() && matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
+            return Ok(set_time(root, b".", None, edit.modified_ns).err().map(describe_errno));
+        }
         let path = unshown(&edit.path).filter(|path| is_plain(path));
         let Some(path) = path else { return Ok(Some("it is not a path in the workspace".to_owned())) };
-        let is_made = !matches!(edit.wanted, WantedEntry::Nothing | WantedEntry::NoDirectory);
+        let is_made = matches!(
+            edit.wanted,
+            WantedEntry::Captured(_) | WantedEntry::Content { .. } | WantedEntry::Directory { .. }
+        );
         let around = if is_made {
             make_parents(root, &path)
         } else {
@@ -114,48 +132,54 @@ impl HostFilesystem {
         let done = match &edit.wanted {
             WantedEntry::Directory { permissions } => make_directory(&directory, &name, *permissions),
             WantedEntry::NoDirectory => remove_directory(&directory, &name),
-            wanted => return self.edit_leaf(&directory, &name, edit.present.as_ref(), wanted),
+            WantedEntry::Unchanged { present_ns } => {
+                set_time(&directory, &name, *present_ns, edit.modified_ns).map_err(describe_errno)
+            }
+            _ => return self.edit_leaf(&directory, &name, edit),
         };
         Ok(done.err())
     }
 
-    fn edit_leaf(
-        &self,
-        directory: &OwnedFd,
-        name: &[u8],
-        present: Option<&FileFacts>,
-        wanted: &WantedEntry,
-    ) -> Result<Option<Refusal>> {
-        let seen = match self.compare_present(directory, name, present)? {
+    fn edit_leaf(&self, directory: &OwnedFd, name: &[u8], edit: &PathEdit) -> Result<Option<Refusal>> {
+        let seen = match self.compare_present(directory, name, edit.present.as_ref())? {
             Ok(seen) => seen,
             Err(reason) => return Ok(Some(reason)),
         };
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let temporary = temporary_name(NUMBER.fetch_add(1, Ordering::Relaxed)).into_bytes();
-        let permissions = match wanted {
-            WantedEntry::Nothing => {
-                let Some(facts) = present else { return Ok(None) };
-                return self.take_away(directory, name, &temporary, facts);
-            }
-            WantedEntry::Captured(facts) => facts.permissions,
-            WantedEntry::Content { permissions, .. } => Some(*permissions),
-            WantedEntry::Directory { .. } | WantedEntry::NoDirectory => None,
-        };
-        if let Err(reason) = self.write_entry(directory, &temporary, wanted, permissions, seen.as_ref())? {
-            let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
-            return Ok(Some(reason));
+        let names = TemporaryNames::new(name);
+        if edit.wanted == WantedEntry::Nothing {
+            let Some(facts) = &edit.present else { return Ok(None) };
+            return self.take_away(directory, name, &names.old(), facts);
         }
-        let (Some(facts), Ok(own)) = (present, stat_at(directory, &temporary)) else {
-            let placed = rename(directory, &temporary, name, RenameFlags::NOREPLACE);
-            if placed.is_err() {
-                let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
+        let incomplete = names.new_entry();
+        let temporary = match self.write_entry(directory, &incomplete, edit, seen.as_ref())? {
+            Ok(()) => stat_at(directory, &incomplete).and_then(|own| {
+                let complete = names.complete(own.inode);
+                rename(directory, &incomplete, &complete, RenameFlags::NOREPLACE)?;
+                Ok((complete, own))
+            }),
+            Err(reason) => {
+                let _ = unlinkat(directory, &*incomplete, UnlinkatFlags::NoRemoveDir);
+                return Ok(Some(reason));
             }
-            return Ok(placed.err().map(|errno| match errno {
-                Errno::EEXIST => "another program created an entry there".to_owned(),
-                errno => describe_errno(errno),
-            }));
         };
-        self.exchange(directory, name, &temporary, facts, &own)
+        let (temporary, own) = match temporary {
+            Ok(temporary) => temporary,
+            Err(errno) => {
+                let _ = unlinkat(directory, &*incomplete, UnlinkatFlags::NoRemoveDir);
+                return Ok(Some(describe_errno(errno)));
+            }
+        };
+        if let Some(facts) = &edit.present {
+            return self.exchange(directory, name, &temporary, facts, &own);
+        }
+        let placed = rename(directory, &temporary, name, RenameFlags::NOREPLACE);
+        if placed.is_err() {
+            let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
+        }
+        Ok(placed.err().map(|errno| match errno {
+            Errno::EEXIST => "another program created an entry there".to_owned(),
+            errno => describe_errno(errno),
+        }))
     }
 
     /// Replaces the entry at a name by the temporary one, unless the replaced entry differs from the
@@ -181,10 +205,11 @@ impl HostFilesystem {
         let is_own = || stat_at(directory, temporary).is_ok_and(|found| found.inode == own.inode);
         match swap() {
             Ok(()) if is_own() => drop(remove()),
-            // Another program has replaced the new entry: its entry is the latest.
+            // Another program has replaced the new entry: its entry is the latest. The former one
+            // is not captured either, and stays next to it.
             Ok(()) => {
                 if swap().is_ok() {
-                    let _ = remove();
+                    return Ok(Some(kept_reason(keep_aside(directory, temporary, name))));
                 }
             }
             // Another program has taken the new entry away.
@@ -208,16 +233,10 @@ impl HostFilesystem {
             let removed = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
             return Ok(removed.err().map(describe_errno));
         }
-        // If there is a newer entry by now, the older one keeps its temporary name.
         let back = rename(directory, temporary, name, RenameFlags::NOREPLACE);
         Ok(Some(match back {
             Ok(()) => "another program changed it at the same time".to_owned(),
-            Err(_) => {
-                format!(
-                    "another program replaced it; the former one is `{}`",
-                    OsStr::from_bytes(temporary).display()
-                )
-            }
+            Err(_) => kept_reason(keep_aside(directory, temporary, name)),
         }))
     }
 
@@ -278,26 +297,32 @@ impl HostFilesystem {
         &self,
         directory: &OwnedFd,
         temporary: &[u8],
-        wanted: &WantedEntry,
-        permissions: Option<u32>,
+        edit: &PathEdit,
         replaced: Option<&Stat>,
     ) -> Result<std::result::Result<(), Refusal>> {
-        let facts = match wanted {
-            WantedEntry::Captured(facts) => Some((facts, named_object(&self.objects, &facts.digest)?)),
-            _ => None,
+        let (facts, permissions) = match &edit.wanted {
+            WantedEntry::Captured(facts) => {
+                (Some((facts, named_object(&self.objects, &facts.digest)?)), facts.permissions)
+            }
+            WantedEntry::Content { permissions, .. } => (None, Some(*permissions)),
+            _ => (None, None),
         };
         if let Some((facts, id)) = facts
             && facts.kind == FileKind::Link
         {
             let target = self.objects.read(id, ObjectKind::Blob, facts.len)?;
-            return Ok(symlinkat(OsStr::from_bytes(&target), directory, temporary).map_err(describe_errno));
+            let made = symlinkat(OsStr::from_bytes(&target), directory, temporary).and_then(|()| {
+                let link = Target::Link(directory.as_fd(), temporary);
+                edit.modified_ns.map_or(Ok(()), |ns| link.set_time(ns).map_err(nix_errno))
+            });
+            return Ok(made.map_err(describe_errno));
         }
         let file = openat(directory, temporary, NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = match file {
             Ok(file) => File::from(file),
             Err(errno) => return Ok(Err(describe_errno(errno))),
         };
-        let written = match (facts, wanted) {
+        let written = match (facts, &edit.wanted) {
             (Some((facts, id)), _) => self.copy_content(facts, id, &mut file),
             (None, WantedEntry::Content { bytes, .. }) => {
                 file.write_all(bytes).map_err(|error| Error::io("write", OsStr::from_bytes(temporary), error))
@@ -313,7 +338,11 @@ impl HostFilesystem {
             let _ = fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)));
         }
         let mode = Mode::from_bits_truncate(permissions.unwrap_or(0o644));
-        Ok(fchmod(&file, mode).map_err(describe_errno))
+        let done = fchmod(&file, mode).and_then(|()| {
+            let file = Target::Opened(file.as_fd());
+            edit.modified_ns.map_or(Ok(()), |ns| file.set_time(ns).map_err(nix_errno))
+        });
+        Ok(done.map_err(describe_errno))
     }
 
     fn copy_content(&self, facts: &FileFacts, id: ObjectId, file: &mut File) -> Result<()> {
@@ -326,12 +355,22 @@ impl HostFilesystem {
     }
 }
 
+/// Returns the reason of a refusal after which the former entry has another name.
+fn kept_reason(kept: Option<Vec<u8>>) -> String {
+    match kept {
+        Some(kept) => {
+            format!("another program replaced it; the former one is `{}`", OsStr::from_bytes(&kept).display())
+        }
+        None => "another program replaced it".to_owned(),
+    }
+}
+
 /// Returns whether a path names an entry below the root, by names only, and outside of `.git`.
 fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".." | b".git"))
 }
 
-fn digest_of(source: &mut dyn Read, len: u64) -> Option<String> {
+pub(super) fn digest_of(source: &mut dyn Read, len: u64) -> Option<String> {
     let mut hash = Hasher::new(ObjectKind::Blob, len);
     let read = pump(source, &mut |bytes| {
         hash.update(bytes);
@@ -358,17 +397,46 @@ fn make_parents(root: &OwnedFd, path: &[u8]) -> std::result::Result<(OwnedFd, Ve
     Ok((directory, last.to_vec()))
 }
 
+/// Creates a directory, which gets its name once it has its permissions.
 fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::result::Result<(), Refusal> {
-    match mkdirat(around, name, Mode::S_IRWXU) {
-        Ok(()) => {}
-        Err(Errno::EEXIST) if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) => {
-            return Ok(());
-        }
-        Err(errno) => return Err(describe_errno(errno)),
+    if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) {
+        return Ok(());
     }
-    let made = open_at(around, name, OPEN_DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty());
-    let made = made.map_err(describe_errno)?;
-    fchmod(&made, Mode::from_bits_truncate(permissions)).map_err(describe_errno)
+    let temporary = TemporaryNames::new(name).new_entry();
+    mkdirat(around, &*temporary, Mode::S_IRWXU).map_err(describe_errno)?;
+    let made = open_at(around, &temporary, OPEN_DIRECTORY, Mode::empty())
+        .and_then(|made| fchmod(&made, Mode::from_bits_truncate(permissions)))
+        .and_then(|()| rename(around, &temporary, name, RenameFlags::NOREPLACE));
+    if made.is_err() {
+        let _ = unlinkat(around, &*temporary, UnlinkatFlags::RemoveDir);
+    }
+    match made {
+        Err(Errno::EEXIST) if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) => {
+            Ok(())
+        }
+        made => made.map_err(describe_errno),
+    }
+}
+
+/// Sets the time of an entry, if it has the expected one.
+fn set_time(
+    around: &OwnedFd,
+    name: &[u8],
+    present_ns: Option<i64>,
+    modified_ns: Option<i64>,
+) -> std::result::Result<(), Errno> {
+    let stat = match stat_at(around, name) {
+        Err(Errno::ENOENT) => return Ok(()),
+        stat => stat?,
+    };
+    let Some(ns) = modified_ns.filter(|_| present_ns.is_none_or(|ns| ns == stat.modified_ns)) else {
+        return Ok(());
+    };
+    let done = match stat.kind() {
+        FileKind::Link => Target::Link(around.as_fd(), name).set_time(ns),
+        _ => Target::Opened(open_at(around, name, OPEN_FILE, Mode::empty())?.as_fd()).set_time(ns),
+    };
+    done.map_err(nix_errno)
 }
 
 fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Refusal> {
@@ -378,6 +446,12 @@ fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Re
     }
 }
 
-fn rename(directory: &OwnedFd, from: &[u8], to: &[u8], flags: RenameFlags) -> std::result::Result<(), Errno> {
+/// Renames an entry within a directory.
+pub(super) fn rename(
+    directory: &OwnedFd,
+    from: &[u8],
+    to: &[u8],
+    flags: RenameFlags,
+) -> std::result::Result<(), Errno> {
     renameat_with(directory, from, directory, to, flags).map_err(nix_errno)
 }

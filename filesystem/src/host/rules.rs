@@ -31,6 +31,14 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
     name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
 }
 
+/// Prefix of the name of an entry that an edit of a single path writes or takes away. No snapshot
+/// contains such an entry, and no restore touches it: it may have the only copy of its content.
+pub(super) const EDITING: &str = ".foldlog-editing-";
+
+pub(super) fn is_editing(name: &[u8]) -> bool {
+    name.starts_with(EDITING.as_bytes())
+}
+
 /// Directory in a workspace's root with exports of sessions.
 const EXPORTS: &[u8] = b".aca";
 
@@ -134,7 +142,7 @@ impl Rules {
         is_directory: bool,
         scope: Option<&Scope>,
     ) -> bool {
-        if self.nothing || name == b".git" {
+        if self.nothing || name == b".git" || is_editing(name) {
             return !self.nothing;
         }
         if is_own(directory, name, is_directory) {

@@ -266,8 +266,8 @@ impl HostFilesystem {
         {
             return Ok(*id);
         }
-        let times = last.root.times;
-        let times = Some(times).filter(|times| *times != ObjectId::UNKNOWN && !walked.leaves_out);
+        let is_whole = self.options.partial.is_some() || !walked.leaves_out;
+        let times = Some(last.root.times).filter(|times| *times != ObjectId::UNKNOWN && is_whole);
         let metadata = Metadata::from_manifest(&last.root, &walked.links, times);
         let id = metadata.write(&self.objects)?;
         last.metadata = Some((Arc::new(metadata), Some(id)));

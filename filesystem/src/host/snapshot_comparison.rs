@@ -7,6 +7,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::changes::{FileChange, FileFacts};
 use super::manifest::{
@@ -60,7 +61,7 @@ impl HeldTrees {
                 "a tree of {said} bytes exceeds the limit of {TREE_BYTES_MAX} bytes"
             )));
         }
-        let entries = self.trees.get(objects, id, path)?;
+        let entries = self.get(objects, id, path)?;
         let mut names = HashSet::with_capacity(entries.len());
         if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
             return Err(damaged(format!("it contains `{}` twice", display_path(&twice.name))));
@@ -68,12 +69,18 @@ impl HeldTrees {
         let mut lines: Vec<KeyedTreeEntry> = entries.iter().map(KeyedTreeEntry::new).collect();
         lines.sort_by(|left, right| left.key.cmp(&right.key));
         let bytes = lines.iter().map(|line| LINE_BYTES + 2 * len(line.key.as_bytes())).sum();
-        self.bytes += bytes;
+        Ok((lines, bytes))
+    }
+
+    /// Returns the entries of a tree, in its order.
+    pub(super) fn get(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Arc<[TreeEntry]>> {
+        let entries = self.trees.get(objects, id, path)?;
+        self.bytes += entries.iter().map(|entry| LINE_BYTES + 2 * len(&entry.name)).sum::<u64>();
         if self.bytes > HELD_BYTES_MAX {
             self.trees.forget();
             self.bytes = 0;
         }
-        Ok((lines, bytes))
+        Ok(entries)
     }
 }
 

@@ -50,6 +50,45 @@ fn calls_that_may_overlap_stay_open_until_they_fail() {
 }
 
 #[test]
+fn parallel_calls_of_one_lane_overlap_if_the_end_of_the_first_is_reported() {
+    let world = World::new();
+    let first = world.open().begin_call(shell("first", None), now()).unwrap();
+    world.write("of the first", "x");
+    let second = world.open().begin_call(shell("second", None), now()).unwrap();
+    world.write("of both", "x");
+    let outcome = |number: u64| {
+        let steps = world.open().steps().unwrap();
+        steps.into_iter().find(|step| step.number == number).unwrap().outcome
+    };
+    assert_eq!(outcome(first), Some(Outcome::Interrupted), "until its end is reported");
+    world.open().end_call(shell("first", None), ended(), now()).unwrap();
+    world.write("of the second", "x");
+    world.open().end_call(shell("second", None), ended(), now()).unwrap();
+    assert_eq!(outcome(first), Some(Outcome::Succeeded));
+    let report = world.undo(&[first]);
+    assert_eq!(report.changed, ["of the first"]);
+    assert!(world.read("of both").is_some(), "it belongs to both");
+    let report = world.undo(&[second]);
+    assert_eq!(report.changed, ["of the second"]);
+    world.try_undo(&[first, second], &["of both"]).unwrap();
+    assert!(world.read("of both").is_none());
+}
+
+#[test]
+fn the_late_end_of_a_call_that_was_undone_meanwhile_changes_nothing() {
+    let world = World::new();
+    let first = world.open().begin_call(shell("first", None), now()).unwrap();
+    world.write("of the first", "x");
+    world.open().begin_call(shell("second", None), now()).unwrap();
+    world.undo(&[first]);
+    world.write("of the second", "x");
+    world.open().end_call(shell("first", None), ended(), now()).unwrap();
+    assert_eq!(world.open().steps().unwrap()[0].outcome, Some(Outcome::Interrupted));
+    world.open().end_call(shell("second", None), ended(), now()).unwrap();
+    assert_eq!(world.open_changes(first).files.len(), 1);
+}
+
+#[test]
 fn a_session_that_ends_closes_its_open_calls() {
     let world = World::new();
     let main = world.open().begin_call(shell("main", None), now()).unwrap();

@@ -3,6 +3,8 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod calls;
+mod kills;
 mod model;
+mod times;
 mod undo;
 mod world;

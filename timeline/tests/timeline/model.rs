@@ -1,23 +1,33 @@
 //! Random interleavings of the user, calls that may overlap, and undos, against a model that knows
-//! which line was written by whom.
+//! to whom each line belongs.
 //!
-//! A file is a list of lines, and each line is written once, by one author. So the model decides
-//! without the timeline which lines an undo may touch:
+//! A file is a list of lines, and each line is written once. The user and calls may write at any
+//! time, also at the same time. A line belongs to
 //!
-//! 1. A line that is present before an undo, and was not written by an undone call, stays in its
-//!    file.
-//! 2. A line that an undone call wrote alone is gone, unless its file is reported as a conflict.
-//! 3. A line of the user that the user has removed does not come back.
+//! - the file tool that is open for the file, if there is one;
+//! - otherwise all open calls of a shell, regardless of who wrote it;
+//! - the user if none of them is open.
+//!
+//! So the model decides without the timeline which lines an undo may touch:
+//!
+//! 1. A line that is present before an undo, and does not belong to the undone call alone, stays in
+//!    its file.
+//! 2. A line that belongs to the undone call alone is gone, unless its file is reported as a conflict.
+//! 3. A line that the user has removed while no call was responsible does not come back.
 //! 4. Undoing the undo brings every file back as it was.
+//! 5. The content of a file before an undo changes it is in a capture.
+//! 6. Every capture has all files as they were at that moment.
 //!
 //! `FOLDLOG_TIMELINE_CASES` sets the number of cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldlog::filesystem::FileFacts;
+use foldlog_timeline::{NewCall, UndoReport};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::world::{World, ended, now, shell};
+use crate::world::{World, edit, ended, now, shell};
 
 const PATHS: [&str; 4] = ["a", "b", "d/a", "d/e/b"];
 const LANES: [Option<&str>; 3] = [None, Some("1"), Some("2")];
@@ -39,8 +49,10 @@ enum Op {
         lane: Option<usize>,
         act: Act,
     },
+    /// A call begins: of a shell, or of a tool for one file.
     Begin {
         lane: usize,
+        file: Option<usize>,
     },
     End {
         lane: usize,
@@ -62,10 +74,11 @@ fn act() -> impl Strategy<Value = Act> {
 
 fn op() -> impl Strategy<Value = Op> {
     let lane = 0..LANES.len();
+    let file = prop_oneof![2 => Just(None), 1 => (0..PATHS.len()).prop_map(Some)];
     prop_oneof![
-        3 => act().prop_map(|act| Op::Act { lane: None, act }),
+        4 => act().prop_map(|act| Op::Act { lane: None, act }),
         6 => (lane.clone(), act()).prop_map(|(lane, act)| Op::Act { lane: Some(lane), act }),
-        3 => lane.clone().prop_map(|lane| Op::Begin { lane }),
+        3 => (lane.clone(), file).prop_map(|(lane, file)| Op::Begin { lane, file }),
         3 => lane.prop_map(|lane| Op::End { lane }),
         2 => any::<u8>().prop_map(|which| Op::Undo { which }),
         1 => Just(Op::Redo),
@@ -74,19 +87,26 @@ fn op() -> impl Strategy<Value = Op> {
 
 type Files = BTreeMap<&'static str, Vec<String>>;
 
-/// Who wrote a line; `None` is the user.
-type Author = Option<u64>;
+/// The calls to which a line belongs; the empty set is the user.
+type Authors = BTreeSet<u64>;
+
+#[derive(Clone, Copy)]
+struct OpenCall {
+    number: u64,
+    /// The file of a file tool.
+    file: Option<usize>,
+}
 
 struct Model {
     world: World,
     lines: u64,
-    authors: BTreeMap<String, Author>,
+    authors: BTreeMap<String, Authors>,
     /// Lines that the user removed.
     removed_by_user: BTreeSet<String>,
-    open: [Option<u64>; LANES.len()],
-    /// Calls that overlapped others.
-    overlapped: BTreeSet<u64>,
+    open: [Option<OpenCall>; LANES.len()],
     closed: Vec<u64>,
+    /// The files at each moment that is captured.
+    captured: Vec<Files>,
 }
 
 impl Model {
@@ -97,11 +117,11 @@ impl Model {
             authors: BTreeMap::new(),
             removed_by_user: BTreeSet::new(),
             open: [None; LANES.len()],
-            overlapped: BTreeSet::new(),
             closed: Vec::new(),
+            captured: Vec::new(),
         };
         for path in 0..PATHS.len() - 1 {
-            (0..6).for_each(|_| model.act(None, &Act::Insert { path, place: 255 }));
+            (0..6).for_each(|_| model.act(&Act::Insert { path, place: 255 }));
         }
         model
     }
@@ -113,97 +133,123 @@ impl Model {
         PATHS.iter().filter_map(read).collect()
     }
 
-    fn act(&mut self, author: Author, act: &Act) {
+    fn authors_now(&self, path: usize) -> Authors {
+        let open = || self.open.iter().flatten();
+        match open().filter(|call| call.file == Some(path)).map(|call| call.number).min() {
+            Some(tool) => Authors::from([tool]),
+            None => open().filter(|call| call.file.is_none()).map(|call| call.number).collect(),
+        }
+    }
+
+    fn act(&mut self, act: &Act) {
         let mut files = self.files();
         let at = |len: usize, place: u8| len * usize::from(place) / 256;
-        let path = match *act {
-            Act::Insert { path, place } => {
+        let (Act::Insert { path, .. } | Act::Remove { path, .. } | Act::Delete { path }) = *act;
+        let (authors, name) = (self.authors_now(path), PATHS[path]);
+        match *act {
+            Act::Insert { place, .. } => {
                 self.lines += 1;
-                let line = format!("line {} of {author:?}", self.lines);
-                let lines = files.entry(PATHS[path]).or_default();
+                let line = format!("line {} of {authors:?}", self.lines);
+                let lines = files.entry(name).or_default();
                 lines.insert(at(lines.len() + 1, place), line.clone());
-                self.authors.insert(line, author);
-                PATHS[path]
+                self.authors.insert(line, authors);
             }
-            Act::Remove { path, place } => {
-                let Some(lines) = files.get_mut(PATHS[path]).filter(|lines| !lines.is_empty()) else {
+            Act::Remove { place, .. } => {
+                let Some(lines) = files.get_mut(name).filter(|lines| !lines.is_empty()) else {
                     return;
                 };
                 let line = lines.remove(at(lines.len(), place));
-                if author.is_none() {
+                if authors.is_empty() {
                     self.removed_by_user.insert(line);
                 }
-                PATHS[path]
             }
-            Act::Delete { path } => {
-                let Some(lines) = files.remove(PATHS[path]) else { return };
-                if author.is_none() {
+            Act::Delete { .. } => {
+                let Some(lines) = files.remove(name) else { return };
+                if authors.is_empty() {
                     self.removed_by_user.extend(lines);
                 }
-                self.world.remove(PATHS[path]);
+                self.world.remove(name);
                 return;
             }
-        };
-        let text: String = files[path].iter().map(|line| format!("{line}\n")).collect();
-        self.world.write(path, &text);
+        }
+        self.world.write(name, &text(&files[name]));
     }
 
     fn step(&mut self, op: &Op) {
         match op {
-            Op::Act { lane: None, act } if self.open.iter().all(Option::is_none) => self.act(None, act),
-            // While a call runs, nobody can tell who writes.
-            Op::Act { lane: None, .. } => {}
-            Op::Act { lane: Some(lane), act } => {
-                if let Some(call) = self.open[*lane] {
-                    self.act(Some(call), act);
-                }
-            }
-            Op::Begin { lane } if self.open[*lane].is_none() => {
-                let call = self.world.open().begin_call(shell("call", LANES[*lane]), now()).unwrap();
-                self.open[*lane] = Some(call);
-                let open: Vec<u64> = self.open.iter().flatten().copied().collect();
-                if open.len() > 1 {
-                    self.overlapped.extend(open);
-                }
+            Op::Act { lane: None, act } => self.act(act),
+            Op::Act { lane: Some(lane), act } => match self.open[*lane] {
+                Some(OpenCall { file: None, .. }) => self.act(act),
+                Some(OpenCall { file: Some(path), .. }) => self.act(&act.of(path)),
+                None => {}
+            },
+            Op::Begin { lane, file } if self.open[*lane].is_none() => {
+                self.captured.push(self.files());
+                let number = self.world.open().begin_call(self.call(*lane, *file), now()).unwrap();
+                self.open[*lane] = Some(OpenCall { number, file: *file });
             }
             Op::Begin { .. } => {}
             Op::End { lane } => {
-                if let Some(call) = self.open[*lane].take() {
-                    let ended = self.world.open().end_call(shell("call", LANES[*lane]), ended(), now());
-                    assert_eq!(ended.unwrap(), call);
-                    self.closed.push(call);
+                if let Some(OpenCall { number, file }) = self.open[*lane].take() {
+                    self.captured.push(self.files());
+                    let ended = self.world.open().end_call(self.call(*lane, file), ended(), now());
+                    assert_eq!(ended.unwrap(), number);
+                    self.closed.push(number);
                 }
             }
-            Op::Undo { which } if self.open.iter().all(Option::is_none) => {
+            Op::Undo { which } => {
                 let undone = self.world.open().undone().unwrap();
                 let calls: Vec<u64> =
                     self.closed.iter().copied().filter(|call| !undone.wholly.contains(call)).collect();
                 if !calls.is_empty() {
-                    self.undo(calls[usize::from(*which) % calls.len()]);
+                    self.check_undo(calls[usize::from(*which) % calls.len()]);
                 }
             }
-            Op::Redo if self.open.iter().all(Option::is_none) => {
+            Op::Redo => {
                 let last = self.world.open().last_undo();
                 if let Ok(undo) = last {
-                    self.world.undo(&[undo]);
+                    self.undo(undo);
                 }
             }
-            Op::Undo { .. } | Op::Redo => {}
         }
     }
 
-    fn undo(&self, call: u64) {
+    fn call(&self, lane: usize, file: Option<usize>) -> NewCall {
+        match file {
+            Some(path) => edit("call", &self.world.root.join(PATHS[path]), LANES[lane]),
+            None => shell("call", LANES[lane]),
+        }
+    }
+
+    /// Undoes a step. The content of each changed file before the undo is in a capture.
+    fn undo(&mut self, step: u64) -> UndoReport {
+        let before = self.files();
+        let report = self.world.undo(&[step]);
+        let after = self.files();
+        let changes = self.world.open_changes(report.number).files;
+        let mut reader = self.world.open().reader();
+        for (path, lines) in before.iter().filter(|(path, lines)| after.get(*path) != Some(lines)) {
+            let change = changes.iter().find(|change| change.path == *path);
+            let facts = change.and_then(|change| change.before.as_ref());
+            let facts = facts.unwrap_or_else(|| panic!("{path} was changed by {report:?}"));
+            assert_eq!(reader.content(facts, 1 << 20).unwrap(), text(lines).into_bytes());
+        }
+        self.captured.extend([before, after]);
+        report
+    }
+
+    fn check_undo(&mut self, call: u64) {
         let before = self.files();
         let manifest = self.world.manifest();
-        let report = self.world.undo(&[call]);
+        let report = self.undo(call);
         let after = self.files();
         let is_conflict = |path: &str| report.conflicts.iter().any(|conflict| conflict.path == path);
         for (path, lines) in &before {
             for line in lines {
                 let stays = after.get(path).is_some_and(|after| after.contains(line));
-                if self.authors[line] != Some(call) {
+                if self.authors[line] != Authors::from([call]) {
                     assert!(stays, "undo of {call} removed `{line}` from {path}: {report:?}");
-                } else if !self.overlapped.contains(&call) && !is_conflict(path) {
+                } else if !is_conflict(path) {
                     assert!(!stays, "undo of {call} left `{line}` in {path}: {report:?}");
                 }
             }
@@ -216,12 +262,49 @@ impl Model {
             }
         }
         // It is undone and done again, and done once more for the operations that follow.
-        let redo = self.world.undo(&[report.number]);
+        let redo = self.undo(report.number);
         assert!(redo.conflicts.is_empty(), "{redo:?}");
         assert_eq!(self.world.manifest(), manifest, "redo of {call}");
-        self.world.undo(&[call]);
+        self.undo(call);
         assert_eq!(self.files(), after, "second undo of {call}");
     }
+
+    /// Checks that each capture has all files as they were.
+    fn check_captures(&self) {
+        let timeline = self.world.open();
+        let (captures, mut reader) = (timeline.captures().unwrap(), timeline.reader());
+        assert_eq!(captures.len(), self.captured.len());
+        for (capture, expected) in captures.iter().zip(&self.captured) {
+            let mut facts = Vec::new();
+            reader
+                .files(capture, |path, found| {
+                    facts.push((path.to_owned(), found.clone()));
+                    Ok(())
+                })
+                .unwrap();
+            let content = |(path, facts): (String, FileFacts)| {
+                (path, String::from_utf8(reader.content(&facts, 1 << 20).unwrap()).unwrap())
+            };
+            let found: BTreeMap<String, String> = facts.into_iter().map(content).collect();
+            let expected = expected.iter().map(|(path, lines)| ((*path).to_owned(), text(lines)));
+            assert_eq!(found, expected.collect());
+        }
+    }
+}
+
+impl Act {
+    /// Returns the same act on another file.
+    fn of(&self, path: usize) -> Act {
+        match *self {
+            Act::Insert { place, .. } => Act::Insert { path, place },
+            Act::Remove { place, .. } => Act::Remove { path, place },
+            Act::Delete { .. } => Act::Delete { path },
+        }
+    }
+}
+
+fn text(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 #[test]
@@ -233,6 +316,7 @@ fn no_interleaving_loses_a_line_of_the_user_or_of_another_call() {
     let run = runner.run(&ops, |ops| {
         let mut model = Model::new();
         ops.iter().for_each(|op| model.step(op));
+        model.check_captures();
         Ok(())
     });
     run.unwrap_or_else(|failure| panic!("{failure}"));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog_timeline::{
@@ -23,7 +24,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
+        World::in_directory(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn in_directory(dir: TempDir) -> World {
         let root = dir.path().join("project");
         fs::create_dir(&root).unwrap();
         let place = TimelinePlace::of_root(&dir.path().join("timelines"), &root).unwrap();
@@ -60,6 +64,29 @@ impl World {
         let mut manifest = Manifest::new();
         list(&self.root, &self.root, &mut manifest);
         manifest
+    }
+
+    /// Returns the time of the last change of each entry, and of the root, in nanoseconds.
+    pub(crate) fn times(&self) -> BTreeMap<String, i128> {
+        let time = |path: &Path| {
+            let found = fs::symlink_metadata(path).unwrap();
+            i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
+        };
+        let paths = self.manifest().into_keys().chain([String::new()]);
+        paths.map(|path| (path.clone(), time(&self.root.join(path)))).collect()
+    }
+
+    /// Sets the time of the last change of a file or a directory, in seconds.
+    pub(crate) fn set_time(&self, path: &str, seconds: u64) {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        fs::File::open(self.root.join(path)).unwrap().set_modified(time).unwrap();
+    }
+
+    /// Undoes steps with their times.
+    pub(crate) fn undo_with_times(&self, steps: &[u64]) -> UndoReport {
+        let mut timeline = self.open();
+        let plan = timeline.plan_undo_with_times(steps, &[]).unwrap();
+        timeline.apply_undo(&plan, now()).unwrap()
     }
 
     /// Runs a call of the main agent that changes files, with a process for each hook.

@@ -50,7 +50,8 @@ impl WorkspaceWalk<'_> {
     ) -> Result<(Arc<ManifestDirectory>, Option<TreeObject>)> {
         let ScannedDirectory { stat, attributes, racy, last, found, .. } = scanned;
         let checked_ns = if *racy { 0 } else { stat.changed_ns };
-        let with_times = self.times && !self.leaves_out.load(Ordering::Relaxed);
+        // A partial snapshot leaves paths out, and is never restored as a whole.
+        let with_times = self.times && (self.partial.is_some() || !self.leaves_out.load(Ordering::Relaxed));
         if let Some(last) = last
             && (!with_times || last.times != ObjectId::UNKNOWN)
             && is_same(last, scanned, done)

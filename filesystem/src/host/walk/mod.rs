@@ -41,7 +41,7 @@ pub(super) struct WorkspaceWalk<'a> {
     /// Store for contents and trees that the last walk did not find. Without it they are not read,
     /// and stay unknown.
     pub(super) keep: Option<&'a Objects>,
-    /// Whether times are also captured, if nothing is left out.
+    /// Whether times are also captured, if nothing is left out or the snapshot is partial.
     pub(super) times: bool,
     /// Sizes from which files are left out.
     pub(super) partial: Option<PartialCapture>,

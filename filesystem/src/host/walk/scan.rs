@@ -24,7 +24,7 @@ use crate::host::manifest::{
     is_too_deep, join,
 };
 use crate::host::objects::{ObjectId, ObjectKind};
-use crate::host::rules::{Scope, is_own, is_temporary};
+use crate::host::rules::{Scope, is_editing, is_own, is_temporary};
 use crate::host::snapshot::NotedEntry;
 use crate::host::sparse::Sparse;
 use crate::host::step::{MOUNT, OPEN_DIRECTORY};
@@ -267,7 +267,8 @@ impl WorkspaceWalk<'_> {
         results: &mut Results,
     ) -> Result<Option<Stat>> {
         let bytes = name.to_bytes();
-        if matches!(bytes, b"." | b".." | b".git") || (self.keep.is_some() && is_temporary(bytes)) {
+        let is_incomplete = self.keep.is_some() && (is_temporary(bytes) || is_editing(bytes));
+        if matches!(bytes, b"." | b".." | b".git") || is_incomplete {
             return Ok(None);
         }
         let stat = match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
