@@ -159,6 +159,8 @@ fn other_contents_of_a_file_remain_byte_for_byte() {
         "{\"hooks\":{\"PreToolUse\":[],\"Stop\":[ ]}}",
         "{\r\n\t\"model\": \"opus\",\r\n\t\"hooks\": {\r\n\t}\r\n}\r\n",
         "// mine\n{\n  \"a\": 1, // one\n\n  /* two */\n}\n\n",
+        "",
+        " \n",
     ] {
         place.write_settings(text);
         fs::set_permissions(place.settings(), fs::Permissions::from_mode(0o640)).unwrap();
@@ -174,7 +176,7 @@ fn other_contents_of_a_file_remain_byte_for_byte() {
 #[test]
 fn an_unusable_file_is_reported_with_its_line_and_remains() {
     let place = Place::with_claude("2.1.332");
-    for (text, line) in [("{\n  \"a\": 1,,\n}\n", 2), ("{\n\n  \"hooks\": []\n}\n", 3), ("", 1)] {
+    for (text, line) in [("{\n  \"a\": 1,,\n}\n", 2), ("{\n\n  \"hooks\": []\n}\n", 3), ("//", 1)] {
         place.write_settings(text);
         for verb in ["install", "uninstall"] {
             let ran = place.foldlog(&format!("hook {verb} claude --yes"));

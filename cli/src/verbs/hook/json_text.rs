@@ -11,6 +11,7 @@
 //!    them, so that the text after the entry differs from that of rule 3.
 //! 3. A container that is inserted together with its entries has one newline between its last entry
 //!    and its closing bracket ([`Document::is_inserted_container`]).
+//! 4. The object that is made in a file without a value follows the former whitespace and a newline.
 //!
 //! The syntax tree of the crate `jsonc-parser` can edit too, but removes blank lines and comments
 //! next to an edit.
@@ -129,6 +130,11 @@ impl Node {
             _ => None,
         }
     }
+}
+
+/// Returns whether a text has no value, only whitespace of JSON.
+pub(super) fn is_empty(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
 }
 
 fn range_of(value: &impl Ranged) -> Range<usize> {
@@ -267,12 +273,12 @@ impl Document {
         is_blank(before) && line.is_some_and(|line| line.len() == blanks(line))
     }
 
-    /// Returns whether the text is an object that was [made](Document::text_of_object) with its
-    /// only property.
-    pub(super) fn is_made_object(&self) -> bool {
+    /// Returns the text before an object that was [made](Document::text_of_object) with its only
+    /// property; `None` for any other text.
+    pub(super) fn before_made_object(&self) -> Option<&str> {
         let before = self.slice(0..self.root.range.start);
         let after = self.slice(self.root.range.end..self.text.len());
-        before.is_empty() && after == "\n" && self.is_inserted_container(&self.root)
+        (is_empty(before) && after == "\n" && self.is_inserted_container(&self.root)).then_some(before)
     }
 
     /// Returns the number of bytes after the only entry of a container that are removed with it.

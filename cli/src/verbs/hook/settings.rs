@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-use super::json_text::{Content, Document, Node, TextError};
+use super::json_text::{Content, Document, Node, TextError, is_empty};
 use super::program::{program_of, replacement};
 use crate::agents::{AgentEvent, AgentProgram};
 
@@ -57,7 +57,8 @@ pub(super) enum WithoutHooks {
     Nothing,
 }
 
-/// Returns the text of a settings file with the wanted hooks; `None` is a missing file.
+/// Returns the text of a settings file with the wanted hooks; `None` is a missing file. A text
+/// without a value counts as an empty object.
 ///
 /// Hooks of foldlog with another command get the wanted one. Those of unwanted events, and all but
 /// the first one of an event, are removed.
@@ -66,7 +67,11 @@ pub(super) enum WithoutHooks {
 ///
 /// [`TextError`] if the text is not JSON, or its hooks do not have the expected form.
 pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<String, TextError> {
-    let Some(text) = text else { return Ok(Document::text_of_object(HOOKS, &Groups(wanted))) };
+    let made = || Document::text_of_object(HOOKS, &Groups(wanted));
+    let Some(text) = text else { return Ok(made()) };
+    if is_empty(text) {
+        return Ok(format!("{text}\n{}", made()));
+    }
     let mut document = checked(text)?;
     if document.root().property(HOOKS).is_none() {
         return Ok(document.append(document.root(), Some(HOOKS), &Groups(wanted))?.into_text());
@@ -107,12 +112,19 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
 ///
 /// As of [`with_hooks`].
 pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<WithoutHooks, TextError> {
+    if is_empty(text) {
+        return Ok(WithoutHooks::Text(text.to_owned()));
+    }
     let mut document = checked(text)?;
     // The last one first: the reverse order of insertion gives the former text.
     while let Some(place) = own_hooks(&document, agent).pop() {
         match without_hook(&document, &place)? {
             Some(changed) => document = changed,
-            None => return Ok(WithoutHooks::Nothing),
+            // The object was made, in a new file or in one without a value.
+            None => {
+                let before = document.before_made_object().and_then(|before| before.strip_suffix('\n'));
+                return Ok(before.map_or(WithoutHooks::Nothing, |text| WithoutHooks::Text(text.to_owned())));
+            }
         }
     }
     Ok(WithoutHooks::Text(document.into_text()))
@@ -124,6 +136,9 @@ pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<WithoutH
 ///
 /// As of [`with_hooks`].
 pub(super) fn facts(text: &str, agent: &AgentProgram) -> Result<SettingsFacts, TextError> {
+    if is_empty(text) {
+        return Ok(SettingsFacts::default());
+    }
     let document = checked(text)?;
     let (path, value) = agent.disabled_by;
     let found = path.iter().try_fold(document.root(), |node, name| Some(node.property(name)?.1));
@@ -228,7 +243,7 @@ fn without_hook(document: &Document, place: &HookPlace) -> Result<Option<Documen
         Some(handlers) if handlers.entries().len() > 1 => document.remove(handlers, place.handler),
         _ if !document.is_inserted_container(groups) => document.remove(groups, place.group),
         _ if !document.is_inserted_container(hooks) => document.remove(hooks, place.event),
-        _ if !document.is_made_object() => document.remove(root, index),
+        _ if document.before_made_object().is_none() => document.remove(root, index),
         _ => return Ok(None),
     };
     removed.map(Some)

@@ -32,6 +32,23 @@ fn uninstalled(text: &str) -> String {
 }
 
 #[test]
+fn a_file_without_a_value_is_an_empty_object_and_becomes_the_same_again() {
+    for text in ["", "\n", " \t\r\n  "] {
+        assert_eq!(facts(text), Ok(SettingsFacts::default()));
+        assert_eq!(uninstalled(text), text);
+        let with = installed(text, &two());
+        assert_eq!(facts(&with).unwrap().hooks.len(), 2, "{with}");
+        assert_eq!(installed(&with, &two()), with);
+        assert_eq!(uninstalled(&with), text, "{with}");
+    }
+    // A newline before an object that was there remains with it.
+    for text in ["\n{}\n", "\n{\n}\n"] {
+        assert_eq!(uninstalled(&installed(text, &two())), text);
+    }
+    assert!(with_hooks(Some("\u{a0}"), &two()).is_err(), "it is no whitespace of JSON");
+}
+
+#[test]
 fn hooks_follow_the_indentation_and_the_hooks_of_others() {
     let text = r#"{
     // Mine.
