@@ -1,5 +1,7 @@
 //! Ways to drive the program.
 
+use rustix::process::Pid;
+
 use crate::project::Project;
 
 /// A running program with a session, which one user drives.
@@ -21,8 +23,8 @@ pub(crate) trait Driver: Sized {
     /// Interrupts the running call. Returns once the program takes prompts.
     fn interrupt(&mut self);
 
-    /// Kills the program, but not its hooks and shells.
-    fn kill(self);
+    /// Kills the program and other processes at once, but not the rest of its hooks and shells.
+    fn kill(self, others: &[Pid]);
 
     /// Ends the session as a user does.
     fn end(self);

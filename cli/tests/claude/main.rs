@@ -6,7 +6,7 @@
 //! sub-agent, a refused call, an interrupted one and a killed program, which then resumes. Each
 //! call is a prompt of its own, so that a test can look at the project and at the record of events
 //! between two calls. In further rounds, a command is interrupted or outlives the killed program at
-//! other moments; `FOLDLOG_HOOK_ROUNDS` is their number, by default 4.
+//! other moments, or dies with its hooks; `FOLDLOG_HOOK_ROUNDS` is their number, by default 4.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -27,6 +27,8 @@ mod terminal;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
 
 use crate::driver::Driver;
 use crate::event::Event;
@@ -96,7 +98,7 @@ fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
         let Round { file, number, .. } = round;
         let text = fs::read_to_string(round.project.root().join(file)).unwrap_or_default();
         let lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
-        println!("round {number}: killed: {}, {} lines", round.killed, lines.len());
+        println!("round {number}: {:?}, {} lines", round.ending, lines.len());
         assert!(lines.iter().copied().eq(1..=lines.len()), "{lines:?}");
         let changes = round.before.changes(&round.after);
         let expected = (!lines.is_empty()).then(|| (file.clone(), Change::Created));
@@ -198,7 +200,8 @@ fn interrupted_and_killed_commands_are_undone() {
     let project = Project::new(&[&hook]);
     let mut undone = 0;
     rounds::run::<Terminal>(&project, rounds, |round| {
-        let Round { before, after, number, .. } = round;
+        let Round { before, after, number, ending, .. } = round;
+        println!("round {number}: {ending:?}, wrote: {}", before != after);
         // A command that was stopped before it wrote has nothing to undo.
         if before != after {
             let log = foldlog(round.project, &["--json", "log", "-n", "1"]);
@@ -209,6 +212,46 @@ fn interrupted_and_killed_commands_are_undone() {
         assert_eq!(with_single_links(&round.project.manifest()), with_single_links(before), "round {number}");
     });
     assert!(undone > 0 || rounds == 0, "no command wrote before it was stopped");
+}
+
+/// The program has checkpoints and a state of its own. `FOLDLOG_HOOK_WAIT` is the time in seconds
+/// after the undo, by default none.
+#[test]
+fn the_running_program_brings_nothing_back_that_was_undone() {
+    if Program::named().is_none() || !terminal::has_tmux() {
+        return;
+    }
+    let wait = std::env::var("FOLDLOG_HOOK_WAIT").map_or(0, |seconds| seconds.parse().unwrap());
+    let hook = format!("'{}' hook event claude", env!("CARGO_BIN_EXE_foldlog"));
+    let project = Project::new(&[&hook]);
+    let before = project.manifest();
+    let model = Model::start();
+    let (readme, notes) = (project.root().join("README.md"), project.root().join("notes.txt"));
+    let edit = json!({"file_path": readme, "old_string": "# A project", "new_string": "# Another"});
+    let tools = vec![
+        ("Read", json!({"file_path": readme})),
+        ("Edit", edit),
+        ("Write", json!({"file_path": notes, "content": "new\n"})),
+        ("Bash", json!({"command": "rm src/old.txt; echo x > made", "description": "d"})),
+    ];
+    model.teach("Change files.", tools);
+    let mut terminal = Terminal::start(&project, &model.url(), false);
+    terminal.prompt("Change files.");
+    let mut past = project
+        .wait_for(0, "the end of the turn", |events| events.last().is_some_and(Event::ends_turn))
+        .len();
+    assert_eq!(before.changes(&project.manifest()).len(), 4);
+    foldlog(&project, &["undo", "--to", "1", "--yes"]);
+    assert_eq!(project.manifest(), before);
+    std::thread::sleep(std::time::Duration::from_secs(wait));
+    assert_eq!(project.manifest(), before, "after {wait} s");
+    terminal.prompt(NO_CALL);
+    past += project.wait_for(past, "a turn", |events| events.last().is_some_and(Event::ends_turn)).len();
+    assert_eq!(project.manifest(), before, "after the next turn");
+    assert!(model.has_seen("The user has used `foldlog undo`"), "the model was not informed");
+    terminal.end();
+    project.wait_for(past, "the end of the session", |events| !events.is_empty());
+    assert_eq!(project.manifest(), before, "after the end");
 }
 
 /// A hook that answers the user's `/undo` itself.

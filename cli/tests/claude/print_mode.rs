@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::driver::{Driver, session_arguments};
@@ -87,8 +88,11 @@ impl Driver for PrintMode {
         self.skip_to("the end of the turn", |message| message["type"] == "result");
     }
 
-    fn kill(mut self) {
+    fn kill(mut self, others: &[Pid]) {
         self.process.kill().unwrap();
+        for other in others {
+            let _ = kill_process(*other, Signal::KILL);
+        }
         self.process.wait().unwrap();
     }
 

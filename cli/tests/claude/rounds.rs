@@ -1,9 +1,12 @@
-//! Rounds of a command that the user interrupts or that outlives the killed program, at different
-//! moments.
+//! Rounds of a command that the user interrupts, or that outlives the killed program, at different
+//! moments. In some rounds the hook before the command is killed, too.
 
 use std::cell::Cell;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
+
+use rustix::process::Pid;
 
 use crate::calls::bash;
 use crate::driver::Driver;
@@ -23,13 +26,22 @@ const BETWEEN_MOMENTS: Duration = Duration::from_millis(13);
 /// The moments of the rounds. All of them come before a command has written all of its lines.
 const MOMENTS: u32 = 50;
 
+/// How the program is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Interrupted,
+    Killed,
+    /// The program was killed together with the hooks of foldlog that ran, of which there were so
+    /// many.
+    KilledWithHooks(usize),
+}
+
 /// A round that ended.
 pub(crate) struct Round<'project> {
     pub(crate) project: &'project Project,
     /// The number of the round, from 0.
     pub(crate) number: u32,
-    /// Whether the program was killed, or else interrupted.
-    pub(crate) killed: bool,
+    pub(crate) ending: Ending,
     /// The name of the file that the command writes line by line.
     pub(crate) file: String,
     pub(crate) events: Vec<Event>,
@@ -37,7 +49,7 @@ pub(crate) struct Round<'project> {
     pub(crate) after: Manifest,
 }
 
-/// Runs rounds, and interrupts the program or kills it in turn. Calls `after_round` once nothing
+/// Runs rounds, and interrupts the program, kills it, or kills it with its hooks in turn. Calls `after_round` once nothing
 /// writes any more, before the next event. Each round is followed by a turn without a call.
 pub(crate) fn run<D: Driver>(project: &Project, rounds: u32, mut after_round: impl FnMut(&Round<'_>)) {
     let model = Model::start();
@@ -54,22 +66,30 @@ pub(crate) fn run<D: Driver>(project: &Project, rounds: u32, mut after_round: im
         let before = project.manifest();
         driver.prompt(&prompt);
         project.wait_for(past, "the tool's first hook", |events| events.len() > 1);
-        std::thread::sleep(moment);
+        // A hook of foldlog takes a small part of the time of a command.
+        std::thread::sleep(if number % 3 == 2 { moment / 6 } else { moment });
 
-        let killed = number % 2 == 1;
-        let running = if killed {
-            driver.kill();
-            None
-        } else {
-            driver.interrupt();
-            Some(driver)
+        let (ending, running) = match number % 3 {
+            0 => {
+                driver.interrupt();
+                (Ending::Interrupted, Some(driver))
+            }
+            1 => {
+                driver.kill(&[]);
+                (Ending::Killed, None)
+            }
+            _ => {
+                let hooks = hooks(project);
+                driver.kill(&hooks);
+                (Ending::KilledWithHooks(hooks.len()), None)
+            }
         };
         wait_for_writers(project, &file);
         let events = project.wait_for(past, "the events", |events| events.len() > 1);
         assert_eq!(main_lane(&events), ["UserPromptSubmit", "PreToolUse Bash"], "round {number}");
         past += events.len();
         let after = project.manifest();
-        after_round(&Round { project, number, killed, file, events, before, after });
+        after_round(&Round { project, number, ending, file, events, before, after });
 
         let resumes = running.is_none();
         driver = running.unwrap_or_else(|| D::start(project, &model.url(), true));
@@ -80,6 +100,21 @@ pub(crate) fn run<D: Driver>(project: &Project, rounds: u32, mut after_round: im
         past += turn(project, past);
     }
     driver.end();
+}
+
+/// Returns the running hooks of foldlog, by the home directory in their environment.
+fn hooks(project: &Project) -> Vec<Pid> {
+    let home = format!("HOME={}", project.path("home").display());
+    let is_hook = |process: &Path| {
+        let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
+        let words = read("cmdline");
+        let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+        words.get(1..3) == Some(&[b"hook", b"event"])
+            && read("environ").split(|byte| *byte == 0).any(|variable| variable == home.as_bytes())
+    };
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let hooks = processes.filter(|process| is_hook(process));
+    hooks.filter_map(|hook| Pid::from_raw(hook.file_name()?.to_str()?.parse().ok()?)).collect()
 }
 
 /// Waits for a turn without a call, and returns the number of its events.

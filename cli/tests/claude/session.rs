@@ -48,7 +48,7 @@ pub(crate) fn run<D: Driver>(project: &Project, mut after_call: impl FnMut(&Step
             }
             Ending::Killed(file) => {
                 wait_for_file(project, file);
-                driver.take().expect("it runs").kill();
+                driver.take().expect("it runs").kill(&[]);
                 let file = project.root().join(file);
                 wait_until("the surviving shell has ended", || {
                     fs::read_to_string(&file).unwrap().lines().count() == 2

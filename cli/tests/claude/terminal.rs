@@ -161,8 +161,12 @@ impl Driver for Terminal {
         });
     }
 
-    fn kill(self) {
+    fn kill(self, others: &[Pid]) {
         kill_process(self.program, Signal::KILL).unwrap();
+        // One that has ended meanwhile is no failure.
+        for other in others {
+            let _ = kill_process(*other, Signal::KILL);
+        }
         wait_until("the killed program is gone", || has_ended(self.program));
     }
 
