@@ -16,13 +16,15 @@
 //! | `unreported` | closing calls whose end was not reported |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
 //! | `merge` | removing one change from the present state of a file |
+//! | `times` | the times of the last change that an undo restores |
 //! | `error` | [`Error`] |
 //!
 //! # Terms
 //!
 //! - A *step* is a call or an undo. Steps of one timeline are numbered from 1.
 //! - A *lane* is an agent, or a sub-agent, of one session of a program. Calls of different lanes may
-//!   overlap. Those of one lane are serial, unless the program runs several at a time.
+//!   overlap. In one lane, the next call's beginning closes an open call as interrupted, unless the
+//!   program runs several at a time; if its end is reported nevertheless, the two have overlapped.
 //! - A *moment* is the beginning or the end of a step, with a capture of the root.
 //! - An *interval* is the time between two successive captures. Its *owners* are the steps that
 //!   were open at any time in it.
@@ -32,7 +34,7 @@
 //! | changed in an interval | the change belongs to |
 //! |---|---|
 //! | without an owner | the user |
-//! | a path that a step of the interval owns (a file tool owns the path that it names) | that step |
+//! | a path that a step of the interval owns (a file tool owns the path that it names, an undo all that it changes) | that step, first of all an undo |
 //! | another path, if one owner is not limited to its paths | that owner |
 //! | another path, if several such owners overlap | these steps together: it is *shared* |
 //! | another path, if all owners are limited to their paths | the user |
