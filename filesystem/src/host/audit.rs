@@ -4,15 +4,18 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
 use super::collect::read_collected;
+use super::git_packs::{GitPack, damage_of_file, is_pack_file};
 use super::known_objects::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
-use super::objects::{ObjectId, ObjectKind, Objects};
+use super::object_files::open_file;
+use super::objects::{NO_HEAD, ObjectId, ObjectKind, ObjectPlace, Objects, OpenedObject};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
@@ -24,7 +27,7 @@ const DAMAGED_MAX: usize = 100;
 /// Identifies an object of a snapshot that is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedObject {
-    /// Path of the object's file.
+    /// Path of the object's file, or of a git pack or its index.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
@@ -51,8 +54,8 @@ pub struct SnapshotsAudited {
 ///
 /// Commits, directories and metadata are read and verified. Contents are read if `is_to_be_read`
 /// returns `true` for the object's file, and otherwise only have to exist. A file that is read has
-/// to match entirely, byte for byte, including its length. An object that several snapshots need is
-/// checked once. If one is damaged, the next capture into the store reads everything that it relies
+/// to match entirely, byte for byte, including its length. A git pack that is read is also compared
+/// with its checksum and its index. An object that several snapshots need is checked once. If one is damaged, the next capture into the store reads everything that it relies
 /// on, and writes damaged objects again from the workspace's contents.
 pub fn audit_snapshots<'a>(
     store: &Path,
@@ -68,11 +71,12 @@ pub fn audit_snapshots<'a>(
         seen_times: HashSet::new(),
         looked_at: HashSet::new(),
         told: HashSet::new(),
+        packs: HashSet::new(),
         audited: SnapshotsAudited::default(),
     };
     let mut given_up = None;
     for snapshot in snapshots {
-        if let Some(missing) = ObjectId::parse(&snapshot.commit).filter(|id| !objects.path(*id).exists()) {
+        if let Some(missing) = ObjectId::parse(&snapshot.commit).filter(|id| !objects.contains(*id)) {
             match given_up.get_or_insert_with(|| given_up_by(store)).contains(&missing) {
                 true => audit.audited.collected += 1,
                 false => {
@@ -86,6 +90,9 @@ pub fn audit_snapshots<'a>(
             audit.tell(error);
         }
     }
+    if !(audit.audited.damaged.is_empty() && audit.audited.absent.is_empty()) {
+        objects.packs.damaged().into_iter().for_each(|damaged| audit.tell_one(damaged));
+    }
     if !audit.audited.damaged.is_empty() {
         doubt(store);
     }
@@ -97,7 +104,7 @@ pub fn keeps_any<'a>(store: &Path, snapshots: impl IntoIterator<Item = &'a Files
     let objects = Objects::new(store.to_owned());
     let mut given_up = None;
     snapshots.into_iter().filter_map(|snapshot| ObjectId::parse(&snapshot.commit)).any(|commit| {
-        objects.path(commit).exists() || given_up.get_or_insert_with(|| given_up_by(store)).contains(&commit)
+        objects.contains(commit) || given_up.get_or_insert_with(|| given_up_by(store)).contains(&commit)
     })
 }
 
@@ -105,27 +112,18 @@ fn given_up_by(store: &Path) -> HashSet<ObjectId> {
     read_collected(store).into_iter().collect()
 }
 
-/// Reads the object whose file is at `path`, and returns its damage. Returns `None` if it is
-/// intact, or if no object has such a path.
+/// Reads the object, the git pack or the index of one whose file is at `path`, and returns its
+/// damage. Returns `None` if it is intact, or if no such file has such a path.
 pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
+    if is_pack_file(path) {
+        return damage_of_file(path);
+    }
     let directory = path.parent()?;
     let name = [directory.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
     let id = ObjectId::parse(&name)?;
-    let objects = Objects::new(directory.parent()?.parent()?.to_owned()).exactly();
-    let mut reason = String::new();
-    for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
-        match objects.check(id, kind, 0) {
-            Ok(_) => return None,
-            // For an object of a different kind, this error only means that it is not of this kind.
-            Err(Error::Object { reason: told, .. })
-                if reason.is_empty() || !told.starts_with("it is not a ") =>
-            {
-                reason = told;
-            }
-            Err(Error::Object { .. }) => {}
-            Err(other) => reason = other.to_string(),
-        }
-    }
+    let damage = open_file(path).and_then(OpenedObject::read_head).map_err(|error| error.to_string());
+    let damage = damage.and_then(|opened| opened.ok_or_else(|| NO_HEAD.to_owned()));
+    let reason = damage.and_then(|opened| opened.drain(id, true, &mut |_| {})).err()?;
     Some(DamagedObject { path: path.to_owned(), reason })
 }
 
@@ -136,7 +134,9 @@ struct Audit<'a> {
     seen: HashSet<ObjectId>,
     seen_times: HashSet<ObjectId>,
     looked_at: HashSet<ObjectId>,
-    told: HashSet<PathBuf>,
+    told: HashSet<(PathBuf, String)>,
+    /// Paths of the packs that were compared with their checksums.
+    packs: HashSet<PathBuf>,
     audited: SnapshotsAudited,
 }
 
@@ -151,11 +151,17 @@ impl Audit<'_> {
             }
             other => (self.objects.store().to_owned(), other.to_string()),
         };
-        if !self.told.insert(path.clone()) {
+        self.tell_one(DamagedObject { path, reason });
+    }
+
+    fn tell_one(&mut self, damaged: DamagedObject) {
+        // A pack contains many objects, each of which is named at the beginning.
+        let object = damaged.reason.split(": ").next().filter(|_| is_pack_file(&damaged.path));
+        if !self.told.insert((damaged.path.clone(), object.unwrap_or_default().to_owned())) {
             return;
         }
         match self.audited.damaged.len() < DAMAGED_MAX {
-            true => self.audited.damaged.push(DamagedObject { path, reason }),
+            true => self.audited.damaged.push(damaged),
             false => self.audited.damaged_more += 1,
         }
     }
@@ -183,13 +189,18 @@ impl Audit<'_> {
 
     fn commit(&mut self, name: &str) -> Result<Commit> {
         let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
-        let mut contents = Vec::new();
+        let (mut contents, mut directories) = (Vec::new(), vec![commit.tree]);
         let walked = self.trees.visit(self.objects, commit.tree, Some(&mut self.seen), &mut |line, _| {
-            if line.mode != GitMode::Directory && self.looked_at.insert(line.id) {
-                contents.push(line.id);
+            match line.mode {
+                GitMode::Directory => directories.push(line.id),
+                _ if self.looked_at.insert(line.id) => contents.push(line.id),
+                _ => {}
             }
             Ok(())
         });
+        for id in directories {
+            self.look_at_pack(id);
+        }
         contents.into_iter().for_each(|id| self.look_at(id));
         walked.map(|()| commit)
     }
@@ -200,12 +211,40 @@ impl Audit<'_> {
         }
     }
 
+    /// Checks the git pack that contains an object, if it is to be read. Returns the path from which
+    /// the object is read.
+    fn look_at_pack(&mut self, id: ObjectId) -> PathBuf {
+        let place = self.objects.place(id);
+        let path = place.path().to_owned();
+        if let ObjectPlace::Packed(pack, _) = place
+            && !self.packs.contains(&path)
+            && (self.is_to_be_read)(&path)
+        {
+            self.packs.insert(path.clone());
+            self.check_pack(&pack);
+        }
+        path
+    }
+
+    fn check_pack(&mut self, pack: &Arc<GitPack>) {
+        let entries = match pack.check() {
+            Ok(entries) => entries,
+            Err(damaged) => return self.tell_one(damaged),
+        };
+        // Those that were written again are not read from the pack.
+        for entry in entries.into_iter().filter(|entry| !self.objects.path(entry.id).exists()) {
+            let reason = "its bytes do not match the index of the pack".to_owned();
+            self.tell(ObjectPlace::Packed(Arc::clone(pack), entry.offset).damaged(entry.id, reason));
+        }
+    }
+
     fn look_at(&mut self, id: ObjectId) {
-        let path = self.objects.path(id);
+        let path = self.look_at_pack(id);
         let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        let is_to_be_read = (self.is_to_be_read)(&path);
         // Opening an entry that is not a file returns an error that names its kind, or that it is
         // missing.
-        if ((self.is_to_be_read)(&path) || !is_file)
+        if (is_to_be_read || !is_file)
             && let Err(error) = self.objects.check(id, ObjectKind::Blob, 0)
         {
             self.tell(error);

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 use super::manifest::display_path;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::parallel::in_parallel;
@@ -25,9 +27,16 @@ impl<'a> CheckedObjects<'a> {
     pub(super) fn new(objects: &'a Objects, plan: &DirectoryPlan) -> Result<CheckedObjects<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        CheckedObjects::check_blobs(objects, blobs).map_err(|error| match error {
+        // Several objects of one pack have the same path.
+        let failed = Mutex::new(HashMap::new());
+        let checked = CheckedObjects::check_each(objects, blobs, &|blob, error| {
+            failed.lock().insert(error.to_string(), blob);
+        });
+        checked.map_err(|error| match error {
             Error::Object { path, reason } => {
-                let file = plan.path_of(&|blob| objects.locate_object(blob) == path);
+                let text = Error::Object { path: path.clone(), reason: reason.clone() }.to_string();
+                let failed = failed.lock().get(&text).copied();
+                let file = failed.and_then(|failed| plan.path_of(&|blob| blob == failed));
                 let without =
                     file.map(|file| format!("; without it {} cannot be restored", display_path(&file)));
                 Error::Object { path, reason: reason + &without.unwrap_or_default() }
@@ -36,13 +45,23 @@ impl<'a> CheckedObjects<'a> {
         })
     }
 
-    pub(super) fn check_blobs(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<CheckedObjects<'a>> {
+    pub(super) fn check_blobs(objects: &'a Objects, blobs: Vec<ObjectId>) -> Result<CheckedObjects<'a>> {
+        CheckedObjects::check_each(objects, blobs, &|_, _| {})
+    }
+
+    /// Checks objects, and passes those that are damaged to `failed`.
+    fn check_each(
+        objects: &'a Objects,
+        mut blobs: Vec<ObjectId>,
+        failed: &(dyn Fn(ObjectId, &Error) + Sync),
+    ) -> Result<CheckedObjects<'a>> {
         blobs.sort();
         blobs.dedup();
         let held_bytes = AtomicU64::new(0);
         let checked = in_parallel(&blobs, &|blob| {
             let room = HELD_BYTES_MAX.saturating_sub(held_bytes.load(Ordering::Relaxed));
-            let bytes = objects.check(*blob, ObjectKind::Blob, room)?;
+            let bytes =
+                objects.check(*blob, ObjectKind::Blob, room).inspect_err(|error| failed(*blob, error))?;
             objects.learn_sound(*blob);
             held_bytes.fetch_add(bytes.as_deref().map_or(0, len), Ordering::Relaxed);
             Ok(bytes)

@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::git_packs::sweep_packs;
 use super::listing::remove_if_present;
 use super::manifest::{ManifestDirectory, ManifestNode};
 use super::metadata::Metadata;
@@ -105,7 +106,7 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
         match is_file(&path) {
             Ok(true) => {
                 let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
-                let is_elsewhere = named.is_some_and(|id| fs::symlink_metadata(objects.path(id)).is_err());
+                let is_elsewhere = named.is_some_and(|id| !objects.contains(id));
                 keep.push(if is_elsewhere { Cow::Owned(tree_of(snapshot)) } else { Cow::Borrowed(snapshot) });
             }
             Ok(false) => {}
@@ -165,7 +166,7 @@ impl HostFilesystem {
         let store = self.objects.store();
         for name in snapshot.names() {
             let id = self.object_of(name)?;
-            if !self.objects.path(id).exists() && was_collected(store, id) {
+            if !self.objects.contains(id) && was_collected(store, id) {
                 return Err(Error::Collected { store: store.to_owned(), object: id.to_string() });
             }
         }
@@ -202,7 +203,7 @@ pub fn remember_collected<'a>(
 ) -> Result<()> {
     let objects = Objects::new(store.to_owned()).exactly();
     match is_store(&objects) {
-        true => remember(&objects, snapshots, |id| !objects.path(id).exists()),
+        true => remember(&objects, snapshots, |id| !objects.contains(id)),
         false => Ok(()),
     }
 }
@@ -272,7 +273,7 @@ fn needed_by(
                 let id = named_object(objects, repositories)?;
                 // A session and its fork may have captured the same files, and only one of them the
                 // same repositories.
-                if objects.path(id).exists() {
+                if objects.contains(id) {
                     needed.extend(Repositories::read(objects, id)?.copies().chain([id]));
                 }
             }
@@ -288,7 +289,7 @@ fn needed_by(
 fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet<ObjectId>) -> Result<()> {
     // Processes must forget known objects before the first object is removed.
     remove_if_present(&objects.store().join(CACHE))?;
-    remember(objects, snapshots, |id| !needed.contains(&id) && objects.path(id).is_file())
+    remember(objects, snapshots, |id| !needed.contains(&id) && objects.contains(id))
 }
 
 fn sweep(
@@ -311,6 +312,10 @@ fn sweep(
             objects.remove(id)?;
         }
     }
+    // Packs come last, since they contain no commits.
+    let packed = sweep_packs(objects, needed, asked.dry_run)?;
+    removed.objects += packed.objects;
+    removed.bytes += packed.bytes;
     if !asked.dry_run {
         objects.remove_temporaries()?;
     }

@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 
 use super::attributes;
 use super::manifest::{Attributes, FileForm, FileKind, Leaf, Stat, display_path};
-use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
+use super::new_objects::NewObjects;
+use super::objects::{Hasher, ObjectId, ObjectKind, len, pump};
 use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
 use super::step::MOUNT;
@@ -114,7 +115,7 @@ struct FileContent {
 }
 
 pub(super) struct ContentReader<'a> {
-    pub(super) objects: &'a Objects,
+    pub(super) objects: &'a NewObjects<'a>,
     pub(super) limits: &'a CaptureLimits,
     pub(super) directory: &'a OwnedFd,
     pub(super) name: &'a [u8],
@@ -222,7 +223,7 @@ impl ContentReader<'_> {
 
     fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
         let mut counted = MeteredReader { source, limits: self.limits };
-        self.prefer_limit_error(self.objects.write_from(&mut counted, len))
+        self.prefer_limit_error(self.objects.objects.write_from(&mut counted, len))
     }
 
     /// Stores the initial part of a growing file. Returns `None` if that part changes too.

@@ -1,7 +1,7 @@
 //! Knowledge about the objects of a store: that they are present, intact and durable.
 //!
 //! An object that was written or read entirely is known by the length of its file and the time of
-//! its last change, its [`Stamp`]. A capture that relies on it without reading it checks that
+//! its last change, its [`Stamp`]; if it is in a git pack, by those of the pack and its index. A capture that relies on it without reading it checks that
 //! stamp, and reads the object if it differs. So a file that was truncated, removed or overwritten
 //! is found, and written again from the workspace's contents. A check costs as much as the stat of
 //! a file in the workspace. So a capture does it for [`LOOKED_AT_MAX`] objects of files, in turn if
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use super::collect::COLLECTED;
 use super::directory_check;
 use super::object_files::{is_file, open_file};
-use super::objects::{ObjectId, ObjectKind, Objects, create_new};
+use super::objects::{ObjectId, ObjectKind, ObjectPlace, Objects, create_new};
 use crate::error::{Error, Result};
 
 /// Beyond this number, all known objects are forgotten, which costs only time.
@@ -40,6 +40,14 @@ impl Stamp {
     pub(super) const UNKNOWN: Stamp = Stamp { len: 0, modified_ns: i64::MIN };
 }
 
+/// State of an object in the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Soundness {
+    Intact,
+    Damaged,
+    Missing,
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct KnownObject {
     is_durable: bool,
@@ -50,6 +58,7 @@ impl Objects {
     /// Forgets all known objects, because another process may have changed the store.
     pub(super) fn forget(&self) {
         self.known.lock().clear();
+        self.packs.forget();
     }
 
     pub(super) fn forget_one(&self, id: ObjectId) {
@@ -109,13 +118,17 @@ impl Objects {
     }
 
     fn stamp(&self, id: ObjectId) -> Option<Stamp> {
-        let found = fs::symlink_metadata(self.locate_object(id)).ok().filter(fs::Metadata::is_file)?;
+        let found = match self.place(id) {
+            ObjectPlace::File(path) => fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?,
+            ObjectPlace::Packed(pack, _) => return pack.stamp(),
+        };
         let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
         Some(Stamp { len: found.len(), modified_ns })
     }
 
     /// Starts a capture of a workspace with this number of files, as far as it is known.
     pub(super) fn begin_capture(&self, files: u64) {
+        self.packs.refresh();
         let turns = files.div_ceil(LOOKED_AT_MAX).max(1);
         if self.turns.swap(turns, Ordering::Relaxed) != turns {
             // Processes that take one capture each should not all check the same objects.
@@ -149,13 +162,18 @@ impl Objects {
     /// was overwritten, is not, and is written again. Fails if an entry of a different kind is in
     /// its place, which must not be replaced.
     pub(super) fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> Result<bool> {
+        Ok(self.soundness(id, kind)? == Soundness::Intact)
+    }
+
+    /// Examines an object like [`is_sound`](Self::is_sound).
+    pub(super) fn soundness(&self, id: ObjectId, kind: ObjectKind) -> Result<Soundness> {
         let known = self.known.lock().get(&id).copied();
         if known.is_some_and(|known| self.stamp(id) == Some(known.stamp)) {
-            return Ok(true);
+            return Ok(Soundness::Intact);
         }
-        let path = self.locate_object(id);
-        let is_there = is_file(&path);
-        let is_there = is_there.map_err(|error| Error::Object { path, reason: error.to_string() })?;
+        let path = self.path(id);
+        let has_file = is_file(&path).map_err(|error| Error::Object { path, reason: error.to_string() })?;
+        let is_there = has_file || self.has_elsewhere(id);
         let is_sound = is_there && self.verify(id, kind).is_ok();
         if known.is_some() || (is_there && !is_sound) {
             self.distrust(id);
@@ -163,7 +181,11 @@ impl Objects {
         if is_sound {
             self.learn_sound(id);
         }
-        Ok(is_sound)
+        Ok(match (is_there, is_sound) {
+            (_, true) => Soundness::Intact,
+            (true, false) => Soundness::Damaged,
+            (false, false) => Soundness::Missing,
+        })
     }
 }
 

@@ -4,10 +4,15 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::git_packs::{GitPack, is_pack_file};
 use super::objects::{ObjectId, Objects, TEMPORARY};
 use crate::error::{Error, Result};
 
+/// Name of the directory of git packs.
+const PACKS: &str = "pack";
+
 impl Objects {
+    /// Returns the objects that have files of their own.
     pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
         for (directory, path, _) in names(&self.directory())? {
@@ -20,8 +25,8 @@ impl Objects {
     }
 
     /// Returns, in ascending order, the paths of unexpected entries: entries other than regular
-    /// files in the place of an object or of a leftover of a kill, or other than directories in the
-    /// place of their directories.
+    /// files in the place of an object, of a git pack or of a leftover of a kill, or other than
+    /// directories in the place of their directories.
     pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let mut directories = vec![(String::new(), self.directory())];
@@ -31,13 +36,12 @@ impl Objects {
                 continue;
             }
             for (name, path, is_file) in names(&directory)? {
-                if beginning.is_empty()
-                    && name.len() == 2
-                    && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-                {
+                let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+                if beginning.is_empty() && (is_hex || name == PACKS) {
                     directories.push((name, path));
                 } else if !is_file
                     && (name.starts_with(TEMPORARY)
+                        || is_pack_file(&path)
                         || ObjectId::parse(&format!("{beginning}{name}")).is_some())
                 {
                     found.push(path);
@@ -53,7 +57,12 @@ impl Objects {
         remove_if_present(&self.path(id))
     }
 
-    /// Removes leftovers of kills.
+    /// Removes a pack. Without an index, its other file would be a leftover of a kill.
+    pub(super) fn remove_pack(&self, pack: &GitPack) -> Result<()> {
+        pack.files().iter().try_for_each(|path| remove_if_present(path))
+    }
+
+    /// Removes leftovers of kills. No other process may write to the store.
     pub(super) fn remove_temporaries(&self) -> Result<()> {
         let mut found = names(&self.directory())?;
         for (name, path, _) in found.clone() {
@@ -64,6 +73,17 @@ impl Objects {
         for (_, path, _) in found.iter().filter(|(name, _, is_file)| *is_file && name.starts_with(TEMPORARY))
         {
             fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
+        }
+        for (_, path, is_file) in names(self.packs.directory())? {
+            let other = path.with_extension(match path.extension().is_some_and(|end| end == "idx") {
+                true => "pack",
+                false => "idx",
+            });
+            let is_missing =
+                || fs::symlink_metadata(&other).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+            if is_file && is_pack_file(&path) && is_missing() {
+                remove_if_present(&path)?;
+            }
         }
         Ok(())
     }

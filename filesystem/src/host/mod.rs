@@ -14,7 +14,7 @@
 //! | `time_changes` | reading times of snapshots, and their differences |
 //! | `rewind_merge` | combining a snapshot with later changes by hand, for a rewind |
 //! | `snapshot_comparison` | the walk through two snapshots in parallel |
-//! | `packs` | the objects of snapshots as bytes for another machine, and their import there |
+//! | `packs` | the objects of snapshots as bytes for another machine, and their import there; not `git_packs` |
 //! | `pool` | one file for equal objects of several stores |
 //! | `collect` | removing objects from the store that no snapshot needs |
 //! | `state` | knowledge from one call to the next; reading and writing the stat cache |
@@ -39,6 +39,9 @@
 //! | `metadata` | the data of a snapshot about all files in addition to contents and permissions |
 //! | `times` | times of the files' last changes |
 //! | `objects` | git objects in files |
+//! | `git_packs` | git packs: many objects in one file, with an index |
+//! | `new_objects` | the new objects of a capture: in files or, if they are many, in git packs |
+//! | `compression` | compressing objects, where it gains |
 //! | `known_objects` | which objects are known to be present and intact, and when a capture verifies them |
 //! | `object_files` | opening the files of a store by name, and reading those of objects |
 //! | `listing` | listing the directories of objects |
@@ -58,8 +61,8 @@
 //!    that a call created, by the rollback of that call. Only `repositories` reads or writes
 //!    anything named `.git`.
 //! 2. The system never follows a link: every part of a path is opened through its parent directory.
-//! 3. An object's file gets its name only when it is complete. A commit is written after everything
-//!    that it names.
+//! 3. An object's file gets its name only when it is complete, a git pack's only when it is durable. A
+//!    commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
 //! 5. Nothing depends on the stat cache: without it every result is the same.
 //! 6. A mount inside the workspace is reported by snapshots and restores, and never captured,
@@ -73,10 +76,12 @@ mod cache;
 mod changes;
 mod checked_objects;
 mod collect;
+mod compression;
 mod content;
 mod deep_directories;
 mod directory_check;
 mod edit_leftovers;
+mod git_packs;
 mod known_objects;
 mod lease;
 mod leave_out;
@@ -84,6 +89,7 @@ mod listing;
 mod manifest;
 mod mark;
 mod metadata;
+mod new_objects;
 mod object_files;
 mod objects;
 mod operations;

@@ -103,7 +103,12 @@ pub(super) struct Inflater {
 
 impl Inflater {
     pub(super) fn new(file: File) -> Inflater {
-        Inflater { file: BufReader::new(file), state: Decompress::new(true), is_over: false }
+        Inflater::after(BufReader::new(file))
+    }
+
+    /// Creates a reader of the content that begins at the next byte of a file.
+    pub(super) fn after(file: BufReader<File>) -> Inflater {
+        Inflater { file, state: Decompress::new(true), is_over: false }
     }
 
     /// Returns whether other bytes follow the content in the file. The content has to be read to

@@ -1,8 +1,10 @@
-//! Git objects, each in its own file, as any git reads them.
+//! Git objects, as any git reads them: each in its own file, or many of a capture in
+//! [packs](super::git_packs).
 //!
 //! An object is `<kind> <length>\0<content>`. Its name is the SHA-1 of that, and its file contains
 //! that, compressed. The file is written under a temporary name and renamed, so that a name never
-//! refers to a partial object.
+//! refers to a partial object. Commits, and the objects that a snapshot names besides its commit,
+//! always have their own files.
 //!
 //! A store contains the workspace's contents, so its files are 0600 and its directories 0700,
 //! regardless of the umask.
@@ -14,20 +16,20 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use flate2::write::ZlibEncoder;
-use flate2::{Compress, Compression, FlushCompress, Status};
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
+use super::compression::{self, Compressors, SAMPLE_BYTES};
+use super::directory_check;
+use super::git_packs::{GitPack, GitPacks, PACKED_OBJECT_BYTES_MAX};
 use super::known_objects::KnownObject;
 use super::metadata::unhex;
 use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory, open_file};
+use super::pool::Pool;
 use crate::error::{Error, Result};
-
-/// Lower levels save little time, and take a third more space.
-const COMPRESSION: Compression = Compression::new(1);
 
 /// Length of the longest head of an object: `commit `, a length, NUL.
 const HEAD_BYTES_MAX: u64 = 32;
@@ -42,6 +44,8 @@ const SYNC_SINGLY_MAX: usize = 64;
 const PIECE_BYTES: usize = 16 << 10;
 
 pub(super) const TEMPORARY: &str = "tmp_obj_";
+
+pub(super) const NO_HEAD: &str = "it does not start with the head of an object";
 
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
@@ -124,12 +128,40 @@ impl Hasher {
     }
 }
 
+/// A place from which an object is read.
+pub(super) enum ObjectPlace {
+    /// The object's own file, which may be missing.
+    File(PathBuf),
+    /// An entry that begins at an offset in a pack.
+    Packed(Arc<GitPack>, u64),
+}
+
+impl ObjectPlace {
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            ObjectPlace::File(path) => path,
+            ObjectPlace::Packed(pack, _) => pack.path(),
+        }
+    }
+
+    /// Returns the error for an object that is damaged.
+    pub(super) fn damaged(&self, id: ObjectId, reason: String) -> Error {
+        let reason = match self {
+            ObjectPlace::File(_) => reason,
+            ObjectPlace::Packed(_, offset) => format!("the object {id} at byte {offset}: {reason}"),
+        };
+        Error::Object { path: self.path().to_owned(), reason }
+    }
+}
+
 /// The file of an object, of which the head was read.
 pub(super) struct OpenedObject {
     kind: ObjectKind,
     content: ObjectContentReader,
     /// Length of the content according to the head.
     len: u64,
+    /// Whether the file contains other objects.
+    is_packed: bool,
 }
 
 impl OpenedObject {
@@ -142,7 +174,13 @@ impl OpenedObject {
         let len = |kind: ObjectKind| said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse::<u64>().ok();
         let mut kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit].into_iter();
         let found = kinds.find_map(|kind| Some((kind, len(kind)?)));
-        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len }))
+        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len, is_packed: false }))
+    }
+
+    /// Creates the value for an entry of a pack whose header was read.
+    pub(super) fn in_pack(file: BufReader<File>, kind: ObjectKind, len: u64) -> OpenedObject {
+        let content = BufReader::with_capacity(4096, Inflater::after(file));
+        OpenedObject { kind, content, len, is_packed: true }
     }
 
     /// Passes the content to `take`, and checks at the end whether it matches the object's name.
@@ -164,7 +202,10 @@ impl OpenedObject {
         if hash.finish().ok() != Some(id) || read != self.len {
             return Err("its content does not match its name".to_owned());
         }
-        match is_exact && self.content.get_mut().has_more().map_err(|error| error.to_string())? {
+        match is_exact
+            && !self.is_packed
+            && self.content.get_mut().has_more().map_err(|error| error.to_string())?
+        {
             true => Err("the file contains extra bytes after its content".to_owned()),
             false => Ok(read),
         }
@@ -178,10 +219,11 @@ pub(super) fn len(bytes: &[u8]) -> u64 {
 /// A directory of git objects. It is created with the first object.
 pub(super) struct Objects {
     store: PathBuf,
+    pub(super) packs: GitPacks,
     /// Directory in which the objects have additional names.
-    pub(super) pool: Option<PathBuf>,
+    pub(super) pool: Option<Pool>,
     /// Another store, which is only read: it is searched for objects that this one lacks.
-    borrowed: Option<PathBuf>,
+    borrowed: Option<Box<Objects>>,
     /// Whether an object is damaged if its file contains bytes after the content. git regards it
     /// so.
     is_exact: bool,
@@ -191,14 +233,13 @@ pub(super) struct Objects {
     /// Number of captures that were started, and number of turns in which they check all objects.
     pub(super) turn: AtomicU64,
     pub(super) turns: AtomicU64,
-    /// Idle compressors. Creating one costs more than compressing a small object.
-    compressors: Mutex<Vec<Compress>>,
-    temporaries: AtomicU64,
+    pub(super) compressors: Compressors,
 }
 
 impl Objects {
     pub(super) fn new(store: PathBuf) -> Objects {
         Objects {
+            packs: GitPacks::new(&store.join("objects")),
             store,
             pool: None,
             borrowed: None,
@@ -207,47 +248,19 @@ impl Objects {
             has_durable: AtomicBool::new(false),
             turn: AtomicU64::new(0),
             turns: AtomicU64::new(1),
-            compressors: Mutex::default(),
-            temporaries: AtomicU64::new(0),
+            compressors: Compressors::default(),
         }
     }
 
     /// Writes objects to `store`, and reads those of `other` that are not there.
     pub(super) fn with_borrowed(store: PathBuf, other: &Objects) -> Objects {
-        Objects { borrowed: Some(other.store.clone()), ..Objects::new(store) }
+        Objects { borrowed: Some(Box::new(Objects::new(other.store.clone()))), ..Objects::new(store) }
     }
 
     /// Also regards an object as damaged if its file contains bytes after the content, which would
     /// not prevent a restore.
     pub(super) fn exactly(self) -> Objects {
         Objects { is_exact: true, ..self }
-    }
-
-    fn compress(&self, head: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
-        let resting = self.compressors.lock().pop();
-        let mut compress = resting.unwrap_or_else(|| Compress::new(COMPRESSION, true));
-        let mut compressed = Vec::with_capacity(head.len() + bytes.len() / 2 + 64);
-        for (part, flush) in [(head, FlushCompress::None), (bytes, FlushCompress::Finish)] {
-            let begin = compress.total_in();
-            loop {
-                let taken = usize::try_from(compress.total_in() - begin).unwrap_or(usize::MAX);
-                let rest = part.get(taken..).unwrap_or_default();
-                let is_finish = matches!(flush, FlushCompress::Finish);
-                if rest.is_empty() && !is_finish {
-                    break;
-                }
-                if compressed.len() == compressed.capacity() {
-                    compressed.reserve(compressed.len());
-                }
-                let status = compress.compress_vec(rest, &mut compressed, flush).map_err(io::Error::other)?;
-                if status == Status::StreamEnd {
-                    break;
-                }
-            }
-        }
-        compress.reset();
-        self.compressors.lock().push(compress);
-        Ok(compressed)
     }
 
     pub(super) fn store(&self) -> &Path {
@@ -264,15 +277,33 @@ impl Objects {
 
     /// Returns the error for an object that is damaged.
     pub(super) fn damaged(&self, id: ObjectId, reason: impl Into<String>) -> Error {
-        Error::Object { path: self.path(id), reason: reason.into() }
+        self.place(id).damaged(id, reason.into())
     }
 
-    /// Returns the path from which an object is read.
-    pub(super) fn locate_object(&self, id: ObjectId) -> PathBuf {
+    /// Returns the place from which an object is read; if it is missing, that of its own file.
+    pub(super) fn place(&self, id: ObjectId) -> ObjectPlace {
         let own = self.path(id);
-        match &self.borrowed {
-            Some(borrowed) if !own.exists() => path_in(borrowed, id),
-            _ => own,
+        if fs::symlink_metadata(&own).is_ok() {
+            return ObjectPlace::File(own);
+        }
+        if let Some((pack, offset)) = self.packs.find(id) {
+            return ObjectPlace::Packed(pack, offset);
+        }
+        let borrowed = self.borrowed.as_ref().map(|borrowed| borrowed.place(id));
+        borrowed.unwrap_or(ObjectPlace::File(own))
+    }
+
+    /// Returns whether there is an object that has no file of its own, as far as is known without
+    /// listing packs again: a pack that another process wrote meanwhile is found by a later capture.
+    pub(super) fn has_elsewhere(&self, id: ObjectId) -> bool {
+        self.packs.has_listed(id) || self.borrowed.as_ref().is_some_and(|borrowed| borrowed.contains(id))
+    }
+
+    /// Returns whether there is an object, whether or not it is intact.
+    pub(super) fn contains(&self, id: ObjectId) -> bool {
+        match self.place(id) {
+            ObjectPlace::File(path) => path.exists(),
+            ObjectPlace::Packed(..) => true,
         }
     }
 
@@ -307,12 +338,16 @@ impl Objects {
     }
 
     pub(super) fn temporary(&self) -> PathBuf {
-        self.directory().join(self.temporary_name())
+        self.directory().join(Objects::temporary_name())
     }
 
     /// Creates a name that git also regards as a leftover.
-    fn temporary_name(&self) -> String {
-        let count = self.temporaries.fetch_add(1, Ordering::Relaxed);
+    fn temporary_name() -> String {
+        // Several values of this process, and of processes with its id in other containers, may
+        // write to one store.
+        static COUNT: LazyLock<AtomicU64> =
+            LazyLock::new(|| AtomicU64::new(directory_check::entropic().as_u64_pair().0 >> 1));
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
         format!("{TEMPORARY}{}_{count}", std::process::id())
     }
 
@@ -326,20 +361,30 @@ impl Objects {
         let named = |error| Error::io("hash", self.directory(), error);
         let id = Hasher::hash_bytes(kind, bytes).map_err(named)?;
         if !self.is_sound(id, kind)? && !self.link_pooled(id, kind) {
-            let head = kind.head(len(bytes));
-            let compressed = self.compress(head.as_bytes(), bytes);
-            // In the directory of its name: a rename within one directory is faster than one
-            // between two.
-            let temporary = self.path(id).with_file_name(self.temporary_name());
-            let kept = compressed
-                .and_then(|compressed| {
-                    with_directory(&temporary, || create(&temporary))?.write_all(&compressed)
-                })
-                .and_then(|()| self.name(&temporary, id));
-            kept.map_err(|error| self.not_kept(&temporary, id, error))?;
-            self.learn_sound(id);
+            self.write_file(id, kind, bytes)?;
         }
         Ok(id)
+    }
+
+    /// Writes the own file of an object.
+    pub(super) fn write_file(&self, id: ObjectId, kind: ObjectKind, bytes: &[u8]) -> Result<()> {
+        // In the directory of its name: a rename within one directory is faster than one between
+        // two.
+        let temporary = self.path(id).with_file_name(Objects::temporary_name());
+        let kept = self
+            .own_form(kind, bytes)
+            .and_then(|compressed| with_directory(&temporary, || create(&temporary))?.write_all(&compressed))
+            .and_then(|()| self.name(&temporary, id));
+        kept.map_err(|error| self.not_kept(&temporary, id, error))?;
+        self.learn_sound(id);
+        Ok(())
+    }
+
+    /// Returns the bytes of the own file of an object.
+    fn own_form(&self, kind: ObjectKind, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut compressed = Vec::new();
+        self.compressors.compress([kind.head(len(bytes)).as_bytes(), bytes], &mut compressed)?;
+        Ok(compressed)
     }
 
     /// Stores a blob while it is read. Returns `None` if it did not have the stated length.
@@ -347,7 +392,10 @@ impl Objects {
         let temporary = self.temporary();
         let named = |error| Error::io("write", &temporary, error);
         let mut hash = Hasher::new(ObjectKind::Blob, len);
-        let mut encoder = ZlibEncoder::new(create(&temporary).map_err(named)?, COMPRESSION);
+        let mut sample = Vec::with_capacity(SAMPLE_BYTES);
+        source.take(SAMPLE_BYTES as u64).read_to_end(&mut sample).map_err(named)?;
+        let source = &mut sample.chain(source);
+        let mut encoder = compression::encoder(create(&temporary).map_err(named)?, &sample);
         let mut write = || -> io::Result<Option<ObjectId>> {
             encoder.write_all(ObjectKind::Blob.head(len).as_bytes())?;
             let read = pump(&mut source.take(len.saturating_add(1)), &mut |bytes| {
@@ -388,17 +436,75 @@ impl Objects {
     }
 
     fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<OpenedObject> {
-        let path = self.locate_object(id);
-        let damaged = |reason: String| Error::Object { path: path.clone(), reason };
-        let file = open_file(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound if was_collected(&self.store, id) => {
-                Error::Collected { store: self.store.clone(), object: id.to_string() }
+        let opened = self.open_any(id)?;
+        match opened.kind == kind {
+            true => Ok(opened),
+            false => Err(self.damaged(id, format!("it is not a {}", kind.name()))),
+        }
+    }
+
+    /// Opens an object of any kind.
+    fn open_any(&self, id: ObjectId) -> Result<OpenedObject> {
+        let own = self.path(id);
+        let missing = match open_file(&own) {
+            Ok(file) => {
+                let opened = OpenedObject::read_head(file).map_err(|error| error.to_string());
+                let opened = opened.and_then(|opened| opened.ok_or_else(|| NO_HEAD.to_owned()));
+                return opened.map_err(|reason| Error::Object { path: own, reason });
             }
-            _ => damaged(error.to_string()),
-        })?;
-        let opened = OpenedObject::read_head(file).map_err(|error| damaged(error.to_string()))?;
-        let opened = opened.filter(|opened| opened.kind == kind);
-        opened.ok_or_else(|| damaged(format!("it is not a {}", kind.name())))
+            Err(error) if error.kind() == ErrorKind::NotFound => error,
+            Err(error) => return Err(Error::Object { path: own, reason: error.to_string() }),
+        };
+        // A collection may replace a pack after it was listed.
+        for is_again in [false, true] {
+            let Some((pack, offset)) = self.packs.find(id) else { break };
+            let opened = match pack.open_object(offset) {
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_again => {
+                    self.packs.forget();
+                    continue;
+                }
+                opened => opened.unwrap_or_else(|error| Err(error.to_string())),
+            };
+            let damaged = |reason| ObjectPlace::Packed(pack, offset).damaged(id, reason);
+            return opened.map_err(damaged);
+        }
+        match &self.borrowed {
+            Some(borrowed) => borrowed.open_any(id),
+            None if was_collected(&self.store, id) => {
+                Err(Error::Collected { store: self.store.clone(), object: id.to_string() })
+            }
+            None => Err(Error::Object { path: own, reason: self.missing(&missing) }),
+        }
+    }
+
+    /// Returns the reason why an object that has no file of its own is missing: it may have been in
+    /// a pack that cannot be used.
+    fn missing(&self, error: &io::Error) -> String {
+        let damaged = self.packs.damaged();
+        let lost = damaged.first().map(|pack| {
+            let name = pack.path.file_name().unwrap_or_default().to_string_lossy();
+            format!("; it may have been in {name}, which cannot be used: {}", pack.reason)
+        });
+        format!("{error}{}", lost.unwrap_or_default())
+    }
+
+    /// Returns whether there is an intact object with this name, of any kind.
+    pub(super) fn has_intact(&self, id: ObjectId) -> bool {
+        self.open_any(id).is_ok_and(|opened| opened.drain(id, true, &mut |_| {}).is_ok())
+    }
+
+    /// Reads and checks an object, and returns the bytes of its own file, or of the file that it
+    /// would have.
+    pub(super) fn file_form(&self, id: ObjectId, kind: ObjectKind) -> Result<(u64, Box<dyn Read>)> {
+        let read = |error| Error::io("read", self.path(id), error);
+        if let Ok(file) = open_file(&self.path(id)) {
+            self.verify(id, kind)?;
+            let len = file.metadata().map_err(read)?.len();
+            return Ok((len, Box::new(file)));
+        }
+        let bytes = self.read(id, kind, PACKED_OBJECT_BYTES_MAX as u64)?;
+        let bytes = self.own_form(kind, &bytes).map_err(read)?;
+        Ok((len(&bytes), Box::new(io::Cursor::new(bytes))))
     }
 
     /// Returns the length of an object according to its head.
@@ -438,7 +544,16 @@ impl Objects {
     }
 
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
-        let opened = self.open(id, kind)?;
+        self.read_opened(id, self.open(id, kind)?, bytes_max)
+    }
+
+    /// Reads an object of any kind.
+    pub(super) fn read_any(&self, id: ObjectId, bytes_max: u64) -> Result<(ObjectKind, Vec<u8>)> {
+        let opened = self.open_any(id)?;
+        Ok((opened.kind, self.read_opened(id, opened, bytes_max)?))
+    }
+
+    fn read_opened(&self, id: ObjectId, opened: OpenedObject, bytes_max: u64) -> Result<Vec<u8>> {
         if opened.len > bytes_max {
             let reason = format!("{} bytes exceed the limit of {bytes_max} bytes", opened.len);
             return Err(self.damaged(id, reason));
@@ -454,9 +569,15 @@ impl Objects {
         if ids.len() > SYNC_SINGLY_MAX || self.borrowed.is_some() {
             self.sync_all()?;
         } else {
-            let paths: Vec<PathBuf> = ids.iter().map(|id| self.path(*id)).collect();
+            let files = |id: &ObjectId| match self.place(*id) {
+                ObjectPlace::File(path) => vec![path],
+                // A process may rely on a pack before the one that wrote it has synced its name.
+                ObjectPlace::Packed(pack, _) => pack.files().to_vec(),
+            };
+            let mut paths: Vec<PathBuf> = ids.iter().flat_map(files).collect();
+            paths.sort_unstable();
+            paths.dedup();
             let mut directories: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
-            directories.sort();
             directories.dedup();
             let own = ["config", "HEAD"].map(|name| self.store.join(name));
             for path in paths.iter().chain(&own) {
@@ -497,7 +618,7 @@ fn sync_file(path: &Path) -> Result<()> {
     open_file(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
-fn sync_directory(path: &Path) -> Result<()> {
+pub(super) fn sync_directory(path: &Path) -> Result<()> {
     open_directory(path)
         .and_then(|directory| directory.sync_all())
         .map_err(|error| Error::io("sync", path, error))

@@ -1,7 +1,9 @@
 //! Packs: the objects that snapshots need, as bytes that can be stored elsewhere and turned into a
 //! store on another machine.
 //!
-//! A *pack* contains pieces of the files of objects, as they are in a store, one after the other:
+//! A *pack* contains pieces of the files of objects, as they are in a store, one after the other. An
+//! object that the store has in a [git pack](super::git_packs), which is something else, is in the
+//! form of its own file:
 //!
 //! ```text
 //!  0  8  magic "FOLDPCK\n"
@@ -147,9 +149,9 @@ impl SnapshotPacker {
                 // needed. The commit may exist again if a later snapshot has the same content; then
                 // the metadata are missing.
                 let is_gone =
-                    |id: ObjectId| !self.objects.path(id).exists() && was_collected(self.objects.store(), id);
-                let has_commit = named_object(&self.objects, &snapshot.commit)
-                    .is_ok_and(|id| self.objects.path(id).exists());
+                    |id: ObjectId| !self.objects.contains(id) && was_collected(self.objects.store(), id);
+                let has_commit =
+                    named_object(&self.objects, &snapshot.commit).is_ok_and(|id| self.objects.contains(id));
                 let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
                 if has_commit && !ids.any(is_gone) {
                     return Err(unread.into());
@@ -182,10 +184,7 @@ impl SnapshotPacker {
             Err(unread) => return Ok(Err(unread)),
         };
         for (id, kind) in missing {
-            let path = self.objects.path(id);
-            let opened = open_file(&path).map_err(|error| Error::io("read", &path, error));
-            let file = opened.and_then(|file| self.objects.verify(id, kind).map(|()| file));
-            match file {
+            match self.objects.file_form(id, kind) {
                 Ok(file) => self.add(id, file, pack, put)?,
                 Err(unread) => return Ok(Err(unread)),
             }
@@ -196,13 +195,12 @@ impl SnapshotPacker {
     fn add<E: From<Error>>(
         &self,
         id: ObjectId,
-        mut file: File,
+        (length, mut file): (u64, Box<dyn Read>),
         pack: &mut Vec<u8>,
         put: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let path = self.objects.path(id);
         let unread = |error| Error::io("read", &path, error);
-        let length = file.metadata().map_err(unread)?.len();
         let mut offset = 0;
         while offset < length {
             if pack.len() + PIECE_HEAD >= PACK_BYTES_MAX {
@@ -238,7 +236,7 @@ impl SnapshotPacker {
         let (metadata, repositories) = (named(&snapshot.metadata)?, named(&snapshot.repositories)?);
         let left_out_by = named(&snapshot.left_out_by)?;
         let mut found = Vec::new();
-        if !self.objects.path(commit).exists() {
+        if !self.objects.contains(commit) {
             return Ok(found);
         }
         let is_whole = self.whole.contains(&(commit, metadata.unwrap_or_default()));
@@ -388,7 +386,7 @@ impl PackReceiver {
     /// Returns whether the store lacks an object that a snapshot names, its commit or its metadata:
     /// no pack so far had it.
     pub fn lacks(&self, snapshot: &FilesystemSnapshot) -> bool {
-        snapshot.names().any(|name| ObjectId::parse(name).is_none_or(|id| !self.objects.path(id).exists()))
+        snapshot.names().any(|name| ObjectId::parse(name).is_none_or(|id| !self.objects.contains(id)))
     }
 
     /// Makes the created objects durable.
@@ -409,9 +407,9 @@ impl PackReceiver {
     }
 
     fn begin(&self, id: ObjectId, length: u64) -> Result<Partial> {
-        let file = match verify(&self.objects.path(id), id) {
-            Ok(()) => None,
-            Err(_) => {
+        let file = match self.objects.has_intact(id) {
+            true => None,
+            false => {
                 let temporary = self.objects.temporary();
                 let made = create(&temporary);
                 let made = made.map_err(|error| Error::unmade("create", &temporary, length, error))?;

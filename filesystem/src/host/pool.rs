@@ -8,6 +8,8 @@
 //!    is written into its own file.
 //! 4. A collection removes a name from the pool if it is the file's last one ([`collect_pool`]), or
 //!    the last but one and the other is about to be removed.
+//! 5. A git pack gets names like an object. A store that needs one of its objects, and has read it,
+//!    links the whole pack. Its other objects are read when the store first relies on them.
 
 use std::fs;
 use std::io;
@@ -15,23 +17,32 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::collect::Collection;
+use super::git_packs::{GitPack, GitPacks};
 use super::listing::remove_if_present;
 use super::objects::{ObjectId, ObjectKind, Objects, path_in, with_directory};
 use crate::error::Result;
 
+pub(super) struct Pool {
+    directory: PathBuf,
+    packs: GitPacks,
+}
+
 impl Objects {
     pub(super) fn with_pool(mut self, pool: Option<PathBuf>) -> Objects {
-        self.pool = pool;
+        self.pool = pool.map(|directory| {
+            let packs = GitPacks::new(&directory.join("objects"));
+            Pool { directory, packs }
+        });
         self
     }
 
     /// Links the pool's file of an object into the store, if there is an intact one. Returns
     /// whether it did.
     pub(super) fn link_pooled(&self, id: ObjectId, kind: ObjectKind) -> bool {
-        let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
-        let path = self.path(id);
+        let Some(pool) = &self.pool else { return false };
+        let (path, pooled) = (self.path(id), path_in(&pool.directory, id));
         if !fs::symlink_metadata(&pooled).is_ok_and(|found| found.is_file()) {
-            return false;
+            return pool.packs.find(id).is_some_and(|(pack, offset)| self.link_pack(id, &pack, offset));
         }
         // An existing file is damaged.
         let _ = fs::remove_file(&path);
@@ -46,26 +57,78 @@ impl Objects {
         linked
     }
 
+    /// Links a pack of the pool into the store, if its object with this name is intact, and the store
+    /// has no other one.
+    fn link_pack(&self, id: ObjectId, pack: &GitPack, offset: u64) -> bool {
+        let opened = pack.open_object(offset).ok().and_then(Result::ok);
+        if !opened.is_some_and(|opened| opened.drain(id, true, &mut |_| {}).is_ok()) {
+            return false;
+        }
+        let linked = link_files(pack, self.packs.directory());
+        if linked && self.place(id).path().parent() == Some(self.packs.directory()) {
+            self.learn_sound(id);
+            return true;
+        }
+        false
+    }
+
+    /// Gives names in the pool to packs that are durable.
+    pub(super) fn pool_packs(&self, packs: &[PathBuf]) {
+        let Some(pool) = &self.pool else { return };
+        for pack in self.packs.all().iter().filter(|pack| packs.iter().any(|path| path == pack.path())) {
+            let _ = link_files(pack, pool.packs.directory());
+        }
+    }
+
+    /// Removes a pack from the pool like [`unpool`](Self::unpool). Returns whether it was removed, or
+    /// would be.
+    pub(super) fn unpool_pack(&self, pack: &GitPack, dry_run: bool) -> bool {
+        let Some(pool) = &self.pool else { return false };
+        let mut is_last = false;
+        for own in pack.files() {
+            let pooled = pool.packs.directory().join(own.file_name().unwrap_or_default());
+            is_last = is_last_but_one(&own, &pooled) && (dry_run || fs::remove_file(pooled).is_ok());
+        }
+        is_last
+    }
+
     /// Gives names in the pool to objects that have become durable. An object without one only
     /// costs space.
     pub(super) fn pool_durable(&self, ids: &[ObjectId]) {
         let Some(pool) = &self.pool else { return };
         for id in ids {
-            let _ = link(&self.path(*id), &path_in(pool, *id));
+            let own = self.path(*id);
+            if own.exists() {
+                let _ = link(&own, &path_in(&pool.directory, *id));
+            }
         }
     }
 
     /// Removes an object from the pool if its only names are that one and the one in the store,
     /// which is about to be removed. Returns whether it was removed, or would be.
     pub(super) fn unpool(&self, id: ObjectId, dry_run: bool) -> bool {
-        let Some(pooled) = self.pool.as_ref().map(|pool| path_in(pool, id)) else { return false };
-        let (Ok(own), Ok(found)) = (fs::symlink_metadata(self.path(id)), fs::symlink_metadata(&pooled))
-        else {
-            return false;
-        };
-        let is_own = (own.dev(), own.ino()) == (found.dev(), found.ino());
-        is_own && found.nlink() == 2 && (dry_run || fs::remove_file(pooled).is_ok())
+        let Some(pool) = &self.pool else { return false };
+        let pooled = path_in(&pool.directory, id);
+        is_last_but_one(&self.path(id), &pooled) && (dry_run || fs::remove_file(pooled).is_ok())
     }
+}
+
+/// Returns whether two paths are the only names of one file.
+fn is_last_but_one(own: &Path, pooled: &Path) -> bool {
+    let (Ok(own), Ok(found)) = (fs::symlink_metadata(own), fs::symlink_metadata(pooled)) else {
+        return false;
+    };
+    (own.dev(), own.ino()) == (found.dev(), found.ino()) && found.nlink() == 2
+}
+
+/// Links the files of a pack into a directory of packs. The index, without which there is no pack,
+/// comes last. Returns whether both are there.
+fn link_files(pack: &GitPack, directory: &Path) -> bool {
+    let [index, pack] = pack.files();
+    [pack, index].iter().all(|path| match link(path, &directory.join(path.file_name().unwrap_or_default())) {
+        Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
+        Ok(()) => true,
+    })
 }
 
 fn link(from: &Path, to: &Path) -> io::Result<()> {
@@ -85,6 +148,9 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
     let objects = Objects::new(store.to_owned()).with_pool(Some(pool.to_owned()));
     for id in objects.list()? {
         objects.unpool(id, false);
+    }
+    for pack in objects.packs.all() {
+        objects.unpool_pack(&pack, false);
     }
     Ok(())
 }
@@ -112,6 +178,17 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
         }
         removed.objects += 1;
         removed.bytes += found.len();
+    }
+    for pack in objects.packs.all() {
+        if !pack.is_last_name() {
+            continue;
+        }
+        let (count, bytes) = (pack.count(), pack.bytes());
+        if !dry_run {
+            objects.remove_pack(&pack)?;
+        }
+        removed.objects += count;
+        removed.bytes += bytes;
     }
     removed.left = objects.irregular()?;
     Ok(removed)

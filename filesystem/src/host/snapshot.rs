@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::content::CaptureLimits;
 use super::manifest::{self, FileForm, ManifestDirectory, ManifestNode, Permissions, Stat};
 use super::metadata::Metadata;
+use super::new_objects::NewObjects;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::{Look, Repositories};
@@ -168,12 +169,14 @@ impl HostFilesystem {
         let rules = if self.options.gitignore { rules } else { rules.only_marking_ignored() };
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
-        let mut walk = WorkspaceWalk::new(Arc::clone(root.directory()), last, &rules, Some(&self.objects));
+        let new = NewObjects::new(&self.objects);
+        let mut walk = WorkspaceWalk::new(Arc::clone(root.directory()), last, &rules, Some(&new));
         walk.times = self.options.times;
         walk.partial = partial;
         walk.limits = CaptureLimits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
         let mut walked = self.add_workspace_root(walk.run())?;
+        new.finish()?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);
         }
@@ -291,11 +294,11 @@ impl HostFilesystem {
     pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
             let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
-            if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.path(commit).exists()) {
+            if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.contains(commit)) {
                 self.objects.sync_all()?;
             }
             // A snapshot that was collected in the meantime needs no sync.
-            let mut pending = pending.into_iter().filter(|one| self.objects.path(one.commit).exists());
+            let mut pending = pending.into_iter().filter(|one| self.objects.contains(one.commit));
             pending.try_for_each(|one| self.sync(one.commit, &one.beside, &one.root))
         })
     }

@@ -51,9 +51,10 @@ impl Trees {
             return Err(damaged(format!("too many nested directories at `{}`", display_path(path))));
         }
         let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
-            Error::Object { reason, .. } => {
-                damaged(format!("the directory `{}`: {reason}", display_path(path)))
-            }
+            Error::Object { path: file, reason } => Error::Object {
+                path: file,
+                reason: format!("the directory `{}`: {reason}", display_path(path)),
+            },
             error => error,
         })?;
         let lines = decode_tree(&bytes).ok_or_else(|| {

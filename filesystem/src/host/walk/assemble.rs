@@ -102,15 +102,16 @@ impl WorkspaceWalk<'_> {
     /// Returns whether the store has the objects of an unchanged directory, as far as they are
     /// checked.
     fn has_objects_of(&self, last: &ManifestDirectory) -> bool {
-        let has =
-            |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.is_trusted(id, kind));
+        let has = |id, kind| {
+            id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.objects.is_trusted(id, kind))
+        };
         has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
     }
 
     /// Writes an object, or only computes its name.
     fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         match self.keep {
-            Some(objects) => objects.write(kind, bytes),
+            Some(new) => new.write(kind, bytes),
             None => Hasher::hash_bytes(kind, bytes).map_err(|error| Error::io("hash", "a directory", error)),
         }
     }

@@ -23,7 +23,8 @@ use super::content::CaptureLimits;
 use super::deep_directories::Reach;
 use super::manifest::{Leaf, ManifestDirectory, Stat, TreeEntry};
 use super::metadata::Links;
-use super::objects::{ObjectId, Objects};
+use super::new_objects::NewObjects;
+use super::objects::ObjectId;
 use super::options::PartialCapture;
 use super::parallel::threads;
 use super::rules::{Rules, Scope};
@@ -40,7 +41,7 @@ pub(super) struct WorkspaceWalk<'a> {
     pub(super) rules: &'a Rules,
     /// Store for contents and trees that the last walk did not find. Without it they are not read,
     /// and stay unknown.
-    pub(super) keep: Option<&'a Objects>,
+    pub(super) keep: Option<&'a NewObjects<'a>>,
     /// Whether times are also captured, if nothing is left out or the snapshot is partial.
     pub(super) times: bool,
     /// Sizes from which files are left out.
@@ -125,7 +126,7 @@ impl<'a> WorkspaceWalk<'a> {
         root: Arc<OwnedFd>,
         last: Option<Arc<ManifestDirectory>>,
         rules: &'a Rules,
-        keep: Option<&'a Objects>,
+        keep: Option<&'a NewObjects<'a>>,
     ) -> WorkspaceWalk<'a> {
         let (leaves_out, now) = (AtomicBool::new(false), OnceLock::new());
         WorkspaceWalk {

@@ -229,7 +229,7 @@ impl WorkspaceWalk<'_> {
     /// Returns whether the store has the objects that a snapshot needs for an unchanged file, as
     /// far as they are checked.
     fn is_kept(&self, leaf: &Leaf) -> bool {
-        let Some(objects) = self.keep else { return true };
+        let Some(objects) = self.keep.map(|new| new.objects) else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
         objects.is_trusted(leaf.blob, ObjectKind::Blob)
             && (leaf.form != FileForm::Sparse || !objects.is_due(leaf.blob) || has_data())
