@@ -50,7 +50,8 @@ impl Site {
     fn write_many(&self, name: &str, count: usize, text: &str) {
         fs::create_dir_all(self.root().join(name)).unwrap();
         for n in 0..count {
-            fs::write(self.root().join(name).join(n.to_string()), format!("{text} {name} {n}\n")).unwrap();
+            let content = [format!("{text} {name} {n}\n").into_bytes(), noise(100, n as u64)].concat();
+            fs::write(self.root().join(name).join(n.to_string()), content).unwrap();
         }
     }
 
@@ -240,14 +241,16 @@ fn a_restore_brings_back_files_from_packs_and_from_other_captures() {
     assert_eq!((site.packs(), site.files()), stored);
 }
 
-/// Returns the damages of a file: each byte changed, each length, and none at all.
+/// Returns the damages of a file: each byte changed, except most of the fan-out of an index, many
+/// lengths, and none at all.
 fn damages(sound: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
     let mut damages = vec![("removed".to_owned(), None), ("longer".to_owned(), Some([sound, b"x"].concat()))];
-    for at in 0..sound.len() {
+    let is_tested = |at: &usize| !(sound.starts_with(b"\xff") && (8..1032).contains(at)) || at % 29 == 0;
+    for at in (0..sound.len()).filter(is_tested) {
         let mut flipped = sound.to_vec();
         flipped[at] ^= 1 << (at % 8);
         damages.push((format!("byte {at}"), Some(flipped)));
-        if at % 3 == 0 {
+        if at % 7 == 0 {
             damages.push((format!("{at} bytes"), Some(sound[..at].to_vec())));
         }
     }
@@ -331,7 +334,7 @@ fn objects_of_a_pack_that_cannot_be_used_name_it() {
 }
 
 #[test]
-fn a_collection_rewrites_packs_that_are_mostly_dead_and_removes_those_that_are_entirely() {
+fn a_collection_rewrites_packs_with_dead_objects_and_removes_those_that_are_entirely_dead() {
     let site = Site::with_many();
     let first = site.snapshot();
     let of_first = site.packs();
@@ -339,9 +342,12 @@ fn a_collection_rewrites_packs_that_are_mostly_dead_and_removes_those_that_are_e
     let second = site.snapshot();
     assert_eq!(site.packs(), of_first, "few new objects");
     // Of the first capture, the content of one file and two directories are not needed.
+    site.open().collect(std::slice::from_ref(&second)).unwrap();
+    assert!(site.packs().iter().any(|path| of_first.contains(path)) && site.is_whole(&[&second]));
     let planned = site.collect(&[&second], true);
     assert_eq!(site.collect(&[&second], false), planned);
-    assert!(site.packs().iter().any(|path| of_first.contains(path)) && site.is_whole(&[&second]));
+    assert!(site.packs() != of_first && site.is_whole(&[&second]));
+    assert_eq!(site.collect(&[&second], true), Collection::default(), "nothing is left to remove");
     fs::remove_dir_all(site.root().join("many")).unwrap();
     site.write_many("others", MANY, "");
     let third = site.snapshot();
@@ -438,7 +444,8 @@ fn two_processes_capture_into_one_store_at_once() {
     let other = site.directory.path().join("other");
     fs::create_dir_all(other.join("more")).unwrap();
     for n in 0..2 * MANY {
-        fs::write(other.join("more").join(n.to_string()), format!(" many {n}\n")).unwrap();
+        let content = [format!(" many {n}\n").into_bytes(), noise(100, n as u64)].concat();
+        fs::write(other.join("more").join(n.to_string()), content).unwrap();
     }
     let capture = |root: &Path| {
         let options = HostFilesystemOptions::default().times(false);

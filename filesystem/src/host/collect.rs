@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::git_packs::sweep_packs;
+use super::git_packs::{PackRewrites, sweep_packs};
 use super::listing::remove_if_present;
 use super::manifest::{ManifestDirectory, ManifestNode};
 use super::metadata::Metadata;
@@ -82,7 +82,8 @@ pub struct CaptureCollectOptions<'a> {
 }
 
 /// Removes from the store of snapshots in the directory `store` every object that no kept snapshot
-/// needs. No process may take snapshots into the store at the same time. A directory that is not
+/// needs, except from git packs that another store shares and needs. No process may take snapshots
+/// into the store at the same time. A directory that is not
 /// such a store is left unchanged.
 ///
 /// # Errors
@@ -118,11 +119,12 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
     if !asked.dry_run {
         give_up(&objects, asked.give_up, &needed)?;
     }
-    sweep(&objects, &needed, asked)
+    sweep(&objects, &needed, asked, PackRewrites::All)
 }
 
 impl HostFilesystem {
-    /// Removes from the store every object that none of the snapshots `keep` needs. No other
+    /// Removes from the store every object that none of the snapshots `keep` needs. Those in a git
+    /// pack remain until they take more than half of it; [`collect_snapshots`] removes them too. No other
     /// process may take snapshots into the store at the same time.
     ///
     /// # Errors
@@ -147,6 +149,7 @@ impl HostFilesystem {
             &self.objects,
             &needed,
             &CaptureCollectOptions { keep, give_up: &[], pool: None, dry_run: false },
+            PackRewrites::Mostly,
         )?;
         if let Some(last) = &mut state.last {
             last.root = without(&last.root, &needed);
@@ -296,6 +299,7 @@ fn sweep(
     objects: &Objects,
     needed: &HashSet<ObjectId>,
     asked: &CaptureCollectOptions<'_>,
+    rewrites: PackRewrites,
 ) -> Result<Collection> {
     let given_up = |snapshot: &FilesystemSnapshot| ObjectId::parse(&snapshot.commit);
     let commits: BTreeSet<ObjectId> = asked.give_up.iter().filter_map(given_up).collect();
@@ -313,7 +317,7 @@ fn sweep(
         }
     }
     // Packs come last, since they contain no commits.
-    let packed = sweep_packs(objects, needed, asked.dry_run)?;
+    let packed = sweep_packs(objects, needed, rewrites, asked.dry_run)?;
     removed.objects += packed.objects;
     removed.bytes += packed.bytes;
     if !asked.dry_run {

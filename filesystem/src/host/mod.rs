@@ -44,6 +44,7 @@
 //! | `compression` | compressing objects, where it gains |
 //! | `known_objects` | which objects are known to be present and intact, and when a capture verifies them |
 //! | `object_files` | opening the files of a store by name, and reading those of objects |
+//! | `object_sync` | making objects durable |
 //! | `listing` | listing the directories of objects |
 //! | `trees` | reading trees and commits |
 //! | `uncapturable` | entries that prevent snapshots |
@@ -91,6 +92,7 @@ mod mark;
 mod metadata;
 mod new_objects;
 mod object_files;
+mod object_sync;
 mod objects;
 mod operations;
 mod options;

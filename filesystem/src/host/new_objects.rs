@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use super::git_packs::{NewPack, PACKED_OBJECT_BYTES_MAX, PackWriter};
 use super::known_objects::Soundness;
-use super::objects::{Hasher, ObjectId, ObjectKind, Objects, sync_directory};
+use super::object_sync::sync_directory;
+use super::objects::{Hasher, ObjectId, ObjectKind, Objects};
 use super::parallel::in_parallel;
 use crate::error::{Error, Result};
 

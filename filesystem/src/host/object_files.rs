@@ -1,4 +1,4 @@
-//! Opens the entries of a store by name, and reads the files of objects.
+//! Opens the entries of a store by name, and reads objects from files.
 //!
 //! An entry of a different kind in the place of a file or a directory is rejected and named in the
 //! error. No link is followed, and no call blocks on a pipe.
@@ -10,6 +10,8 @@ use std::path::Path;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use nix::fcntl::OFlag;
+
+use super::objects::{Hasher, ObjectId, ObjectKind, pump};
 
 /// Opens a regular file for reading.
 ///
@@ -89,6 +91,69 @@ fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
         () => "a device",
     };
     io::Error::new(ErrorKind::InvalidInput, format!("{path} is {found}, not a {wanted}: move it away"))
+}
+
+/// Length of the longest head of an object: `commit `, a length, NUL.
+const HEAD_BYTES_MAX: u64 = 32;
+
+pub(super) const NO_HEAD: &str = "it does not start with the head of an object";
+
+/// The file of an object, of which the head was read.
+pub(super) struct OpenedObject {
+    pub(super) kind: ObjectKind,
+    content: ObjectContentReader,
+    /// Length of the content according to the head.
+    pub(super) len: u64,
+    /// Whether the file contains other objects.
+    is_packed: bool,
+}
+
+impl OpenedObject {
+    /// Reads the head of an object's file. Returns `None` if it does not start with one.
+    pub(super) fn read_head(file: File) -> io::Result<Option<OpenedObject>> {
+        let mut content = BufReader::with_capacity(4096, Inflater::new(file));
+        let mut head = Vec::new();
+        (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head)?;
+        let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
+        let len = |kind: ObjectKind| said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse::<u64>().ok();
+        let mut kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit].into_iter();
+        let found = kinds.find_map(|kind| Some((kind, len(kind)?)));
+        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len, is_packed: false }))
+    }
+
+    /// Creates the value for an entry of a pack whose header was read.
+    pub(super) fn in_pack(file: BufReader<File>, kind: ObjectKind, len: u64) -> OpenedObject {
+        let content = BufReader::with_capacity(4096, Inflater::after(file));
+        OpenedObject { kind, content, len, is_packed: true }
+    }
+
+    /// Passes the content to `take`, and checks at the end whether it matches the object's name.
+    /// Returns the reason if it is damaged.
+    pub(super) fn drain(
+        mut self,
+        id: ObjectId,
+        is_exact: bool,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, String> {
+        let mut hash = Hasher::new(self.kind, self.len);
+        // Bytes beyond the stated length would be read only to be rejected.
+        let read = pump(&mut (&mut self.content).take(self.len.saturating_add(1)), &mut |bytes| {
+            hash.update(bytes);
+            take(bytes);
+            Ok(())
+        });
+        let read = read.map_err(|error| error.to_string())?;
+        if hash.finish().ok() != Some(id) || read != self.len {
+            return Err("its content does not match its name".to_owned());
+        }
+        match is_exact
+            && !self.is_packed
+            && self.content.get_mut().has_more().map_err(|error| error.to_string())?
+        {
+            true => Err("the file contains extra bytes after its content".to_owned()),
+            false => Ok(read),
+        }
+    }
 }
 
 /// Reads the content of an object, its head first.

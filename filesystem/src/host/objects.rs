@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,25 +27,17 @@ use super::directory_check;
 use super::git_packs::{GitPack, GitPacks, PACKED_OBJECT_BYTES_MAX};
 use super::known_objects::KnownObject;
 use super::metadata::unhex;
-use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory, open_file};
+use super::object_files::{NO_HEAD, OpenedObject, is_file, open_file};
 use super::pool::Pool;
 use crate::error::{Error, Result};
 
-/// Length of the longest head of an object: `commit `, a length, NUL.
-const HEAD_BYTES_MAX: u64 = 32;
-
 /// A tree or a commit is read into memory entirely; no valid one comes near this size.
 pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
-
-/// For more objects than this, one sync of the whole file system takes less time than one for each.
-const SYNC_SINGLY_MAX: usize = 64;
 
 /// Larger pieces are not read faster, and must be cleared for every small object.
 const PIECE_BYTES: usize = 16 << 10;
 
 pub(super) const TEMPORARY: &str = "tmp_obj_";
-
-pub(super) const NO_HEAD: &str = "it does not start with the head of an object";
 
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
@@ -154,64 +146,6 @@ impl ObjectPlace {
     }
 }
 
-/// The file of an object, of which the head was read.
-pub(super) struct OpenedObject {
-    kind: ObjectKind,
-    content: ObjectContentReader,
-    /// Length of the content according to the head.
-    len: u64,
-    /// Whether the file contains other objects.
-    is_packed: bool,
-}
-
-impl OpenedObject {
-    /// Reads the head of an object's file. Returns `None` if it does not start with one.
-    pub(super) fn read_head(file: File) -> io::Result<Option<OpenedObject>> {
-        let mut content = BufReader::with_capacity(4096, Inflater::new(file));
-        let mut head = Vec::new();
-        (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head)?;
-        let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
-        let len = |kind: ObjectKind| said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse::<u64>().ok();
-        let mut kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit].into_iter();
-        let found = kinds.find_map(|kind| Some((kind, len(kind)?)));
-        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len, is_packed: false }))
-    }
-
-    /// Creates the value for an entry of a pack whose header was read.
-    pub(super) fn in_pack(file: BufReader<File>, kind: ObjectKind, len: u64) -> OpenedObject {
-        let content = BufReader::with_capacity(4096, Inflater::after(file));
-        OpenedObject { kind, content, len, is_packed: true }
-    }
-
-    /// Passes the content to `take`, and checks at the end whether it matches the object's name.
-    /// Returns the reason if it is damaged.
-    pub(super) fn drain(
-        mut self,
-        id: ObjectId,
-        is_exact: bool,
-        take: &mut dyn FnMut(&[u8]),
-    ) -> Result<u64, String> {
-        let mut hash = Hasher::new(self.kind, self.len);
-        // Bytes beyond the stated length would be read only to be rejected.
-        let read = pump(&mut (&mut self.content).take(self.len.saturating_add(1)), &mut |bytes| {
-            hash.update(bytes);
-            take(bytes);
-            Ok(())
-        });
-        let read = read.map_err(|error| error.to_string())?;
-        if hash.finish().ok() != Some(id) || read != self.len {
-            return Err("its content does not match its name".to_owned());
-        }
-        match is_exact
-            && !self.is_packed
-            && self.content.get_mut().has_more().map_err(|error| error.to_string())?
-        {
-            true => Err("the file contains extra bytes after its content".to_owned()),
-            false => Ok(read),
-        }
-    }
-}
-
 pub(super) fn len(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
@@ -223,7 +157,7 @@ pub(super) struct Objects {
     /// Directory in which the objects have additional names.
     pub(super) pool: Option<Pool>,
     /// Another store, which is only read: it is searched for objects that this one lacks.
-    borrowed: Option<Box<Objects>>,
+    pub(super) borrowed: Option<Box<Objects>>,
     /// Whether an object is damaged if its file contains bytes after the content. git regards it
     /// so.
     is_exact: bool,
@@ -562,66 +496,12 @@ impl Objects {
         self.drain(id, opened, &mut bytes, self.is_exact)?;
         Ok(bytes)
     }
-
-    /// Syncs these objects, and all names that lead to them.
-    pub(super) fn sync(&self, ids: &[ObjectId]) -> Result<()> {
-        // Some of them may be in the other store.
-        if ids.len() > SYNC_SINGLY_MAX || self.borrowed.is_some() {
-            self.sync_all()?;
-        } else {
-            let files = |id: &ObjectId| match self.place(*id) {
-                ObjectPlace::File(path) => vec![path],
-                // A process may rely on a pack before the one that wrote it has synced its name.
-                ObjectPlace::Packed(pack, _) => pack.files().to_vec(),
-            };
-            let mut paths: Vec<PathBuf> = ids.iter().flat_map(files).collect();
-            paths.sort_unstable();
-            paths.dedup();
-            let mut directories: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
-            directories.dedup();
-            let own = ["config", "HEAD"].map(|name| self.store.join(name));
-            for path in paths.iter().chain(&own) {
-                sync_file(path)?;
-            }
-            let own = ["objects", "refs"].map(|name| self.store.join(name));
-            for path in directories.into_iter().chain(own.iter().map(PathBuf::as_path)) {
-                sync_directory(path)?;
-            }
-            sync_directory(&self.store)?;
-            self.sync_name()?;
-        }
-        self.learn_durable(ids);
-        self.pool_durable(ids);
-        Ok(())
-    }
-
-    /// Syncs everything in the store, by one sync of its whole file system.
-    pub(super) fn sync_all(&self) -> Result<()> {
-        let store = open_directory(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
-        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error))?;
-        self.sync_name()
-    }
-
-    /// Syncs the store's own name, which is in a directory that may be on another file system.
-    fn sync_name(&self) -> Result<()> {
-        self.store.parent().map_or(Ok(()), sync_directory)
-    }
 }
 
 pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
     let name = id.to_string();
     let (directory, file) = name.split_at_checked(2).unwrap_or_default();
     store.join("objects").join(directory).join(file)
-}
-
-fn sync_file(path: &Path) -> Result<()> {
-    open_file(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
-}
-
-pub(super) fn sync_directory(path: &Path) -> Result<()> {
-    open_directory(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| Error::io("sync", path, error))
 }
 
 /// Makes an entry at a path, whose directory is created if it is missing.

@@ -39,8 +39,8 @@ use super::FilesystemSnapshot;
 use super::collect::{read_collected, was_collected};
 use super::manifest::{GitMode, join};
 use super::metadata::Metadata;
-use super::object_files::open_file;
-use super::objects::{ObjectId, ObjectKind, Objects, OpenedObject, create, len};
+use super::object_files::{NO_HEAD, OpenedObject, open_file};
+use super::objects::{ObjectId, ObjectKind, Objects, create, len};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
@@ -470,6 +470,6 @@ fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
 /// Reads the file of an object of any kind, and returns the reason if it is damaged.
 fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
     let opened = open_file(path).and_then(OpenedObject::read_head).map_err(|error| error.to_string())?;
-    let opened = opened.ok_or("it does not start with the head of an object")?;
+    let opened = opened.ok_or(NO_HEAD)?;
     opened.drain(id, true, &mut |_| {}).map(drop)
 }

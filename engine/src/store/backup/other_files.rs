@@ -80,7 +80,7 @@ impl BackupRun<'_> {
             _ if path == captures && found != EntryKind::File => EntryKind::Directory,
             "HEAD" | "config" if is_within => EntryKind::File,
             "objects" | "refs" if is_within => EntryKind::Directory,
-            _ if is_hex && is_in(&captures.join("objects")) => EntryKind::Directory,
+            _ if (is_hex || name == "pack") && is_in(&captures.join("objects")) => EntryKind::Directory,
             _ => return None,
         };
         (wanted != found).then_some(wanted)
@@ -210,11 +210,17 @@ pub(in crate::store) fn is_unfinished(name: &str) -> bool {
         || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
-/// Returns whether a path is that of a git object, whose name is the hash of its content.
+/// Returns whether a path is that of a git object or of a file of a git pack, whose name is the hash
+/// of its content.
 pub(super) fn is_git_object(path: &Path) -> bool {
     let is_hex = |name: Option<&std::ffi::OsStr>, len: usize| {
         let name = name.map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
         name.len() == len && name.iter().all(u8::is_ascii_hexdigit)
     };
-    is_hex(path.file_name(), 38) && is_hex(path.parent().and_then(Path::file_name), 2)
+    let directory = path.parent().and_then(Path::file_name);
+    let pack = path.file_stem().and_then(|name| name.to_str()?.strip_prefix("pack-"));
+    let is_pack = pack.is_some_and(|digits| is_hex(Some(digits.as_ref()), 40))
+        && directory.is_some_and(|directory| directory == "pack")
+        && path.extension().is_some_and(|end| end == "pack" || end == "idx");
+    is_pack || (is_hex(path.file_name(), 38) && is_hex(directory, 2))
 }

@@ -5,6 +5,7 @@ mod changes;
 pub(crate) mod digest;
 mod exact;
 pub(crate) mod git;
+mod git_packs;
 mod leases;
 mod limits;
 mod merging;

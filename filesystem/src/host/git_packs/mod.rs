@@ -44,7 +44,7 @@ use sha1_checked::{Digest, Sha1};
 use super::audit::DamagedObject;
 use super::objects::{ObjectId, ObjectKind};
 pub(super) use pack::{GitPack, damage_of_file};
-pub(super) use sweep::sweep_packs;
+pub(super) use sweep::{PackRewrites, sweep_packs};
 pub(super) use writer::{NewPack, PACKED_OBJECT_BYTES_MAX, PackWriter};
 
 const MAGIC: [u8; 4] = *b"PACK";

@@ -9,8 +9,8 @@ use super::index::{INDEX_BYTES_MAX, PackIndex};
 use super::{HEAD_BYTES, Hash, MAGIC, Packed, TAIL_BYTES, VERSION};
 use crate::host::audit::DamagedObject;
 use crate::host::known_objects::Stamp;
-use crate::host::object_files::{open_file, read_file};
-use crate::host::objects::{ObjectId, ObjectKind, OpenedObject};
+use crate::host::object_files::{OpenedObject, open_file, read_file};
+use crate::host::objects::{ObjectId, ObjectKind};
 
 /// Length of the longest header of an entry.
 const ENTRY_HEAD_BYTES_MAX: u64 = 10;

@@ -11,17 +11,31 @@ use crate::host::collect::Collection;
 use crate::host::listing::remove_if_present;
 use crate::host::objects::{ObjectId, Objects};
 
-/// Removes packs of which nothing is needed. If more than half of a pack's bytes are not needed, and
-/// no other store shares the pack, writes the needed objects into a new one, and removes it then. It
-/// does the same with a pack whose index is damaged, or of which an object was damaged, and written
-/// again into its own file.
+/// Selects the packs whose needed objects are written into new ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::host) enum PackRewrites {
+    /// Packs of which more than half of the bytes are not needed. The others keep all objects.
+    Mostly,
+    /// All packs with an object that is not needed.
+    All,
+}
+
+/// Removes packs of which nothing is needed. If a part of a pack is not needed, and no other store
+/// shares the pack, writes the needed objects into a new one, and removes it then. It does the same
+/// with a pack whose index is damaged, or of which an object was damaged, and written again into its
+/// own file.
 ///
 /// A kill leaves the old packs, the new ones, or both, and each needed object in one of them.
 pub(in crate::host) fn sweep_packs(
     objects: &Objects,
     needed: &HashSet<ObjectId>,
+    rewrites: PackRewrites,
     dry_run: bool,
 ) -> Result<Collection> {
+    let is_rewritten = |dead: u64, live: u64| match rewrites {
+        PackRewrites::Mostly => dead > live,
+        PackRewrites::All => dead > 0,
+    };
     let mut removed = Collection::default();
     let (mut unneeded, mut replaced) = (Vec::new(), Vec::new());
     for pack in objects.packs.all() {
@@ -32,7 +46,8 @@ pub(in crate::host) fn sweep_packs(
         let gone = if live.is_empty() {
             unneeded.push(Arc::clone(&pack));
             pack.bytes()
-        } else if ((is_last && bytes(&dead) > bytes(&live)) || was_damaged(objects, &pack, &live))
+        } else if ((is_last && is_rewritten(bytes(&dead), bytes(&live)))
+            || was_damaged(objects, &pack, &live))
             && is_readable(objects, &pack, &live)
         {
             replaced.push((Arc::clone(&pack), live));
