@@ -297,6 +297,44 @@ fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
     assert_eq!(room.file("page").as_deref(), Some("one"));
 }
 
+/// Large captures are in git packs, whose damage affects many objects.
+#[test]
+fn packs_of_captures_are_copied_once_read_and_repaired_in_either_direction() {
+    let room = Room::new();
+    let then = room.call("for n in $(seq 1100); do echo $n > $n; done; printf one > page");
+    room.call("printf two > page");
+    let captures = room.session().log().captures_dir();
+    let packs = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(captures.join("objects/pack")).unwrap();
+        entries.map(|entry| Path::new("objects/pack").join(entry.unwrap().file_name())).collect()
+    };
+    assert!(packs().len() >= 2);
+    let first = back_up(&room, "copy");
+    let copy = first.dir.join("files");
+    assert!(first.damaged.is_empty() && packs().iter().all(|path| copy.join(path).is_file()), "{first:?}");
+    room.call("printf three > page");
+    let second = back_up(&room, "copy");
+    assert!(second.files < 20 && second.damaged.is_empty(), "{second:?}");
+    for path in packs() {
+        let sound = fs::read(captures.join(&path)).unwrap();
+        // The next backup reads everything because of the mark of the one before it.
+        flip(&copy.join(&path));
+        fs::write(first.dir.join(".foldlog-backup.unread"), "x").unwrap();
+        let healed = back_up(&room, "copy");
+        assert!(healed.damaged.is_empty() && healed.captures_healed > 0, "{path:?}: {healed:?}");
+        assert!(fs::read(copy.join(&path)).unwrap() == sound);
+        flip(&captures.join(&path));
+        fs::write(first.dir.join(".foldlog-backup.unread"), "x").unwrap();
+        let told = back_up(&room, "copy");
+        assert!(told.damaged.iter().all(|one| one.path.starts_with(&captures)), "{told:?}");
+        assert!(!told.damaged.is_empty() && fs::read(copy.join(&path)).unwrap() == sound);
+        fs::write(captures.join(&path), &sound).unwrap();
+    }
+    let room = room.reopen();
+    room.rewind(then);
+    assert_eq!(room.file("page").as_deref(), Some("one"));
+}
+
 /// A forged mark claimed that nothing was left to read.
 #[test]
 fn a_forged_mark_stands_for_all_captures() {
