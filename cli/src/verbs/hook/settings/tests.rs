@@ -34,10 +34,10 @@ fn uninstalled(text: &str) -> String {
 #[test]
 fn a_file_without_a_value_is_an_empty_object_and_becomes_the_same_again() {
     for text in ["", "\n", " \t\r\n  "] {
-        assert_eq!(facts(text), Ok(SettingsFacts::default()));
+        assert_eq!(facts(text, Agent::Claude.program()), Ok(SettingsFacts::default()));
         assert_eq!(uninstalled(text), text);
         let with = installed(text, &two());
-        assert_eq!(facts(&with).unwrap().hooks.len(), 2, "{with}");
+        assert_eq!(facts(&with, Agent::Claude.program()).unwrap().hooks.len(), 2, "{with}");
         assert_eq!(installed(&with, &two()), with);
         assert_eq!(uninstalled(&with), text, "{with}");
     }
