@@ -24,13 +24,15 @@ pub(crate) struct Interval<'a> {
     /// Whether there was a time in the interval without an open step. Between captures this means
     /// that a capture at the beginning or the end of a step is missing.
     is_gap: bool,
+    /// Repositories within the root. Only listed if an owner works in a linked working tree.
+    repositories: Vec<String>,
 }
 
 /// The intervals of a timeline, in ascending order.
 pub(crate) struct Intervals<'a>(Vec<Interval<'a>>);
 
 impl<'a> Intervals<'a> {
-    pub(crate) fn new(steps: &'a [Step], moments: Vec<Moment>) -> Intervals<'a> {
+    pub(crate) fn new(steps: &'a [Step], moments: Vec<Moment>, reader: &SnapshotReader) -> Intervals<'a> {
         let steps: BTreeMap<u64, &Step> = steps.iter().map(|step| (step.number, step)).collect();
         let (mut open, mut owners) = (BTreeMap::new(), BTreeMap::new());
         let mut last: Option<(u64, FilesystemSnapshot)> = None;
@@ -44,7 +46,19 @@ impl<'a> Intervals<'a> {
             if let Some(to) = capture
                 && let Some((after, from)) = last.replace((number, to.clone()))
             {
-                intervals.push(Interval { from, to, after, owners: std::mem::take(&mut owners), is_gap });
+                let owners: BTreeMap<u64, &Step> = std::mem::take(&mut owners);
+                let mut repositories = BTreeSet::new();
+                if owners.values().any(|owner| owner.working_tree.is_some()) {
+                    for capture in [&from, &to] {
+                        // Without the list, more changes belong to the step.
+                        let found = reader.repositories(capture).unwrap_or_default();
+                        repositories.extend(
+                            found.iter().filter_map(|path| path.strip_suffix("/.git")).map(str::to_owned),
+                        );
+                    }
+                }
+                let repositories = repositories.into_iter().collect();
+                intervals.push(Interval { from, to, after, owners, is_gap, repositories });
             }
             match (edge, steps.get(&number)) {
                 (Edge::Opened, Some(step)) => drop(open.insert(number, *step)),
@@ -108,12 +122,28 @@ impl Interval<'_> {
         changes
     }
 
-    /// Returns whether created and removed directories belong to these steps alone.
-    pub(crate) fn directories_belong_to(&self, steps: &BTreeSet<u64>) -> bool {
-        match self.owners().find(|owner| owner.undo().is_some()) {
-            Some(undo) => steps.contains(&undo.number),
-            None => self.owners().all(|owner| steps.contains(&owner.number)),
+    /// Returns whether the creation or removal of a directory belongs to these steps alone.
+    pub(crate) fn directory_belongs_to(&self, path: &str, steps: &BTreeSet<u64>) -> bool {
+        if let Some(undo) = self.owners().find(|owner| owner.undo().is_some()) {
+            return steps.contains(&undo.number);
         }
+        match self.attribution(path, false) {
+            Attribution::Step(author) => steps.contains(&author),
+            _ => {
+                self.owners().all(|owner| steps.contains(&owner.number))
+                    && self.owners().any(|owner| self.can_change(owner, path))
+            }
+        }
+    }
+
+    /// Returns whether a step may have changed a path, as far as its working tree tells. A program
+    /// creates and removes working trees of other agents at any time, without a call.
+    pub(crate) fn can_change(&self, step: &Step, path: &str) -> bool {
+        let is_in = |path: &str, top: &str| {
+            path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let Some(own) = &step.working_tree else { return true };
+        !self.repositories.iter().any(|other| is_in(path, other) && !is_in(own, other))
     }
 
     /// Returns the author of a path's change. With `with_possible`, changes that are possibly the
@@ -133,7 +163,14 @@ impl Interval<'_> {
             owner.yours.iter().chain(possible).any(|own| own == path)
         };
         let owners = self.owners().filter(|owner| owner.paths.is_none() && !is_users(owner));
-        let owners: BTreeSet<u64> = owners.map(|owner| owner.number).collect();
+        // Agents in working trees of their own run at the same time, so that they do not share
+        // changes. A call in a working tree is more likely to change it than one elsewhere.
+        let mut owners: Vec<&Step> = owners.filter(|owner| self.can_change(owner, path)).collect();
+        let nearest = owners.iter().filter_map(|owner| owner.works_around(path)).max();
+        if nearest.is_some() {
+            owners.retain(|owner| owner.works_around(path) == nearest);
+        }
+        let owners: BTreeSet<u64> = owners.iter().map(|owner| owner.number).collect();
         match owners.first() {
             None => Attribution::User,
             Some(owner) if owners.len() == 1 => Attribution::Step(*owner),

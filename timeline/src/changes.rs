@@ -44,8 +44,9 @@ impl Timeline {
     ///
     /// [`Error::Engine`] if the log cannot be read.
     pub fn changes_reader<'a>(&self, steps: &'a [Step]) -> Result<ChangesReader<'a>> {
-        let intervals = Intervals::new(steps, self.moments()?);
-        Ok(ChangesReader { steps, intervals, reader: self.reader() })
+        let reader = self.reader();
+        let intervals = Intervals::new(steps, self.moments()?, &reader);
+        Ok(ChangesReader { steps, intervals, reader })
     }
 }
 

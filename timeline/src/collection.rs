@@ -49,7 +49,7 @@ impl Timeline {
             self.session.dispatch(CapturesCollected { moments })?;
             let keep: Vec<FilesystemSnapshot> =
                 kept.iter().filter_map(|moment| moment.capture.clone()).collect();
-            self.files.collect(&keep)?;
+            self.files()?.collect(&keep)?;
             is_any = true;
         }
         Ok(is_any)

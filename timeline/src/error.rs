@@ -40,6 +40,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The root of the timeline was removed.
+    #[error("{} does not exist any more", path.display())]
+    RootRemoved {
+        /// The root.
+        path: PathBuf,
+    },
     /// The timeline has no step with this number.
     #[error("there is no call {number}")]
     NoStep {

@@ -11,12 +11,15 @@
 //! | `step` | [`Step`], [`Call`], [`Undo`]: the contents of records |
 //! | `timeline` | [`Timeline`]: recording calls |
 //! | `attribution` | the author of a change: the user, one step, or several |
+//! | `further_roots` | the further roots of a session, and paths outside of all |
 //! | `changes` | [`StepChanges`]: the changes of one step |
 //! | `collection` | removing the earliest captures to free space |
 //! | `unreported` | closing calls whose end was not reported |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
 //! | `merge` | removing one change from the present state of a file |
 //! | `times` | the times of the last change that an undo restores |
+//! | `working_tree` | [`WorkingTree`]: repositories of git, and [`HeadChange`]: what a call committed |
+//! | `removed_root` | a root that was removed: its last state, and how long it is kept |
 //! | `error` | [`Error`] |
 //!
 //! # Terms
@@ -26,6 +29,8 @@
 //!   overlap. In one lane, the next call's beginning closes an open call as interrupted, unless the
 //!   program runs several at a time; if its end is reported nevertheless, the two have overlapped.
 //! - A *moment* is the beginning or the end of a step, with a capture of the root.
+//! - The root of a *session* is the directory in which its program was started. A session can have
+//!   further roots, such as another repository; its calls are steps in the timelines of all of them.
 //! - An *interval* is the time between two successive captures. Its *owners* are the steps that
 //!   were open at any time in it.
 //!
@@ -35,6 +40,8 @@
 //! |---|---|
 //! | without an owner | the user |
 //! | a path that a step of the interval owns (a file tool owns the path that it names, an undo all that it changes) | that step, first of all an undo |
+//! | another path, in a linked working tree of git, if owners work in it | only they count in the next lines |
+//! | another path, in a repository within the root in which the agent of an owner does not work, if it works in another linked working tree | that owner does not count in the next lines |
 //! | another path, if one owner is not limited to its paths | that owner |
 //! | another path, if several such owners overlap | these steps together: it is *shared* |
 //! | another path, if all owners are limited to their paths | the user |
@@ -57,17 +64,22 @@ mod attribution;
 mod changes;
 mod collection;
 mod error;
+mod further_roots;
 mod merge;
 mod places;
+mod removed_root;
 mod step;
 mod timeline;
 mod times;
 mod undo;
 mod unreported;
+mod working_tree;
 
 pub use changes::{ChangesReader, StepChanges};
 pub use error::{Error, Result};
+pub use further_roots::CallReach;
 pub use places::TimelinePlace;
 pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};
-pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, undone_calls};
-pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport, UndoneSteps};
+pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions};
+pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport, UndoneSteps, undone_calls};
+pub use working_tree::{HeadChange, WorkingTree};

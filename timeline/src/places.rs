@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use crate::working_tree::WorkingTree;
 use crate::{Error, Result};
 
 /// File in a timeline's directory with the path of its root.
@@ -32,6 +33,10 @@ impl TimelinePlace {
     pub fn of_root(timelines: &Path, root: &Path) -> Result<TimelinePlace> {
         let canonical = fs::canonicalize(root);
         let root = canonical.map_err(|source| Error::Io { action: "find", path: root.to_owned(), source })?;
+        Ok(TimelinePlace::of_canonical(timelines, root))
+    }
+
+    fn of_canonical(timelines: &Path, root: PathBuf) -> TimelinePlace {
         let hash = blake3::hash(root.as_os_str().as_bytes()).to_hex();
         let name: String = root
             .file_name()
@@ -42,33 +47,45 @@ impl TimelinePlace {
             .take(32)
             .collect();
         let dir = timelines.join(format!("{name}-{}", hash.get(..16).unwrap_or_default()));
-        Ok(TimelinePlace { root, dir })
+        TimelinePlace { root, dir }
     }
 
-    /// Finds the timeline whose root is a directory or the nearest one around it.
+    /// Finds the timeline whose root is a directory or the nearest one around it. The directory may
+    /// have been removed.
     ///
     /// # Errors
     ///
     /// - [`Error::NoTimeline`] if there is none.
-    /// - [`Error::Io`] if the directory does not exist.
+    /// - [`Error::Io`] if the path cannot be made absolute.
     pub fn around(timelines: &Path, directory: &Path) -> Result<TimelinePlace> {
-        let here = TimelinePlace::of_root(timelines, directory)?;
-        for root in here.root.ancestors() {
-            let place = TimelinePlace::of_root(timelines, root)?;
-            if place.exists() {
-                return Ok(place);
-            }
-        }
-        Err(Error::NoTimeline { path: here.root })
+        let absolute = std::path::absolute(directory);
+        let absolute =
+            absolute.map_err(|source| Error::Io { action: "find", path: directory.to_owned(), source })?;
+        let mut present = absolute.ancestors().filter_map(|around| {
+            let rest = absolute.strip_prefix(around).ok()?;
+            // Joining an empty path would add a slash.
+            fs::canonicalize(around).ok().map(|around| around.components().chain(rest.components()).collect())
+        });
+        let here: PathBuf = present.next().unwrap_or_else(|| absolute.clone());
+        let places = here.ancestors().map(|root| TimelinePlace::of_canonical(timelines, root.to_owned()));
+        places.into_iter().find(TimelinePlace::exists).ok_or(Error::NoTimeline { path: here })
     }
 
     /// Returns the roots of all timelines, in ascending order. Skips those that cannot be read.
     pub fn roots(timelines: &Path) -> Vec<PathBuf> {
-        let dirs = fs::read_dir(timelines).into_iter().flatten().flatten();
-        let roots = dirs.filter_map(|dir| fs::read(dir.path().join(ROOT_FILE)).ok());
-        let mut roots: Vec<PathBuf> = roots.map(|root| PathBuf::from(OsString::from_vec(root))).collect();
-        roots.sort();
-        roots
+        TimelinePlace::all(timelines).into_iter().map(|place| place.root).collect()
+    }
+
+    /// Returns the places of all timelines, in ascending order of their roots.
+    pub(crate) fn all(timelines: &Path) -> Vec<TimelinePlace> {
+        let dirs = fs::read_dir(timelines).into_iter().flatten().flatten().map(|dir| dir.path());
+        let places = dirs.filter_map(|dir| {
+            let root = PathBuf::from(OsString::from_vec(fs::read(dir.join(ROOT_FILE)).ok()?));
+            Some(TimelinePlace { root, dir })
+        });
+        let mut places: Vec<TimelinePlace> = places.collect();
+        places.sort_by(|one, other| one.root.cmp(&other.root));
+        places
     }
 
     /// Returns whether there is a timeline at this place.
@@ -89,6 +106,28 @@ impl TimelinePlace {
         let (file, temporary) = (self.dir.join(ROOT_FILE), self.dir.join("root.new"));
         fs::write(&temporary, self.root.as_os_str().as_bytes()).map_err(io("write", &temporary))?;
         fs::rename(&temporary, &file).map_err(io("write", &file))
+    }
+
+    /// Returns the directory of all timelines.
+    pub(crate) fn timelines(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
+    /// Returns the captures of another working tree of the root's repository. The first capture
+    /// links the objects that are there, since most files of working trees are alike.
+    pub(crate) fn captures_of_repository(&self) -> Option<PathBuf> {
+        if self.captures().exists() {
+            return None;
+        }
+        let tree = WorkingTree::around(&self.root).filter(WorkingTree::has_others)?;
+        let is_main = |place: &TimelinePlace| Some(place.root.as_path()) == tree.main_top();
+        let is_mate = |place: &TimelinePlace| {
+            place.root != self.root
+                && place.captures().exists()
+                && (is_main(place) || place.repository().as_ref() == Some(&tree.common))
+        };
+        let mates = TimelinePlace::all(self.timelines()).into_iter().filter(is_mate);
+        mates.max_by_key(is_main).map(|place| place.captures())
     }
 
     /// Returns the id of the timeline's session: a fixed one, so that a creation that was killed is

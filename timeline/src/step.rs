@@ -1,9 +1,11 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::FilesystemSnapshot;
 use foldlog::{Event, Slice};
 use serde::{Deserialize, Serialize};
+
+use crate::working_tree::HeadChange;
 
 /// An agent of one session of a program. Its calls are usually serial: a call that is open when the
 /// next one begins counts as interrupted, unless its end is reported later.
@@ -47,6 +49,15 @@ pub struct Step {
     /// Paths of which it is unknown whether the user changed them before the tool was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub possibly_yours: Vec<String>,
+    /// Linked working tree of git within the root in which the call was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_tree: Option<String>,
+    /// Changes of the `HEAD` of working trees while the step was open. An undo does not reverse them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub head_changes: Vec<HeadChange>,
+    /// Lengths of the logs of `HEAD` at the beginning, by working tree, while the step is open.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) head_logs: BTreeMap<String, u64>,
 }
 
 /// Kind of a step.
@@ -91,6 +102,13 @@ pub struct Call {
     /// Process of the program. When it has ended, so has the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
+    /// Roots in whose timelines the call is a step, the session's own first; empty if that is this
+    /// one alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roots: Vec<String>,
+    /// Paths outside of all these roots that the call names, so that it could have written there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outside: Vec<String>,
 }
 
 /// An undo of steps.
@@ -144,6 +162,14 @@ impl Step {
     /// Returns whether the step has not ended.
     pub fn is_open(&self) -> bool {
         self.closed_at.is_none()
+    }
+
+    /// Returns the length of the path of the step's working tree, if that contains a path. The root
+    /// contains all paths.
+    pub(crate) fn works_around(&self, path: &str) -> Option<usize> {
+        let top = self.working_tree.as_deref().unwrap_or_default();
+        let is_in = path.strip_prefix(top).is_some_and(|rest| top.is_empty() || rest.starts_with('/'));
+        is_in.then_some(top.len())
     }
 
     /// Returns whether the step owns a path.
@@ -213,6 +239,26 @@ pub(crate) struct Collections;
 impl Slice for Collections {
     const NAME: &'static str = "collections";
     type Item = CapturesCollected;
+}
+
+/// A session of a program works in a further root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RootAdded {
+    pub(crate) program: String,
+    pub(crate) session: String,
+    pub(crate) root: String,
+}
+
+impl Event for RootAdded {
+    const NAME: &'static str = "root_added";
+}
+
+/// The further roots of all sessions.
+pub(crate) struct FurtherRoots;
+
+impl Slice for FurtherRoots {
+    const NAME: &'static str = "further_roots";
+    type Item = RootAdded;
 }
 
 /// All moments, in the order in which they were captured.

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -12,9 +12,11 @@ use foldlog::filesystem::{
 };
 use foldlog::{Durability, Policy, Session, SessionOptions, SessionTypes, SliceOp, Store, StoreOptions};
 
+use crate::further_roots::CallReach;
 use crate::places::TimelinePlace;
 use crate::step::{
-    Call, Collections, Edge, Lane, Moment, Moments, Outcome, Step, StepChanged, StepKind, Steps,
+    Call, Collections, Edge, FurtherRoots, Lane, Moment, Moments, Outcome, RootAdded, Step, StepChanged,
+    StepKind, Steps,
 };
 use crate::unreported::has_ended;
 use crate::{Error, Result};
@@ -79,7 +81,8 @@ impl Default for TimelineOptions {
 pub struct Timeline {
     pub(crate) place: TimelinePlace,
     pub(crate) session: Session,
-    pub(crate) files: HostFilesystem,
+    /// `None` if the root does not exist.
+    files: Option<HostFilesystem>,
     capture_time: Duration,
     free_bytes_min: u64,
     /// Locked while the timeline is open for writing.
@@ -106,6 +109,8 @@ pub struct NewCall {
     /// Whether the program runs several calls of its lane at a time. Otherwise open calls of the
     /// lane have ended.
     pub may_overlap: bool,
+    /// Where the call can write.
+    pub reach: CallReach,
 }
 
 /// The end of a call.
@@ -133,6 +138,7 @@ impl Timeline {
     /// - [`Error::Engine`] or [`Error::Filesystem`] if its log or root cannot be opened.
     pub fn open(place: &TimelinePlace, options: &TimelineOptions) -> Result<Timeline> {
         place.create()?;
+        place.record_repository();
         let lock = lock(place, options.wait)?;
         let store = open_store(place)?;
         let (id, types) = (place.session_id(), types()?);
@@ -174,7 +180,14 @@ impl Timeline {
     ) -> Result<Timeline> {
         let mut captured = HostFilesystemOptions::default().partial(options.sizes);
         captured.leave_out = NOTED.iter().map(ToString::to_string).chain(options.noted.clone()).collect();
-        let files = HostFilesystem::open(&place.root, place.captures(), captured)?;
+        captured.pool = place.captures_of_repository();
+        // Steps of a removed root are listed, and shown.
+        let is_removed = lock.is_none() && !place.root.exists();
+        let files = if is_removed {
+            None
+        } else {
+            Some(HostFilesystem::open(&place.root, place.captures(), captured)?)
+        };
         let place = place.clone();
         let (capture_time, free_bytes_min) = (options.capture, options.free_bytes_min);
         Ok(Timeline { place, session, files, capture_time, free_bytes_min, _lock: lock })
@@ -213,7 +226,11 @@ impl Timeline {
             return Err(Error::LowSpace { path: self.place.dir.clone(), free_bytes });
         }
         let until = Instant::now().checked_add(self.capture_time);
-        Ok(self.files.snapshot_until(None, false, until)?)
+        Ok(self.files()?.snapshot_until(None, false, until)?)
+    }
+
+    pub(crate) fn files(&self) -> Result<&HostFilesystem> {
+        self.files.as_ref().ok_or_else(|| Error::RootRemoved { path: self.place.root.clone() })
     }
 
     /// Returns the free bytes on the disk of the captures; the greatest number if they are unknown.
@@ -251,6 +268,9 @@ impl Timeline {
             let relative = paths.iter().filter_map(|path| self.relative(path));
             relative.collect()
         });
+        let directory = call.reach.directory.as_deref();
+        let working_tree = directory.and_then(|directory| self.linked_working_tree(directory));
+        let head_logs = self.head_logs(capture.as_ref());
         let kind = StepKind::Call(Box::new(Call {
             lane: call.lane,
             id: call.id,
@@ -263,8 +283,12 @@ impl Timeline {
             was_asked_for: false,
             in_background: false,
             process: call.process,
+            roots: call.reach.roots,
+            outside: call.reach.outside,
         }));
-        self.open_step(Step { paths, not_captured: reason, ..new_step(number, kind, now) }, capture)?;
+        let step =
+            Step { paths, not_captured: reason, working_tree, head_logs, ..new_step(number, kind, now) };
+        self.open_step(step, capture)?;
         Ok(number)
     }
 
@@ -384,39 +408,15 @@ impl Timeline {
         capture: Option<FilesystemSnapshot>,
         now: DateTime<Utc>,
     ) -> Result<()> {
+        if step.call().is_some() {
+            step.head_changes = self.head_changes_since(&step);
+            step.head_logs.clear();
+        }
         let moment = Some(Moment { step: step.number, edge: Edge::Closed, capture });
         step.closed_at = Some(now);
         step.outcome = Some(outcome);
         self.session.dispatch(StepChanged { step, moment })?;
         Ok(())
-    }
-
-    /// Returns undos of calls of a lane's session that its model has not been informed about, and
-    /// marks them as reported.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Engine`] if the log cannot be read or written.
-    pub fn take_unreported_undos(&mut self, lane: &Lane) -> Result<Vec<Step>> {
-        let steps = self.steps()?;
-        let is_of_lane = |number: &u64| {
-            let step = steps.iter().find(|step| step.number == *number);
-            step.and_then(Step::call)
-                .is_some_and(|call| call.lane.program == lane.program && call.lane.session == lane.session)
-        };
-        let mut unreported = Vec::new();
-        for step in &steps {
-            let Some(undo) = step.undo().filter(|undo| !undo.is_reported && !step.is_open()) else {
-                continue;
-            };
-            if undone_calls(&steps, undo.of.iter().copied()).iter().any(is_of_lane) {
-                let undo = crate::Undo { is_reported: true, ..undo.clone() };
-                let reported = Step { kind: StepKind::Undo(undo), ..step.clone() };
-                self.session.dispatch(StepChanged { step: reported, moment: None })?;
-                unreported.push(step.clone());
-            }
-        }
-        Ok(unreported)
     }
 
     /// Returns the moments whose captures are kept.
@@ -449,20 +449,6 @@ impl Timeline {
     }
 }
 
-/// Returns the numbers of the calls that an undo affects: if it undoes an undo, those of that undo.
-pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
-    let mut calls = BTreeSet::new();
-    let mut left: Vec<u64> = of.into_iter().collect();
-    while let Some(number) = left.pop() {
-        match steps.iter().find(|step| step.number == number).and_then(Step::undo) {
-            // An undo undoes only steps before it, so this ends.
-            Some(undo) => left.extend(undo.of.iter().copied().filter(|of| *of < number)),
-            None => drop(calls.insert(number)),
-        }
-    }
-    calls
-}
-
 pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step {
     Step {
         number,
@@ -474,6 +460,9 @@ pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step 
         not_captured: None,
         yours: Vec::new(),
         possibly_yours: Vec::new(),
+        working_tree: None,
+        head_changes: Vec::new(),
+        head_logs: BTreeMap::new(),
     }
 }
 
@@ -496,6 +485,8 @@ fn types() -> Result<SessionTypes> {
         .slice::<Steps>()
         .keyed_by::<Steps, u64>(|step| step.number)
         .reducer::<Steps, StepChanged>(|_, changed, _| Ok(SliceOp::Upsert(changed.step.clone())))
+        .slice::<FurtherRoots>()
+        .reducer::<FurtherRoots, RootAdded>(|_, added, _| Ok(SliceOp::Extend(vec![added.clone()])))
         .slice::<Collections>()
         .replace_latest::<Collections>()
         .slice_with::<Moments>(Policy::Log)

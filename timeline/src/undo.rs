@@ -8,9 +8,10 @@ use foldlog::filesystem::{
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
 use crate::merge::{Version, remove_change};
-use crate::step::{Moment, Outcome, Step, StepKind, Steps, Undo};
+use crate::step::{Lane, Moment, Outcome, Step, StepChanged, StepKind, Steps, Undo};
 use crate::timeline::{Timeline, new_step};
 use crate::times::PlannedTimes;
+use crate::working_tree::HeadChange;
 use crate::{Error, Result};
 
 /// Plan of an undo.
@@ -30,6 +31,8 @@ pub struct UndoPlan {
     pub not_kept: Vec<String>,
     /// Steps that changed a git repository: its branches, index and configuration stay.
     pub repository_of: Vec<u64>,
+    /// Commits and other changes of `HEAD` while the steps were open, which stay.
+    pub head_changes: Vec<HeadChange>,
     /// Whether the undo was limited to some paths.
     pub is_partial: bool,
     directories: Vec<DirectoryChange>,
@@ -126,7 +129,8 @@ impl Timeline {
         let steps = self.steps()?;
         let undone = UndoneSteps::new(&steps);
         let is_undone = |number| undone.wholly.contains(&number) || undone.conflicting.contains(&number);
-        let (intervals, mut reader) = (Intervals::new(&steps, self.moments()?), self.reader());
+        let (intervals, mut reader) =
+            (Intervals::new(&steps, self.moments()?, &self.reader()), self.reader());
         for step in steps.iter().rev().filter(|step| !step.is_open() && step.call().is_some()) {
             if is_undone(step.number) {
                 continue;
@@ -209,7 +213,7 @@ impl Timeline {
         let mut moments = self.moments()?;
         let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
         moments.extend(open.map(|step| Moment::closed(step.number, present.clone())));
-        let intervals = Intervals::new(&steps, moments);
+        let intervals = Intervals::new(&steps, moments, &self.reader());
         let mut reader = self.reader();
         let selection = Selection { steps: &wanted, paths };
         let mut planner = Planner {
@@ -232,17 +236,19 @@ impl Timeline {
                 not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
             }
             let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
-            let is_whole = paths.is_empty() && interval.directories_belong_to(&wanted);
             let restored = planner.remove_changes(interval, undone)?;
             if let Some(times) = &mut times {
                 let is_selected = |change: &TimeChange| match change.is_directory {
-                    true => is_whole,
+                    true => paths.is_empty() && interval.directory_belongs_to(&change.path, &wanted),
                     false => selection.contains_change(interval, &change.path),
                 };
                 times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
             }
-            if is_whole {
-                directories.extend(planner.reader.directory_changes(&interval.from, &interval.to)?);
+            if paths.is_empty() {
+                let changes = planner.reader.directory_changes(&interval.from, &interval.to)?;
+                let is_undone =
+                    |change: &DirectoryChange| interval.directory_belongs_to(&change.path, &wanted);
+                directories.extend(changes.into_iter().filter(is_undone));
             }
         }
         let (files, conflicts) = planner.finish();
@@ -260,6 +266,7 @@ impl Timeline {
             possibly_yours: possibly_yours.into_iter().collect(),
             not_kept: not_kept.into_iter().filter(|path| selection.contains(path)).collect(),
             repository_of: repository_of.into_iter().collect(),
+            head_changes: self.head_changes(&steps, &wanted),
             is_partial: !paths.is_empty(),
             directories,
             edits,
@@ -288,11 +295,12 @@ impl Timeline {
         let is_undone = |step: &Step| plan.steps.contains(&step.number);
         self.close_unreported(&steps, is_undone, Outcome::Interrupted, Some(&before), now)?;
         self.open_step(step.clone(), Some(before))?;
-        let edited = self.files.edit_paths(&plan.edits);
+        let files = self.files()?;
+        let edited = files.edit_paths(&plan.edits);
         if edited.is_err() {
             self.remove_leftovers(&step);
         }
-        let synced = self.files.sync_restored();
+        let synced = files.sync_restored();
         let after = self.capture().ok();
         let outcome = if edited.is_ok() && synced.is_ok() { Outcome::Succeeded } else { Outcome::Failed };
         undo.has_conflicts |= edited.as_ref().is_ok_and(|edited| edited.iter().any(Option::is_some));
@@ -332,8 +340,66 @@ impl Timeline {
         let directories = undo.undo().map(|undo| undo.directories.as_slice()).unwrap_or_default();
         let paths = undo.paths.iter().flatten().chain(directories);
         // Leftovers that cannot be removed now have no effect on captures.
-        let _ = self.files.recover_edits(paths.map(String::as_str));
+        let _ = self.files().map(|files| files.recover_edits(paths.map(String::as_str)));
     }
+}
+
+impl Timeline {
+    /// Returns undos of calls of a lane's session that its model has not been informed about, and
+    /// marks them as reported.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read or written.
+    pub fn take_unreported_undos(&mut self, lane: &Lane) -> Result<Vec<Step>> {
+        let steps = self.steps()?;
+        let is_of_lane = |number: &u64| {
+            let step = steps.iter().find(|step| step.number == *number);
+            step.and_then(Step::call)
+                .is_some_and(|call| call.lane.program == lane.program && call.lane.session == lane.session)
+        };
+        let mut unreported = Vec::new();
+        for step in &steps {
+            let Some(undo) = step.undo().filter(|undo| !undo.is_reported && !step.is_open()) else {
+                continue;
+            };
+            if undone_calls(&steps, undo.of.iter().copied()).iter().any(is_of_lane) {
+                let undo = Undo { is_reported: true, ..undo.clone() };
+                let reported = Step { kind: StepKind::Undo(undo), ..step.clone() };
+                self.session.dispatch(StepChanged { step: reported, moment: None })?;
+                unreported.push(step.clone());
+            }
+        }
+        Ok(unreported)
+    }
+
+    /// Returns the changes of `HEAD` while steps were open, each of them once.
+    fn head_changes(&self, steps: &[Step], wanted: &BTreeSet<u64>) -> Vec<HeadChange> {
+        let mut found: Vec<HeadChange> = Vec::new();
+        for step in steps.iter().filter(|step| wanted.contains(&step.number) && step.call().is_some()) {
+            let since = self.head_changes_since(step);
+            let changes = if step.is_open() { &since } else { &step.head_changes };
+            // Calls that overlapped have the same changes.
+            let new: Vec<HeadChange> =
+                changes.iter().filter(|change| !found.contains(change)).cloned().collect();
+            found.extend(new);
+        }
+        found
+    }
+}
+
+/// Returns the numbers of the calls that an undo affects: if it undoes an undo, those of that undo.
+pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let mut calls = BTreeSet::new();
+    let mut left: Vec<u64> = of.into_iter().collect();
+    while let Some(number) = left.pop() {
+        match steps.iter().find(|step| step.number == number).and_then(Step::undo) {
+            // An undo undoes only steps before it, so this ends.
+            Some(undo) => left.extend(undo.of.iter().copied().filter(|of| *of < number)),
+            None => drop(calls.insert(number)),
+        }
+    }
+    calls
 }
 
 /// Checks that all steps can be undone.

@@ -3,8 +3,12 @@
 //! Measured with versions 2.1.100 and 2.1.332. In version 2.1.100, a settings file that names an
 //! unknown event loses all of its hooks. The versions of events were measured: the list of events was
 //! read in the npm packages 2.0.0, 2.0.44 to 2.0.47, 2.0.50, 2.0.54 to 2.0.58, 2.0.60, 2.0.77, 2.1.0,
-//! 2.1.100 and 2.1.332. 2.0.44 lacks `PermissionRequest`, and 2.0.55 `PostToolUseFailure`. A version
-//! that was not measured counts as knowing what an older one knows.
+//! 2.1.100 and 2.1.332. 2.0.44 lacks `PermissionRequest`, and 2.0.55 `PostToolUseFailure`. 2.1.100 has
+//! `CwdChanged`, and 2.1.332 `DirectoryAdded`; for these, versions before them were not examined. A
+//! version that was not measured counts as knowing what an older one knows.
+//!
+//! `WorktreeCreate` must not be among the events: its hook creates the working tree in the place of
+//! the program.
 
 use foldlog_timeline::{CallEnd, Lane, NewCall};
 
@@ -16,6 +20,8 @@ use crate::timelines::hook::{HookEvent, HookInput, HookReply};
 const OLDEST: ProgramVersion = ProgramVersion(2, 0, 0);
 const PERMISSION_REQUEST: ProgramVersion = ProgramVersion(2, 0, 45);
 const POST_TOOL_USE_FAILURE: ProgramVersion = ProgramVersion(2, 0, 56);
+const CWD_CHANGED: ProgramVersion = ProgramVersion(2, 1, 100);
+const DIRECTORY_ADDED: ProgramVersion = ProgramVersion(2, 1, 332);
 
 const CALL: &str = r#"{"permission_mode":"default","tool_name":"Bash","tool_input":{"command":"true"},"tool_use_id":"foldlog-hook-status","tool_response":{"stdout":"","stderr":""}}"#;
 const STOP: &str = r#"{"stop_hook_active":false}"#;
@@ -31,11 +37,13 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
         AgentEvent::of_tool("PostToolUse", OLDEST, CALL),
         AgentEvent::of_tool("PostToolUseFailure", POST_TOOL_USE_FAILURE, CALL),
         AgentEvent::of_tool("PermissionRequest", PERMISSION_REQUEST, CALL),
+        AgentEvent::new("CwdChanged", CWD_CHANGED, r#"{"old_cwd":"/","new_cwd":"/"}"#),
+        AgentEvent::new("DirectoryAdded", DIRECTORY_ADDED, r#"{"directory":"/","source":"slash_command"}"#),
         AgentEvent::new("Stop", OLDEST, STOP),
         AgentEvent::new("SubagentStop", OLDEST, STOP),
         AgentEvent::new("SessionEnd", OLDEST, r#"{"reason":"other"}"#),
     ],
-    ignores_files_with_unknown_events: true,
+    shared_events_of: Some(POST_TOOL_USE_FAILURE),
     settings: SettingsPlaces {
         directory_variable: Some("CLAUDE_CONFIG_DIR"),
         home_variables: &["HOME"],
@@ -112,6 +120,12 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "PermissionRequest" => HookEvent::PermissionAsked,
         "Stop" | "StopFailure" => HookEvent::TurnEnded,
         "SessionEnd" => HookEvent::SessionEnded,
+        "CwdChanged" => match &input.new_cwd {
+            // The program resets a `cd` out of the directories that the user has allowed.
+            Some(to) => HookEvent::DirectoryChanged { to: to.clone(), is_reset: *to != input.cwd },
+            None => HookEvent::Other,
+        },
+        "DirectoryAdded" => input.directory.clone().map_or(HookEvent::Other, HookEvent::DirectoryAdded),
         _ => HookEvent::Other,
     };
     Ok(HookInput { lane, directory: input.cwd, name: input.hook_event_name, event })
@@ -155,12 +169,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_plugin_has_a_hook_for_each_event() {
+    fn the_plugin_has_a_hook_for_each_event_of_a_shared_file() {
         let hooks = include_str!("../../plugin/claude/hooks/hooks.json");
         let hooks: serde_json::Value = serde_json::from_str(hooks).unwrap();
         let hooks = hooks["hooks"].as_object().unwrap();
-        assert_eq!(hooks.len(), PROGRAM.events.len());
-        for event in PROGRAM.events {
+        let events = PROGRAM.wanted_events(ProgramVersion::from_output("9.0.0"), true);
+        assert_eq!(hooks.len(), events.len());
+        for event in events {
             let groups = hooks[event.name].as_array().unwrap();
             let command = "command -v foldlog >/dev/null || exit 0; foldlog hook event claude";
             let handler = serde_json::json!({ "type": "command", "command": command, "timeout": 30 });

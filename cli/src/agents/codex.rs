@@ -54,7 +54,7 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
         short(AgentEvent::new("Interrupt", NEWEST, r#"{"turn_id":"t"}"#)),
         short(AgentEvent::new("SessionEnd", NEWEST, r#"{"reason":"other"}"#)),
     ],
-    ignores_files_with_unknown_events: false,
+    shared_events_of: None,
     settings: SettingsPlaces {
         directory_variable: Some("CODEX_HOME"),
         home_variables: &["HOME"],

@@ -39,7 +39,7 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
         ),
         AgentEvent::new("SessionEnd", OLDEST, r#"{"reason":"exit"}"#),
     ],
-    ignores_files_with_unknown_events: false,
+    shared_events_of: None,
     settings: SettingsPlaces {
         directory_variable: None,
         home_variables: &["GEMINI_CLI_HOME", "HOME"],

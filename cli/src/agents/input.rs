@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog_timeline::{Lane, NewCall};
+use foldlog_timeline::{CallReach, Lane, NewCall};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
@@ -35,6 +35,11 @@ pub(super) struct Input<'a> {
     pub(super) source: Option<String>,
     #[serde(default)]
     pub(super) transcript_path: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) new_cwd: Option<PathBuf>,
+    /// The directory that the user has added.
+    #[serde(default)]
+    pub(super) directory: Option<PathBuf>,
 }
 
 impl Input<'_> {
@@ -84,6 +89,7 @@ impl Input<'_> {
             paths: paths.map(|paths| paths.iter().map(|path| self.cwd.join(Path::new(path))).collect()),
             process,
             may_overlap: false,
+            reach: CallReach::default(),
         }
     }
 }

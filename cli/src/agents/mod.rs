@@ -61,8 +61,9 @@ pub(crate) struct AgentProgram {
     pub(crate) oldest: ProgramVersion,
     /// Events with a hook, in the order in which a session has them.
     pub(crate) events: &'static [AgentEvent],
-    /// What a file that names an unknown event loses.
-    pub(crate) ignores_files_with_unknown_events: bool,
+    /// For programs in which a file that names an unknown event loses all of its hooks: the version
+    /// whose events are written into a file that several people use, maybe with older versions.
+    pub(crate) shared_events_of: Option<ProgramVersion>,
     pub(crate) settings: SettingsPlaces,
     /// Property that disables all hooks: its path in the settings, and its value.
     pub(crate) disabled_by: (&'static [&'static str], bool),
@@ -119,6 +120,12 @@ impl AgentProgram {
     pub(crate) fn known_events(&self, version: Option<ProgramVersion>) -> Vec<AgentEvent> {
         let version = version.unwrap_or(self.oldest);
         self.events.iter().copied().filter(|event| event.since <= version).collect()
+    }
+
+    /// Returns the events for the settings of one person, or for a file that several people use.
+    pub(crate) fn wanted_events(&self, version: Option<ProgramVersion>, is_shared: bool) -> Vec<AgentEvent> {
+        let greatest = self.shared_events_of.filter(|_| is_shared);
+        self.known_events(version.map(|version| greatest.map_or(version, |greatest| version.min(greatest))))
     }
 
     /// Returns the scopes that have a file of their own.
@@ -197,6 +204,7 @@ impl Scope {
 }
 
 /// A command that the user has typed at a program's prompt.
+#[derive(Clone, Copy)]
 pub(crate) struct PromptCommand<'a> {
     /// The command from its verb on: `undo`, `undo 4`, `redo yes`.
     pub(crate) words: &'a str,
@@ -244,8 +252,10 @@ mod tests {
         assert!(!names(claude, "2.0.55").contains(&"PostToolUseFailure"));
         assert!(names(claude, "2.0.55").contains(&"PermissionRequest"));
         assert!(!names(claude, "2.0.44").contains(&"PermissionRequest"));
-        assert_eq!(names(claude, "2.0.0").len(), all - 2);
-        assert_eq!(claude.known_events(None).len(), all - 2);
+        assert!(names(claude, "2.1.100").contains(&"CwdChanged"));
+        assert!(!names(claude, "2.1.100").contains(&"DirectoryAdded"));
+        assert_eq!(names(claude, "2.0.0").len(), all - 4);
+        assert_eq!(claude.known_events(None).len(), all - 4);
         assert_eq!(names(claude, "1.0.100"), [""; 0]);
         let codex = Agent::Codex.program();
         assert_eq!(names(codex, "codex-cli 0.171.0").len(), codex.events.len());

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use foldlog_timeline::{CallEnd, Lane, NewCall, Step, Timeline, TimelinePlace};
 use foldlog_view::clock::now;
 
+use super::reach::Reach;
 use super::{UserDirs, runs_child_since, text};
 use crate::agents::PromptCommand;
 use crate::failure::Result;
@@ -42,6 +44,10 @@ pub(crate) enum HookEvent {
     TurnEnded,
     /// The session ended.
     SessionEnded,
+    /// The user has added a directory to the session.
+    DirectoryAdded(PathBuf),
+    /// A command has changed the agent's current directory, or the program has reset that change.
+    DirectoryChanged { to: PathBuf, is_reset: bool },
     /// An event without a record.
     Other,
 }
@@ -61,7 +67,7 @@ pub(crate) struct HookReply {
 
 /// Records an event. With `is_strict`, a call that cannot be captured is refused.
 pub(crate) fn record(
-    input: HookInput,
+    mut input: HookInput,
     root: PathBuf,
     is_strict: bool,
     prompt_command: Option<PromptCommand<'_>>,
@@ -94,60 +100,162 @@ pub(crate) fn record(
         }
         return Ok(reply);
     }
-    let HookInput { lane, event, .. } = input;
-    let open = || Timeline::open(&place, &dirs.options());
-    match event {
-        HookEvent::SessionStarted { is_new } => {
-            if place.exists() {
-                let mut timeline = open()?;
-                interrupt(&mut timeline, &lane, !is_new, &mut reply)?;
-                report_undos(&mut timeline, &lane, &mut reply)?;
-            }
-            // The test of hooks starts them in an empty directory.
-            if std::fs::read_dir(&place.root).is_ok_and(|mut entries| entries.next().is_some()) {
-                start_preparation(&place);
-            }
-        }
-        HookEvent::CallBegins(mut call) => {
-            call.title = relative_title(call.title, &place);
-            begin_call(&mut open()?, call, is_strict, &mut reply)?;
-        }
-        HookEvent::CallEnds(mut call, end) => {
-            call.title = relative_title(call.title, &place);
-            let mut timeline = open()?;
-            timeline.end_call(call, end, arrived_at)?;
-            report_undos(&mut timeline, &lane, &mut reply)?;
-        }
-        // All other events are about earlier calls.
-        _ if !place.exists() => {
-            reply.answered_prompt =
-                prompt_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
-        }
-        HookEvent::Prompted { text } => {
-            let mut timeline = open()?;
-            if text.is_some() {
-                interrupt(&mut timeline, &lane, true, &mut reply)?;
-            }
-            match prompt_command {
-                Some(command) => reply.answered_prompt = Some(text::answer(&mut timeline, &command)?),
-                None => report_undos(&mut timeline, &lane, &mut reply)?,
-            }
-        }
-        HookEvent::CallsReturned => {
-            if has_open_call(&place, &dirs)? {
-                let runs = |step: &Step| {
-                    let process = step.call().and_then(|call| call.process).filter(|_| step.paths.is_none());
-                    process.is_some_and(|process| runs_child_since(process, step.opened_at))
-                };
-                open()?.fail_calls(&lane, runs, arrived_at)?;
-            }
-        }
-        HookEvent::PermissionAsked => open()?.ask_for(&lane)?,
-        HookEvent::TurnEnded => interrupt(&mut open()?, &lane, true, &mut reply)?,
-        HookEvent::SessionEnded => interrupt(&mut open()?, &lane, false, &mut reply)?,
-        HookEvent::Other => {}
+    let mut reach = Reach::of(&dirs, &place, &input)?;
+    if let HookEvent::CallBegins(call) = &mut input.event {
+        reach.complete(call, &place, input.directory.clone());
     }
-    Ok(reply)
+    let recorder =
+        Recorder { dirs: &dirs, input: &input, project: &root, arrived_at, is_strict, prompt_command };
+    // Each timeline is locked by one thread, which waits for no other lock.
+    std::thread::scope(|scope| {
+        let record = |place: &TimelinePlace| {
+            recorder.record(place, None).map_err(|error| (place.root.clone(), error.to_string()))
+        };
+        let further: Vec<_> = reach.further.iter().map(|place| scope.spawn(move || record(place))).collect();
+        let own = recorder.record(&place, Some(&reach));
+        let further: Vec<_> = further.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        let mut reply = own?;
+        further.into_iter().for_each(|other| reply.merge(other, &input.event));
+        Ok(reply)
+    })
+}
+
+impl HookReply {
+    /// Adds the reply of a further root, or the error with which it could not be recorded.
+    fn merge(&mut self, other: std::result::Result<HookReply, (PathBuf, String)>, event: &HookEvent) {
+        match other {
+            Ok(other) => {
+                self.messages.extend(other.messages);
+                self.refused = self.refused.take().or(other.refused);
+                let contexts: Vec<String> = self.context.take().into_iter().chain(other.context).collect();
+                self.context = (!contexts.is_empty()).then(|| contexts.join("\n"));
+            }
+            Err((root, error)) if matches!(event, HookEvent::CallBegins(_)) => self.messages.push(format!(
+                "foldlog could not record the call in {}: {error}",
+                foldlog_codec::escape::path(&root)
+            )),
+            // The call was not recorded there either.
+            Err(_) => {}
+        }
+    }
+}
+
+/// An event, to be recorded in the timelines of one or several roots.
+struct Recorder<'a> {
+    dirs: &'a UserDirs,
+    input: &'a HookInput,
+    /// Project directory, as the program names it.
+    project: &'a Path,
+    arrived_at: DateTime<Utc>,
+    is_strict: bool,
+    prompt_command: Option<PromptCommand<'a>>,
+}
+
+impl Recorder<'_> {
+    /// Records the event in the timeline of a root. `reach` is that of the session's own root, and
+    /// `None` for a further one.
+    fn record(&self, place: &TimelinePlace, reach: Option<&Reach>) -> Result<HookReply> {
+        let mut reply = HookReply::default();
+        let lane = &self.input.lane;
+        let open = || Timeline::open(place, &self.dirs.options());
+        let elsewhere = if reach.is_none() { Some(place.root.as_path()) } else { None };
+        let prompt_command = self.prompt_command.filter(|_| reach.is_some());
+        match &self.input.event {
+            HookEvent::SessionStarted { is_new } => {
+                if place.exists() {
+                    let mut timeline = open()?;
+                    interrupt(&mut timeline, lane, !is_new, elsewhere, &mut reply)?;
+                    report_undos(&mut timeline, lane, elsewhere, &mut reply)?;
+                }
+                // The test of hooks starts them in an empty directory.
+                let is_empty =
+                    !std::fs::read_dir(&place.root).is_ok_and(|mut entries| entries.next().is_some());
+                if reach.is_some() && !is_empty {
+                    start_preparation(place);
+                }
+            }
+            HookEvent::CallBegins(call) => {
+                let call = NewCall { title: self.relative_title(&call.title, place), ..call.clone() };
+                let mut timeline = open()?;
+                add_roots(&mut timeline, lane, reach)?;
+                begin_call(&mut timeline, call, self.is_strict, elsewhere, &mut reply)?;
+            }
+            HookEvent::CallEnds(call, end) => {
+                let call = NewCall { title: self.relative_title(&call.title, place), ..call.clone() };
+                let mut timeline = open()?;
+                timeline.end_call(call, end.clone(), self.arrived_at)?;
+                report_undos(&mut timeline, lane, elsewhere, &mut reply)?;
+            }
+            HookEvent::DirectoryAdded(_) | HookEvent::DirectoryChanged { .. } => {
+                if let Some(reach) = reach.filter(|reach| place.exists() || !reach.new.is_empty()) {
+                    self.change_directory(&mut open()?, reach)?;
+                }
+            }
+            // All other events are about earlier calls.
+            _ if !place.exists() => {
+                reply.answered_prompt =
+                    prompt_command.map(|_| "foldlog has recorded no call in this directory yet.".to_owned());
+            }
+            HookEvent::Prompted { text } => {
+                let mut timeline = open()?;
+                if text.is_some() {
+                    interrupt(&mut timeline, lane, true, elsewhere, &mut reply)?;
+                }
+                match (prompt_command, self.prompt_command) {
+                    (Some(command), _) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
+                    // The model does not see the prompt, nor anything else of the reply.
+                    (None, Some(_)) => {}
+                    (None, None) => report_undos(&mut timeline, lane, elsewhere, &mut reply)?,
+                }
+            }
+            HookEvent::CallsReturned => {
+                if has_open_call(place, self.dirs)? {
+                    let runs = |step: &Step| {
+                        let process =
+                            step.call().and_then(|call| call.process).filter(|_| step.paths.is_none());
+                        process.is_some_and(|process| runs_child_since(process, step.opened_at))
+                    };
+                    open()?.fail_calls(lane, runs, self.arrived_at)?;
+                }
+            }
+            HookEvent::PermissionAsked => open()?.ask_for(lane)?,
+            HookEvent::TurnEnded => interrupt(&mut open()?, lane, true, elsewhere, &mut reply)?,
+            HookEvent::SessionEnded => interrupt(&mut open()?, lane, false, elsewhere, &mut reply)?,
+            HookEvent::Other => {}
+        }
+        Ok(reply)
+    }
+
+    /// Adds the roots that an event between calls names, and captures them in the background.
+    fn change_directory(&self, timeline: &mut Timeline, reach: &Reach) -> Result<()> {
+        add_roots(timeline, &self.input.lane, Some(reach))?;
+        if let HookEvent::DirectoryChanged { to, .. } = &self.input.event {
+            // The call that is over, or about to be, may have written there.
+            let directory = std::fs::canonicalize(to).unwrap_or_else(|_| to.clone());
+            if !directory.starts_with(&timeline.place().root) {
+                timeline.note_outside(&self.input.lane, &directory.to_string_lossy())?;
+            }
+        }
+        reach.new.iter().filter(|place| !place.exists()).for_each(start_preparation);
+        Ok(())
+    }
+
+    /// Shortens the title of a call that names a file in the root.
+    fn relative_title(&self, title: &str, place: &TimelinePlace) -> String {
+        // The program names files by the path of the project, which may contain links.
+        let is_own = std::fs::canonicalize(self.project).is_ok_and(|project| project == place.root);
+        let roots = [Some(place.root.as_path()), Some(self.project).filter(|_| is_own)];
+        let path = Path::new(title);
+        let relative = roots.into_iter().flatten().find_map(|root| path.strip_prefix(root).ok());
+        relative.and_then(Path::to_str).map_or_else(|| title.to_owned(), str::to_owned)
+    }
+}
+
+fn add_roots(timeline: &mut Timeline, lane: &Lane, reach: Option<&Reach>) -> Result<()> {
+    for root in reach.iter().flat_map(|reach| &reach.new).filter_map(|place| place.root.to_str()) {
+        timeline.add_root(lane, root)?;
+    }
+    Ok(())
 }
 
 /// Returns whether a call is open. Reading is faster than opening for writing.
@@ -157,43 +265,57 @@ fn has_open_call(place: &TimelinePlace, dirs: &UserDirs) -> Result<bool> {
 }
 
 /// Records the beginning of a call, and reports one that cannot be undone.
-fn begin_call(timeline: &mut Timeline, call: NewCall, is_strict: bool, reply: &mut HookReply) -> Result<()> {
+fn begin_call(
+    timeline: &mut Timeline,
+    call: NewCall,
+    is_strict: bool,
+    elsewhere: Option<&Path>,
+    reply: &mut HookReply,
+) -> Result<()> {
     let title = text::call_title(&call.tool, &call.title);
     let number = timeline.begin_call(call, now())?;
     let steps = timeline.steps()?;
     let step = steps.iter().find(|step| step.number == number);
     if let Some(reason) = step.and_then(|step| step.not_captured.as_ref()) {
-        reply.messages.push(format!("foldlog: call {number} ({title}) is not undoable: {reason}"));
-        reply.refused = is_strict.then(|| format!("foldlog could not capture the files: {reason}"));
+        let root = elsewhere.map(|root| format!(" in {}", foldlog_codec::escape::path(root)));
+        let root = root.unwrap_or_default();
+        reply.messages.push(format!("foldlog: call {number} ({title}) is not undoable{root}: {reason}"));
+        reply.refused = is_strict.then(|| format!("foldlog could not capture the files{root}: {reason}"));
     }
     Ok(())
 }
 
-/// Shortens the title of a call that names a file in the root.
-fn relative_title(title: String, place: &TimelinePlace) -> String {
-    let relative = Path::new(&title).strip_prefix(&place.root);
-    relative.ok().and_then(|path| path.to_str()).map_or(title.clone(), str::to_owned)
-}
-
 /// Closes calls without a reported end, and names the command that undoes them.
-fn interrupt(timeline: &mut Timeline, lane: &Lane, only_main: bool, reply: &mut HookReply) -> Result<()> {
+fn interrupt(
+    timeline: &mut Timeline,
+    lane: &Lane,
+    only_main: bool,
+    elsewhere: Option<&Path>,
+    reply: &mut HookReply,
+) -> Result<()> {
     for number in timeline.interrupt_calls(&lane.program, &lane.session, only_main, now())? {
         // A call that was refused has no end either.
         if timeline.changes(number)?.is_empty() {
             continue;
         }
+        let command = text::undo_command(number, elsewhere);
         reply.messages.push(format!(
-            "foldlog: call {number} was interrupted, and its changes stay; `foldlog undo {number}` undoes them."
+            "foldlog: call {number} was interrupted, and its changes stay; `{command}` undoes them."
         ));
     }
     Ok(())
 }
 
 /// Adds the undone calls to the text for the model.
-fn report_undos(timeline: &mut Timeline, lane: &Lane, reply: &mut HookReply) -> Result<()> {
+fn report_undos(
+    timeline: &mut Timeline,
+    lane: &Lane,
+    elsewhere: Option<&Path>,
+    reply: &mut HookReply,
+) -> Result<()> {
     let undos = timeline.take_unreported_undos(lane)?;
     if !undos.is_empty() {
-        reply.context = Some(text::undos_for_model(&undos, timeline)?);
+        reply.context = Some(text::undos_for_model(&undos, timeline, elsewhere)?);
     }
     Ok(())
 }
@@ -225,5 +347,6 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
     }
     let bytes_max = CAPTURES_BYTES_MAX.min(timeline.free_bytes() / 10);
     timeline.collect(bytes_max)?;
+    TimelinePlace::collect_removed(&dirs.timelines()?, std::time::SystemTime::now())?;
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! The timelines of this user: where they are, which directories have one, and their texts.
 
+pub(crate) mod elsewhere;
 pub(crate) mod hook;
+mod reach;
 pub(crate) mod text;
 
 use std::fs;
@@ -87,24 +89,50 @@ pub(crate) fn allow(place: &TimelinePlace) -> Result<()> {
     fs::write(&file, "").map_err(|error| CommandError::file(&file, error))
 }
 
-/// Opens the timeline around the current directory for reading.
-pub(crate) fn open_read_only() -> Result<Timeline> {
-    let (place, options) = here()?;
-    Ok(Timeline::open_read_only(&place, &options)?)
+/// The directory whose calls a command is about.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct RootArgs {
+    /// Directory of the calls, which may have been removed [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
-/// Opens the timeline around the current directory for writing. The calls of a killed agent count
-/// as ended.
-pub(crate) fn open() -> Result<Timeline> {
-    let (place, options) = here()?;
-    let mut timeline = Timeline::open(&place, &options)?;
-    timeline.close_ended_calls(foldlog_view::clock::now())?;
-    Ok(timeline)
+impl RootArgs {
+    /// Opens the timeline around the directory for reading.
+    pub(crate) fn open_read_only(&self) -> Result<Timeline> {
+        let (place, options) = self.place()?;
+        Ok(Timeline::open_read_only(&place, &options)?)
+    }
+
+    /// Opens the timeline around the directory for writing. The calls of a killed agent count as
+    /// ended. A removed root is created as an empty directory.
+    pub(crate) fn open(&self) -> Result<Timeline> {
+        let (place, options) = self.place()?;
+        let now = foldlog_view::clock::now();
+        if !place.root.exists() {
+            return Ok(Timeline::open_removed(&place, &options, now)?.0);
+        }
+        let mut timeline = Timeline::open(&place, &options)?;
+        timeline.close_ended_calls(now)?;
+        Ok(timeline)
+    }
+
+    /// Returns the root of the timeline if it was removed.
+    pub(crate) fn removed_root(&self) -> Result<Option<PathBuf>> {
+        Ok(Some(self.place()?.0.root).filter(|root| !root.exists()))
+    }
+
+    fn place(&self) -> Result<(TimelinePlace, TimelineOptions)> {
+        place_around(self.root.as_deref())
+    }
 }
 
-fn here() -> Result<(TimelinePlace, TimelineOptions)> {
+fn place_around(directory: Option<&Path>) -> Result<(TimelinePlace, TimelineOptions)> {
     let dirs = UserDirs::from_variables();
-    let directory = std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?;
+    let directory = match directory {
+        Some(directory) => directory.to_owned(),
+        None => std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?,
+    };
     let timelines = dirs.timelines()?;
     match TimelinePlace::around(&timelines, &directory) {
         Err(error @ foldlog_timeline::Error::NoTimeline { .. }) => {
@@ -154,12 +182,13 @@ fn has_more_files(root: &Path, limit: usize) -> bool {
 /// Returns the call of an agent within which this process runs, if there is one: a process around
 /// this one made a call that has not ended.
 pub(crate) fn call_around(timeline: &Timeline) -> Result<Option<u64>> {
-    let steps = timeline.steps()?;
-    let open: Vec<(u64, u32)> = steps
-        .iter()
-        .filter(|step| step.is_open())
-        .filter_map(|step| Some((step.number, step.call()?.process?)))
-        .collect();
+    let mut open = open_calls(timeline)?;
+    // The call may be recorded for the current directory alone.
+    if let Ok((place, options)) = place_around(None)
+        && place.root != timeline.place().root
+    {
+        open.extend(open_calls(&Timeline::open_read_only(&place, &options)?)?);
+    }
     let mut process = std::process::id();
     while let Some(parent) = parent_of(process) {
         if let Some((number, _)) = open.iter().find(|(_, open)| *open == parent) {
@@ -168,6 +197,13 @@ pub(crate) fn call_around(timeline: &Timeline) -> Result<Option<u64>> {
         process = parent;
     }
     Ok(None)
+}
+
+/// Returns the numbers of open calls, with the processes of their programs.
+fn open_calls(timeline: &Timeline) -> Result<Vec<(u64, u32)>> {
+    let steps = timeline.steps()?;
+    let open = steps.iter().filter(|step| step.is_open());
+    Ok(open.filter_map(|step| Some((step.number, step.call()?.process?))).collect())
 }
 
 /// Returns the parent of a process; `None` of the first one.

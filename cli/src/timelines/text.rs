@@ -2,15 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
-    FileUndo, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport, undone_calls,
+    FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport,
+    undone_calls,
 };
 use foldlog_view::clock::now;
+use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
+use super::elsewhere::lines_elsewhere;
 use crate::agents::PromptCommand;
 use crate::failure::{CommandError, Result};
 
@@ -19,6 +23,9 @@ const TITLE_CHARS_MAX: usize = 60;
 
 /// Greatest number of paths in a text for the model.
 const PATHS_MAX: usize = 30;
+
+/// Greatest number of commits and other changes of `HEAD` that a preview names.
+const HEAD_CHANGES_MAX: usize = 10;
 
 /// Limits of an undo.
 pub(crate) const OUTSIDE: &str =
@@ -80,8 +87,20 @@ pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
     if users > 0 {
         parts.push(format!("{users} possibly yours"));
     }
-    if changes.repository {
-        parts.push("git".to_owned());
+    let commits: Vec<&str> = step
+        .head_changes
+        .iter()
+        .filter(|change| change.committed_subject().is_some())
+        .map(|change| change.commit.get(..7).unwrap_or_default())
+        .collect();
+    match commits.as_slice() {
+        [] if changes.repository => parts.push("git".to_owned()),
+        [] => {}
+        [commit] => parts.push(format!("commit {commit}")),
+        [.., last] => parts.push(format!("{} commits to {last}", commits.len())),
+    }
+    if let Some(outside) = step.call().and_then(|call| call.outside.first()) {
+        parts.push(format!("outside: {}", escape::text(outside)));
     }
     if step.not_captured.is_some() {
         parts.push("not undoable".to_owned());
@@ -124,6 +143,10 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
     staying(&plan.shared, "overlapping calls may have changed it; undo them together, or give it by --file");
     staying(&plan.possibly_yours, "you may have changed it while a dialog was open; --file includes it");
     staying(&plan.not_kept, "its content is not kept");
+    lines.extend(plan.head_changes.iter().take(HEAD_CHANGES_MAX).map(head_change_line));
+    if plan.head_changes.len() > HEAD_CHANGES_MAX {
+        lines.push(format!("  stays    {} more changes of HEAD", plan.head_changes.len() - HEAD_CHANGES_MAX));
+    }
     if !plan.repository_of.is_empty() {
         lines.push(format!(
             "  stays    .git: commits, branches, the index or configuration, changed by {}",
@@ -137,6 +160,27 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
         });
     }
     lines
+}
+
+/// Returns the command that undoes a call, in the current directory or in another root.
+pub(crate) fn undo_command(number: u64, root: Option<&Path>) -> String {
+    match root {
+        Some(root) => format!("foldlog undo {number} --root {}", quote_word(root.as_os_str())),
+        None => format!("foldlog undo {number}"),
+    }
+}
+
+/// Returns the line about a commit, or another change of `HEAD`, that stays.
+fn head_change_line(change: &HeadChange) -> String {
+    let id = change.commit.get(..7).unwrap_or(&change.commit);
+    let within = match change.working_tree.as_str() {
+        "" => String::new(),
+        path => format!(" in {}", escape::text(path)),
+    };
+    match change.committed_subject() {
+        Some(subject) => format!("  stays    commit {id}{within}: {}", escape::text(subject)),
+        None => format!("  stays    HEAD at {id}{within}: {}", escape::text(&change.action)),
+    }
 }
 
 fn file_line(file: &FileUndo) -> String {
@@ -173,7 +217,13 @@ pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step])
 }
 
 /// Returns the text about undos for the model that made the calls.
-pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<String> {
+///
+/// Paths in a further root are absolute.
+pub(crate) fn undos_for_model(
+    undos: &[Step],
+    timeline: &Timeline,
+    elsewhere: Option<&Path>,
+) -> Result<String> {
     let (steps, undone) = (timeline.steps()?, timeline.undone()?);
     let affected = undone_calls(&steps, undos.iter().filter_map(Step::undo).flat_map(|undo| undo.of.clone()));
     let titles = |is_chosen: &dyn Fn(&u64) -> bool| -> Vec<String> {
@@ -194,7 +244,11 @@ pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<Str
     let (present, removed): (Vec<&String>, Vec<&String>) =
         paths.into_iter().partition(|path| timeline.place().root.join(path).exists());
     for (title, paths) in [("Changed files, to be read again", present), ("Removed files", removed)] {
-        let shown: Vec<&str> = paths.iter().take(PATHS_MAX).map(|path| path.as_str()).collect();
+        let full = |path: &&String| match elsewhere {
+            Some(root) => root.join(path).to_string_lossy().into_owned(),
+            None => (*path).clone(),
+        };
+        let shown: Vec<String> = paths.iter().take(PATHS_MAX).map(full).collect();
         let more = match paths.len() - shown.len() {
             0 => String::new(),
             more => format!(", and {more} more"),
@@ -208,7 +262,7 @@ pub(crate) fn undos_for_model(undos: &[Step], timeline: &Timeline) -> Result<Str
 
 /// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or
 /// `redo [yes]`. Without `yes`, it is a preview.
-pub(crate) fn answer(timeline: &mut Timeline, command: &PromptCommand<'_>) -> Result<String> {
+pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Result<String> {
     let prefix = command.prefix;
     let mut words = command.words.split_whitespace();
     let verb = words.next().unwrap_or_default();
@@ -238,6 +292,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: &PromptCommand<'_>) -> Re
     };
     let steps = timeline.steps()?;
     let mut lines = plan_lines(&plan, &steps);
+    lines.extend(lines_elsewhere(&plan.steps, timeline)?);
     match is_confirmed && !plan.is_empty() {
         true => {
             let report = timeline.apply_undo(&plan, now())?;

@@ -19,7 +19,7 @@ use crate::hints::HintPaths;
 use crate::output::Output;
 use crate::readers::{code_of, open_sound};
 use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
-use crate::timelines::{open_read_only, text};
+use crate::timelines::{RootArgs, text};
 
 /// Describes the lines of `diff --json`.
 const DIFF_JSON: &str = "\
@@ -63,6 +63,9 @@ pub struct Args {
     /// Compare a fork or a child session with its parent in the same store
     #[arg(long)]
     pub parent: bool,
+    /// Directory of the call.
+    #[command(flatten)]
+    pub root: RootArgs,
 }
 
 impl Command for Args {
@@ -84,7 +87,7 @@ impl Command for Args {
         let is_of_session = self.before.is_some() || self.with.is_some() || self.parent;
         let session = match self.session {
             Some(session) if is_of_session => session,
-            call => return call_diff(call, output),
+            call => return call_diff(call, &self.root, output),
         };
         let reader = open_sound(&session, output)?;
         let at = position(&reader, self.before)?;
@@ -121,7 +124,7 @@ impl Command for Args {
 }
 
 /// Prints the changes of files of one call of an agent in this directory.
-fn call_diff(call: Option<PathBuf>, output: &mut Output<'_>) -> Result<u8> {
+fn call_diff(call: Option<PathBuf>, root: &RootArgs, output: &mut Output<'_>) -> Result<u8> {
     let number = match call.as_deref().map(|call| call.to_str().and_then(|text| text.parse().ok())) {
         Some(Some(number)) => Some(number),
         Some(None) => {
@@ -133,7 +136,7 @@ fn call_diff(call: Option<PathBuf>, output: &mut Output<'_>) -> Result<u8> {
         }
         None => None,
     };
-    let timeline = open_read_only()?;
+    let timeline = root.open_read_only()?;
     let number = number.map_or_else(|| timeline.last_call(), Ok)?;
     let changes = timeline.changes(number)?;
     if output.json() {

@@ -1,9 +1,10 @@
 //! `foldlog log`: the calls of agents in the current directory.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use chrono::{DateTime, Local, Utc};
-use foldlog_timeline::{Step, StepChanges, StepKind, UndoneSteps};
+use foldlog_timeline::{Step, StepChanges, StepKind, Timeline, TimelinePlace, UndoneSteps};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -11,7 +12,8 @@ use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::style::{BAD, GONE, HEADING, PLAIN, Style};
-use crate::timelines::{open_read_only, text};
+use crate::timelines::elsewhere::restore_command;
+use crate::timelines::{RootArgs, UserDirs, text};
 
 /// Least width of the column of calls, if their titles are longer.
 const TITLE_WIDTH_MIN: usize = 16;
@@ -21,13 +23,16 @@ const LOG_JSON: &str = "\
 Calls of agents whose hooks were installed by `foldlog hook install`, the latest first. The column
 `files` has the changes that belong to the call. `not kept`: files without captured bytes, such as
 large ignored ones; `shared`: overlapping calls may have changed them; `possibly yours`: changed
-while a permission dialog was open; `git`: commits, branches or the index changed; `not undoable`:
-the files were not captured.
+while a permission dialog was open; `commit`: made by the call, and not undone; `git`: other changes
+of a repository; `outside`: a path outside of all recorded directories that the call names, so that it
+could have written there; `not undoable`: the files were not captured. Calls of a session that was
+started elsewhere are listed if they changed files here.
 
 With --json one object a line:
   number, kind, opened_at, closed_at, outcome
-               kind: call (lane, id, tool, arguments, title, result, exit_code, duration_ms) or undo
-               (of)
+               kind: call (lane, id, tool, arguments, title, result, exit_code, duration_ms, roots,
+               outside) or undo (of)
+  head_changes working_tree, commit and action of each commit and other change of HEAD
   undone       whether the step is undone as a whole
   files        path, kind, before and after (len, permissions, digest)
   shared       the same, of overlapping calls
@@ -44,6 +49,9 @@ pub struct Args {
     /// List your own changes between the calls, too
     #[arg(long)]
     pub mine: bool,
+    /// Directory of the calls.
+    #[command(flatten)]
+    pub root: RootArgs,
 }
 
 /// A line of `log --json`.
@@ -70,11 +78,20 @@ impl Command for Args {
     ///
     /// [`Error::Usage`](foldlog_view::Error::Usage) if no agent was recorded in this directory.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let timeline = open_read_only()?;
+        let timeline = self.root.open_read_only()?;
         let (steps, undone) = (timeline.steps()?, timeline.undone()?);
         let (mut rows, mut reader) = (Vec::new(), timeline.changes_reader(&steps)?);
-        for step in steps.iter().rev().take(self.count) {
+        let (mut listed, mut hidden) = (0, 0);
+        for step in steps.iter().rev() {
+            if listed == self.count {
+                break;
+            }
             let changes = reader.changes(step.number)?;
+            if !output.json() && is_elsewhere(step, &changes, &timeline.place().root) {
+                hidden += 1;
+                continue;
+            }
+            listed += 1;
             if output.json() {
                 let StepChanges { files, shared, not_kept, repository } = &changes;
                 let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
@@ -103,6 +120,7 @@ impl Command for Args {
         if output.json() {
             return Ok(HOLDS);
         }
+        self.note_removed(&timeline, output)?;
         if rows.is_empty() {
             output.line("no call is recorded yet")?;
             return Ok(HOLDS);
@@ -113,15 +131,40 @@ impl Command for Args {
         for (style, row) in &rows {
             output.styled_line(*style, row.text(&widths))?;
         }
-        if steps.len() > self.count {
+        if steps.len() > listed + hidden {
             output.note(format_args!(
                 "note: {} earlier steps; `foldlog log -n {}` lists all",
-                steps.len() - self.count,
+                steps.len() - listed - hidden,
                 steps.len()
             ));
         }
         Ok(HOLDS)
     }
+}
+
+impl Args {
+    /// Names removed roots that can be restored: this one, and working trees of its repository.
+    fn note_removed(&self, timeline: &Timeline, output: &mut Output<'_>) -> Result<()> {
+        let root = &timeline.place().root;
+        let mut removed =
+            TimelinePlace::removed_working_trees(&UserDirs::from_variables().timelines()?, root);
+        removed.extend(timeline.is_root_removed().then(|| root.clone()));
+        for root in removed {
+            output.note(format_args!(
+                "note: {} was removed; `{}` restores it",
+                foldlog_codec::escape::path(&root),
+                restore_command(&root)
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a step is a call of a session with another root of its own, and changed nothing
+/// here.
+fn is_elsewhere(step: &Step, changes: &StepChanges, here: &Path) -> bool {
+    let own = step.call().and_then(|call| call.roots.first());
+    own.is_some_and(|own| Path::new(own) != here) && changes.is_empty() && !step.is_open()
 }
 
 /// Returns the line of a step.

@@ -1,6 +1,7 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use foldlog::filesystem::escape_path;
 use foldlog_timeline::{Step, Timeline, UndoPlan};
@@ -11,7 +12,8 @@ use crate::command::{Access, Command, Group, Target};
 use crate::consent::ask;
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::timelines::{call_around, open, text};
+use crate::timelines::elsewhere::{ChangesElsewhere, lines_elsewhere};
+use crate::timelines::{RootArgs, call_around, text};
 
 /// Describes `undo --json`.
 const UNDO_JSON: &str = "\
@@ -47,6 +49,9 @@ pub struct Undo {
     /// Times.
     #[command(flatten)]
     pub times: Times,
+    /// Directory of the calls.
+    #[command(flatten)]
+    pub root: RootArgs,
     /// Confirmation.
     #[command(flatten)]
     pub confirmation: Confirmation,
@@ -58,6 +63,9 @@ pub struct Redo {
     /// Times.
     #[command(flatten)]
     pub times: Times,
+    /// Directory of the calls.
+    #[command(flatten)]
+    pub root: RootArgs,
     /// Confirmation.
     #[command(flatten)]
     pub confirmation: Confirmation,
@@ -106,15 +114,13 @@ impl Command for Undo {
     /// [`Error::Usage`](foldlog_view::Error::Usage) if no agent was recorded in this directory, if
     /// a call cannot be undone, or if an agent confirms.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let timeline = open()?;
-        let numbers = match (self.call, self.to) {
-            (Some(number), _) => vec![number],
-            (None, None) => vec![last_call(&timeline, self.confirmation, output)?],
-            (None, Some(first)) => calls_from(&timeline, first, output)?,
-        };
-        let paths = self.file.iter().map(|path| relative(&timeline, path)).collect::<Result<Vec<_>>>()?;
-        let request = Request { numbers: &numbers, paths: &paths, times: self.times };
-        request.carry_out(timeline, self.confirmation, output)
+        let removed = self.root.removed_root()?;
+        let code = self.undo(output);
+        if let Some(root) = removed {
+            // An undo that was not confirmed leaves no empty directory.
+            let _ = std::fs::remove_dir(root);
+        }
+        code
     }
 }
 
@@ -125,9 +131,9 @@ impl Command for Redo {
     const EXAMPLE: &'static str = "foldlog redo";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let timeline = open()?;
+        let timeline = self.root.open()?;
         let number = timeline.last_undo()?;
-        let request = Request { numbers: &[number], paths: &[], times: self.times };
+        let request = Request { root: &self.root, numbers: &[number], paths: &[], times: self.times };
         request.carry_out(timeline, self.confirmation, output)
     }
 }
@@ -140,7 +146,29 @@ impl Command for Oops {
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let confirmation = Confirmation { yes: true, preview: false };
-        Undo { call: None, to: None, file: Vec::new(), times: self.times, confirmation }.run(output)
+        let root = RootArgs::default();
+        Undo { call: None, to: None, file: Vec::new(), root, times: self.times, confirmation }.run(output)
+    }
+}
+
+impl Undo {
+    fn undo(&self, output: &mut Output<'_>) -> Result<u8> {
+        let timeline = self.root.open()?;
+        let numbers = match (self.call, self.to) {
+            (Some(number), _) => vec![number],
+            (None, None) => vec![last_call(&timeline, self.confirmation, output)?],
+            (None, Some(first)) => calls_from(&timeline, first, output)?,
+        };
+        let from = match &self.root.root {
+            Some(root) => std::path::absolute(root),
+            None => std::env::current_dir(),
+        };
+        let from = from.and_then(std::fs::canonicalize);
+        let from = from.map_err(|error| CommandError::file(std::path::Path::new("."), error))?;
+        let paths =
+            self.file.iter().map(|path| relative(&timeline, &from, path)).collect::<Result<Vec<_>>>()?;
+        let request = Request { root: &self.root, numbers: &numbers, paths: &paths, times: self.times };
+        request.carry_out(timeline, self.confirmation, output)
     }
 }
 
@@ -153,7 +181,14 @@ fn last_call(timeline: &Timeline, confirmation: Confirmation, output: &mut Outpu
         |step: &&Step| step.number > after && step.call().is_some() && !undone.wholly.contains(&step.number);
     for step in steps.iter().filter(is_passed) {
         let (number, title) = (step.number, text::step_title(step, &steps));
-        if !step.is_open() {
+        let elsewhere = ChangesElsewhere::of_step(step, timeline)?;
+        if let Some(changes) = elsewhere.first().filter(|_| !step.is_open()) {
+            let what = format!("{number}  {title} {}", changes.text());
+            if confirmation.yes && call_around(timeline)?.is_none() {
+                return Err(CommandError::usage(what, "name the call to undo an earlier one here"));
+            }
+            output.note(format_args!("note: {what}"));
+        } else if !step.is_open() {
             let reason = if undone.partly.contains(&number) { "is partly undone" } else { "changed no file" };
             output.note(format_args!("note: {number}  {title} {reason}"));
         } else if confirmation.yes && call_around(timeline)?.is_none() {
@@ -196,16 +231,14 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
 }
 
 /// Returns a path of the command line relative to the root.
-fn relative(timeline: &Timeline, path: &str) -> Result<String> {
+fn relative(timeline: &Timeline, from: &Path, path: &str) -> Result<String> {
     let root = &timeline.place().root;
     let outside = || {
         let root = foldlog_codec::escape::path(root);
         CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
     };
-    let directory = std::env::current_dir().and_then(std::fs::canonicalize);
-    let directory = directory.map_err(|error| CommandError::file(std::path::Path::new("."), error))?;
     let mut absolute = std::path::PathBuf::new();
-    for part in directory.join(path).components() {
+    for part in from.join(path).components() {
         match part {
             std::path::Component::ParentDir => drop(absolute.pop()),
             std::path::Component::CurDir => {}
@@ -230,8 +263,9 @@ struct ConflictJson<'a> {
     reason: &'a str,
 }
 
-/// Steps to be undone.
+/// An undo as the user asks for it.
 struct Request<'a> {
+    root: &'a RootArgs,
     numbers: &'a [u64],
     /// Paths to which the undo is limited; empty for all.
     paths: &'a [String],
@@ -240,13 +274,13 @@ struct Request<'a> {
 
 impl Request<'_> {
     fn plan(&self, timeline: &mut Timeline) -> Result<UndoPlan> {
-        let Request { numbers, paths, times } = self;
-        Ok(match times.exact_times {
-            true => timeline.plan_undo_with_times(numbers, paths)?,
-            false => timeline.plan_undo(numbers, paths)?,
+        Ok(match self.times.exact_times {
+            true => timeline.plan_undo_with_times(self.numbers, self.paths)?,
+            false => timeline.plan_undo(self.numbers, self.paths)?,
         })
     }
 
+    /// Shows what would change, and undoes it if the user confirms.
     fn carry_out(
         &self,
         mut timeline: Timeline,
@@ -266,6 +300,9 @@ impl Request<'_> {
             for line in text::plan_lines(&plan, &steps) {
                 output.line(line)?;
             }
+            for line in lines_elsewhere(self.numbers, &timeline)? {
+                output.note(line);
+            }
         }
         let is_preview = confirmation.preview || call.is_some() || plan.is_empty();
         let word = text::undo_word(&plan.to_undo(), &steps);
@@ -276,7 +313,7 @@ impl Request<'_> {
             let question = if word == "redo" { "Redo?" } else { "Undo?" };
             let question = format!("{}\n{question}", text::OUTSIDE);
             is_confirmed = ask(&question, "nothing was changed", output)?;
-            timeline = open()?;
+            timeline = self.root.open()?;
             if is_confirmed {
                 let shown = std::mem::replace(&mut plan, self.plan(&mut timeline)?);
                 if shown.files != plan.files {

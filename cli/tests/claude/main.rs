@@ -21,6 +21,7 @@ mod model;
 mod print_mode;
 mod program;
 mod project;
+mod roots;
 mod rounds;
 mod session;
 mod terminal;

@@ -99,7 +99,7 @@ impl Project {
         self.git(&["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"]);
     }
 
-    fn git(&self, words: &[&str]) {
+    pub(crate) fn git(&self, words: &[&str]) {
         let ran = Command::new("git")
             .args(words)
             .current_dir(self.root())

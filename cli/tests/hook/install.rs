@@ -10,26 +10,26 @@ use serde_json::json;
 
 use super::place::{Place, commands, ran};
 
-const NEW: [&str; 2] = ["PermissionRequest", "PostToolUseFailure"];
+const NEW: [&str; 4] = ["PermissionRequest", "PostToolUseFailure", "CwdChanged", "DirectoryAdded"];
 
 #[test]
 fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
     let place = Place::with_claude("2.1.332");
     let ran = place.succeeds("hook install claude --yes");
     assert!(ran.stdout.starts_with("--- /dev/null\n+++ "), "{}", ran.stdout);
-    assert!(ran.stdout.contains("\ninstalled 9 hooks in "), "{}", ran.stdout);
+    assert!(ran.stdout.contains("\ninstalled 11 hooks in "), "{}", ran.stdout);
 
     let text = place.read_settings();
     let settings: serde_json::Value = serde_json::from_str(&text).unwrap();
     let command = format!("{} hook event claude", env!("CARGO_BIN_EXE_foldlog"));
-    assert_eq!(commands(&text).len(), 9);
+    assert_eq!(commands(&text).len(), 11);
     assert!(commands(&text).iter().all(|(_, other)| *other == command), "{text}");
     let handler = json!({ "type": "command", "command": command, "timeout": 30 });
     assert_eq!(settings["hooks"]["PreToolUse"], json!([{ "matcher": "*", "hooks": [handler] }]));
     assert_eq!(settings["hooks"]["Stop"], json!([{ "hooks": [handler] }]));
 
     let again = place.succeeds("hook install claude");
-    assert!(again.stdout.starts_with("already installed: 9 hooks in "), "{}", again.stdout);
+    assert!(again.stdout.starts_with("already installed: 11 hooks in "), "{}", again.stdout);
     assert_eq!(place.read_settings(), text);
 
     let removed = place.succeeds("hook uninstall claude --yes");
@@ -49,7 +49,7 @@ fn only_events_that_the_installed_version_knows_are_written() {
 
     place.set_claude("2.1.332");
     place.succeeds("hook install claude --yes");
-    assert_eq!(commands(&place.read_settings()).len(), 9);
+    assert_eq!(commands(&place.read_settings()).len(), 11);
 
     place.set_claude("2.0.55");
     place.succeeds("hook install claude --yes");
@@ -75,7 +75,10 @@ fn without_a_version_only_events_of_all_versions_are_written() {
         assert!(ran.stderr.contains(reason), "{}", ran.stderr);
         let document = ran.json();
         assert_eq!(document["agent_version"], json!(null));
-        assert_eq!(document["left_out"], json!(["PostToolUseFailure", "PermissionRequest"]));
+        assert_eq!(
+            document["left_out"],
+            json!(["PostToolUseFailure", "PermissionRequest", "CwdChanged", "DirectoryAdded"])
+        );
         assert_eq!(commands(&place.read_settings()).len(), 7);
     }
 }
@@ -85,7 +88,7 @@ fn nothing_is_written_without_consent() {
     let place = Place::with_claude("2.1.332");
     let shown = place.succeeds("hook install claude --dry-run");
     assert!(shown.stdout.contains("\n+  \"hooks\": {\n"), "{}", shown.stdout);
-    assert!(shown.stdout.contains("\nwould install 9 hooks in "), "{}", shown.stdout);
+    assert!(shown.stdout.contains("\nwould install 11 hooks in "), "{}", shown.stdout);
     let asked = place.foldlog("hook install claude");
     assert_eq!((asked.code, place.path("home/.claude").exists()), (2, false), "{asked:?}");
     assert!(asked.stderr.contains("`--yes`"), "{}", asked.stderr);
@@ -95,7 +98,7 @@ fn nothing_is_written_without_consent() {
     assert_eq!(place.foldlog("hook uninstall claude").code, 2);
     let shown = place.succeeds("hook uninstall claude --dry-run --json").json();
     assert_eq!((&shown["removes_file"], &shown["written"]), (&json!(true), &json!(false)));
-    assert_eq!(shown["events"].as_array().unwrap().len(), 9);
+    assert_eq!(shown["events"].as_array().unwrap().len(), 11);
     assert_eq!(place.read_settings(), text);
 }
 
@@ -202,7 +205,7 @@ fn a_linked_settings_file_is_written_through_its_link() {
     fs::write(place.path("dotfiles/claude.json"), "{}").unwrap();
     place.succeeds("hook install claude --yes");
     assert!(place.settings().symlink_metadata().unwrap().is_symlink());
-    assert_eq!(commands(&fs::read_to_string(place.path("dotfiles/claude.json")).unwrap()).len(), 9);
+    assert_eq!(commands(&fs::read_to_string(place.path("dotfiles/claude.json")).unwrap()).len(), 11);
     assert!(!place.path("home/.claude/claude.json").exists());
 }
 
@@ -245,7 +248,7 @@ fn each_scope_has_its_own_file() {
         project.stderr
     );
     let local = place.path("project/.claude/settings.local.json");
-    assert_eq!(commands(&fs::read_to_string(&local).unwrap()).len(), 9);
+    assert_eq!(commands(&fs::read_to_string(&local).unwrap()).len(), 11);
     assert!(!place.settings().exists());
     place.succeeds("hook uninstall claude --project --yes");
     assert!(!local.exists());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::place::Place;
+use super::place::{Place, commands, ran};
 
 /// Replaces the program of the user's hooks.
 fn set_program(place: &Place, program: &Path) {
@@ -36,7 +36,7 @@ fn installed_hooks_run_and_are_well() {
     assert_eq!((&document["is_well"], &user["state"]), (&json!(true), &json!("installed")));
     assert_eq!(user["programs"][0]["is_this"], json!(true));
     let hooks = user["hooks"].as_array().unwrap();
-    assert_eq!(hooks.len(), 9);
+    assert_eq!(hooks.len(), 11);
     assert!(hooks.iter().all(|hook| hook["exit_code"] == 0 && hook["milliseconds"].is_u64()), "{hooks:?}");
 }
 
@@ -70,7 +70,7 @@ fn each_hook_runs_once_in_temporary_directories() {
     }
     events.sort();
     events.dedup();
-    assert_eq!(events.len(), 9);
+    assert_eq!(events.len(), 11);
     assert!(!place.path("home/.local").exists());
 }
 
@@ -103,17 +103,52 @@ fn events_and_settings_that_stop_hooks_are_problems() {
     let missing = place.foldlog("hook status claude --json").json();
     assert_eq!(
         problems(&missing),
-        ["no hook for PermissionRequest, PostToolUseFailure; `foldlog hook install claude --user` adds it"]
+        ["no hook for CwdChanged, DirectoryAdded, PermissionRequest, PostToolUseFailure; \
+          `foldlog hook install claude --user` adds it"]
     );
     place.succeeds("hook install claude --yes");
     place.set_claude("2.0.44");
     let unknown = place.foldlog("hook status claude --json").json();
     assert_eq!(
         problems(&unknown),
-        ["Claude Code 2.0.44 may ignore this file: it does not know PostToolUseFailure, PermissionRequest"]
+        ["Claude Code 2.0.44 may ignore this file: it does not know PostToolUseFailure, PermissionRequest, \
+          CwdChanged, DirectoryAdded"]
     );
     place.set_claude("2.1.332");
     place.write_settings(&place.read_settings().replacen('{', "{ \"disableAllHooks\": true,", 1));
     let disabled = place.foldlog("hook status claude --json");
     assert_eq!((disabled.code, problems(&disabled.json()).len()), (1, 1), "{disabled:?}");
+}
+
+#[test]
+fn a_moved_program_refuses_no_tool_and_the_report_names_the_repair() {
+    let place = Place::with_claude("2.1.332");
+    let (old, new) = (place.link("old/foldlog"), place.path("bin/foldlog"));
+    ran(&mut place.command(&old, "hook install claude --yes"));
+    let (_, command) = commands(&place.read_settings()).remove(0);
+    fs::rename(&old, &new).unwrap();
+
+    // Only the exit code 2 of a hook refuses a tool. Claude Code shows this one's error to the user.
+    let hook = ran(place.command("sh", "").args(["-c", &command]));
+    assert_eq!(hook.code, 127, "{hook:?}");
+    let status = ran(&mut place.command(&new, "hook status claude"));
+    assert_eq!(status.code, 1);
+    assert!(status.stdout.contains(&format!("  problem: {} does not exist\n", old.display())), "{status:?}");
+    assert!(status.stderr.contains("`foldlog hook install claude --user` names this program"), "{status:?}");
+
+    ran(&mut place.command(&new, "hook install claude --yes"));
+    assert_eq!(ran(&mut place.command(&new, "hook status claude")).code, 0);
+    // An upgrade replaces the file at the same path.
+    fs::remove_file(&new).unwrap();
+    place.link("bin/foldlog");
+    assert_eq!(ran(&mut place.command(&new, "hook status claude")).code, 0);
+}
+
+#[test]
+fn the_newest_events_are_in_no_file_that_people_with_older_versions_share() {
+    let place = Place::with_claude("2.1.332");
+    place.link("bin/foldlog");
+    let shared = place.succeeds("hook install claude --shared --yes --json").json();
+    assert_eq!(shared["left_out"], json!(["CwdChanged", "DirectoryAdded"]));
+    assert_eq!(place.foldlog("hook status claude --json").json()["files"][2]["problems"], json!([]));
 }

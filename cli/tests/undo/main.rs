@@ -9,3 +9,5 @@ mod disks;
 mod events;
 mod kills;
 mod project;
+mod repositories;
+mod sessions;

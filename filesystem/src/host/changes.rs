@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::{FileForm, GitMode, escape_path, join};
 use super::objects::{ObjectId, ObjectKind, Objects, len};
+use super::repositories::Repositories;
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::sparse::Sparse;
@@ -231,6 +232,18 @@ impl SnapshotReader {
             Some(facts) => visit(&change.path, facts),
             None => Ok(()),
         })
+    }
+
+    /// Returns the paths of the git repositories of a snapshot, such as `.git`, in ascending order.
+    /// They are relative to the workspace's root, and escaped like those of a [`FileChange`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`](crate::Error::Object) if the record of repositories is missing or damaged.
+    pub fn repositories(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+        let Some(name) = &snapshot.repositories else { return Ok(Vec::new()) };
+        let repositories = Repositories::read(&self.objects, named_object(&self.objects, name)?)?;
+        Ok(repositories.roots().map(|path| escape_path(path)).collect())
     }
 
     /// Returns the whole content of a file, with its holes filled with zeros, or the target path of

@@ -7,4 +7,5 @@ mod kills;
 mod model;
 mod times;
 mod undo;
+mod working_trees;
 mod world;

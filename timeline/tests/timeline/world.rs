@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog_timeline::{
-    CallEnd, Lane, NewCall, Result, Timeline, TimelineOptions, TimelinePlace, UndoReport,
+    CallEnd, CallReach, Lane, NewCall, Result, Timeline, TimelineOptions, TimelinePlace, UndoReport,
 };
 use tempfile::TempDir;
 
@@ -124,6 +124,7 @@ pub(crate) fn shell(id: &str, agent: Option<&str>) -> NewCall {
         paths: None,
         process: None,
         may_overlap: false,
+        reach: CallReach::default(),
     }
 }
 

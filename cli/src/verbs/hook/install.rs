@@ -105,7 +105,8 @@ impl Command for Args {
             Ok(version) => (Some(version), None),
             Err(reason) => (None, Some(reason)),
         };
-        let wanted = WantedHooks { agent, command, events: agent.known_events(version) };
+        let wanted =
+            WantedHooks { agent, command, events: agent.wanted_events(version, scope == Scope::Shared) };
         if wanted.events.is_empty() {
             let what = format!("the installed {} is older than {}", agent.title, agent.oldest);
             let next = format!("nothing was written; upgrade {}, and repeat", agent.title);
@@ -165,7 +166,10 @@ fn notes(
 ) {
     let agent = wanted.agent;
     let (name, title) = (agent.name, agent.title);
-    let missing = names(&left_out(wanted)).join(", ");
+    let known = agent.known_events(version);
+    let unknown_events: Vec<AgentEvent> =
+        left_out(wanted).into_iter().filter(|event| !known.contains(event)).collect();
+    let missing = names(&unknown_events).join(", ");
     if let Some(reason) = unknown {
         output.note(format_args!("note: the version of {title} is unknown: {reason}"));
         if !missing.is_empty() {
@@ -177,7 +181,7 @@ fn notes(
         output.note(format_args!("note: {title} {version} does not know these events: {missing}"));
     }
     if scope == Scope::Shared
-        && agent.ignores_files_with_unknown_events
+        && agent.shared_events_of.is_some()
         && let Some(since) = wanted.events.iter().map(|event| event.since).max()
     {
         output.note(format_args!(

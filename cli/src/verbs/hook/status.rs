@@ -231,14 +231,16 @@ fn inspect(
     }
     let installed: BTreeSet<&str> = facts.hooks.iter().map(|hook| hook.event.as_str()).collect();
     let known: BTreeSet<&str> = agent.known_events(version).iter().map(|event| event.name).collect();
+    let wanted = agent.wanted_events(version, status.scope == Scope::Shared);
+    let wanted: BTreeSet<&str> = wanted.iter().map(|event| event.name).collect();
     let list = |names: Vec<&str>| names.join(", ");
-    let missing: Vec<&str> = known.difference(&installed).copied().collect();
+    let missing: Vec<&str> = wanted.difference(&installed).copied().collect();
     if !missing.is_empty() {
         let option = status.scope.name();
         let missing = list(missing);
         problems.push(format!("no hook for {missing}; `foldlog hook install {name} --{option}` adds it"));
     }
-    if let Some(version) = version.filter(|_| agent.ignores_files_with_unknown_events) {
+    if let Some(version) = version.filter(|_| agent.shared_events_of.is_some()) {
         let unknown = agent
             .events
             .iter()
