@@ -57,7 +57,7 @@ pub use error::{Error, Result, UnrestoredPath};
 #[cfg(feature = "host")]
 pub use host::{
     CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, DirectoryChange, FileChange,
-    FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, NotedEntry,
+    FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, IgnoredPaths, NotedEntry,
     PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge, RewindMergeInputs,
     SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable, WantedEntry, WorkspaceLease,
     WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool, collect_snapshots,

@@ -9,6 +9,7 @@
 //! | `scratch` | a temporary copy of a snapshot in its own directory |
 //! | `audit` | verifying that the store has every object that snapshots need, intact |
 //! | `changes` | reading snapshots from their store alone: differences, files, contents |
+//! | `ignored` | the paths that `.gitignore` files ignore, for programs that show snapshots |
 //! | `path_edits` | editing single paths, each only if it has the expected state |
 //! | `edit_leftovers` | names of incomplete edits, and their recovery after a kill |
 //! | `time_changes` | reading times of snapshots, and their differences |
@@ -83,6 +84,7 @@ mod deep_directories;
 mod directory_check;
 mod edit_leftovers;
 mod git_packs;
+mod ignored;
 mod known_objects;
 mod lease;
 mod leave_out;
@@ -138,6 +140,7 @@ pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_obje
 pub use changes::{DirectoryChange, FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
+pub use ignored::IgnoredPaths;
 pub use lease::WorkspaceLease;
 pub use manifest::{FileForm, escape_path};
 pub use mark::WorkspaceMark;

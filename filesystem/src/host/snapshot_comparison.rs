@@ -85,6 +85,11 @@ impl HeldTrees {
 }
 
 impl HeldTrees {
+    /// Returns the entries of a tree.
+    pub(super) fn entries(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Vec<TreeEntry>> {
+        Ok(self.lines(objects, id, path)?.0.into_iter().map(|line| line.entry).collect())
+    }
+
     /// Returns the directories in a directory.
     pub(super) fn directories(
         &mut self,
@@ -92,9 +97,8 @@ impl HeldTrees {
         id: ObjectId,
         path: &[u8],
     ) -> Result<Vec<TreeEntry>> {
-        let (lines, _) = self.lines(objects, id, path)?;
-        let lines = lines.into_iter().map(|line| line.entry);
-        Ok(lines.filter(|entry| entry.mode == GitMode::Directory).collect())
+        let entries = self.entries(objects, id, path)?.into_iter();
+        Ok(entries.filter(|entry| entry.mode == GitMode::Directory).collect())
     }
 }
 
