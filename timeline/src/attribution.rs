@@ -29,10 +29,11 @@ pub(crate) struct Interval<'a> {
 }
 
 /// The intervals of a timeline, in ascending order.
-pub(crate) struct Intervals<'a>(Vec<Interval<'a>>);
+pub struct Intervals<'a>(Vec<Interval<'a>>);
 
 impl<'a> Intervals<'a> {
-    pub(crate) fn new(steps: &'a [Step], moments: Vec<Moment>, reader: &SnapshotReader) -> Intervals<'a> {
+    /// Derives the intervals from the steps and the moments of a timeline.
+    pub fn new(steps: &'a [Step], moments: Vec<Moment>, reader: &SnapshotReader) -> Intervals<'a> {
         let steps: BTreeMap<u64, &Step> = steps.iter().map(|step| (step.number, step)).collect();
         let (mut open, mut owners) = (BTreeMap::new(), BTreeMap::new());
         let mut last: Option<(u64, FilesystemSnapshot)> = None;

@@ -91,7 +91,11 @@ impl ChangesReader<'_> {
 
 impl Intervals<'_> {
     /// Returns the changes that belong to a step.
-    pub(crate) fn changes(&self, number: u64, reader: &mut SnapshotReader) -> Result<StepChanges> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Filesystem`] if a capture is missing or damaged.
+    pub fn changes(&self, number: u64, reader: &mut SnapshotReader) -> Result<StepChanges> {
         let mut found = StepChanges::default();
         let (mut files, mut shared) = (ChangesByPath::new(), ChangesByPath::new());
         for interval in self.of_steps(&BTreeSet::from([number])) {

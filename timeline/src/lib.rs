@@ -3,7 +3,8 @@
 //!
 //! The agents are programs that foldlog did not start. They report the beginning and the end of
 //! each call through hooks, from processes that live for milliseconds. A [`Timeline`] belongs to
-//! one directory, the root. It is a session of foldlog, next to a store of captures of the root.
+//! one directory, the root. It is a session of foldlog, next to a store of captures of the root, and
+//! next to a second session with the agents' conversations.
 //!
 //! | module | contains |
 //! |---|---|
@@ -16,6 +17,8 @@
 //! | `collection` | removing the earliest captures to free space |
 //! | `unreported` | closing calls whose end was not reported |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
+//! | `ignored` | files whose content is in no record |
+//! | `transcripts` | how far the conversations of agents are imported |
 //! | `merge` | removing one change from the present state of a file |
 //! | `times` | the times of the last change that an undo restores |
 //! | `working_tree` | [`WorkingTree`]: repositories of git, and [`HeadChange`]: what a call committed |
@@ -65,21 +68,26 @@ mod changes;
 mod collection;
 mod error;
 mod further_roots;
+mod ignored;
 mod merge;
 mod places;
 mod removed_root;
 mod step;
 mod timeline;
 mod times;
+mod transcripts;
 mod undo;
 mod unreported;
 mod working_tree;
 
+pub use attribution::Intervals;
 pub use changes::{ChangesReader, StepChanges};
 pub use error::{Error, Result};
 pub use further_roots::CallReach;
+pub use ignored::{WITHHELD, names_secrets};
 pub use places::TimelinePlace;
-pub use step::{Call, Lane, Outcome, Step, StepKind, Undo};
-pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions};
+pub use step::{Call, Edge, Lane, Moment, Outcome, Step, StepChanged, StepKind, Undo};
+pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, shorten};
+pub use transcripts::TranscriptImported;
 pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport, UndoneSteps, undone_calls};
 pub use working_tree::{HeadChange, WorkingTree};

@@ -133,18 +133,48 @@ impl TimelinePlace {
     /// Returns the id of the timeline's session: a fixed one, so that a creation that was killed is
     /// completed.
     pub(crate) fn session_id(&self) -> Uuid {
+        self.fixed_id(b"")
+    }
+
+    /// Returns the id of the session with the conversations.
+    pub(crate) fn conversations_id(&self) -> Uuid {
+        self.fixed_id(b"\0conversations")
+    }
+
+    fn fixed_id(&self, name: &[u8]) -> Uuid {
         let mut bytes = [0; 16];
-        let hash = blake3::hash(self.root.as_os_str().as_bytes());
+        let hash = blake3::hash(&[self.root.as_os_str().as_bytes(), name].concat());
         bytes.iter_mut().zip(hash.as_bytes()).for_each(|(byte, from)| *byte = *from);
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
     }
 
-    pub(crate) fn store(&self) -> PathBuf {
-        self.dir.join("store")
+    /// Returns the place of the timeline whose session is in a directory; `None` if that is the
+    /// session of something else.
+    pub fn of_session(session_dir: &Path) -> Option<TimelinePlace> {
+        let session_dir = fs::canonicalize(session_dir).ok()?;
+        let dir = session_dir.ancestors().nth(3)?;
+        let root = PathBuf::from(OsString::from_vec(fs::read(dir.join(ROOT_FILE)).ok()?));
+        let place = TimelinePlace { root, dir: dir.to_owned() };
+        (place.session_dir() == session_dir).then_some(place)
     }
 
-    pub(crate) fn captures(&self) -> PathBuf {
+    /// Returns the directory of the timeline's session.
+    pub fn session_dir(&self) -> PathBuf {
+        self.store().join("sessions").join(self.session_id().to_string())
+    }
+
+    /// Returns the directory of the session with the conversations, which may not exist.
+    pub fn conversations_dir(&self) -> PathBuf {
+        self.store().join("sessions").join(self.conversations_id().to_string())
+    }
+
+    /// Returns the directory of the captures.
+    pub fn captures(&self) -> PathBuf {
         self.dir.join("captures")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.join("store")
     }
 
     pub(crate) fn lock_file(&self) -> PathBuf {

@@ -180,11 +180,12 @@ impl Step {
 
 /// A new state of a step. One record contains both, so that a kill cannot part them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct StepChanged {
-    pub(crate) step: Step,
+pub struct StepChanged {
+    /// The new state.
+    pub step: Step,
     /// The moment at which the step begins or ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) moment: Option<Moment>,
+    pub moment: Option<Moment>,
 }
 
 impl Event for StepChanged {
@@ -201,12 +202,14 @@ impl Slice for Steps {
 
 /// The beginning or the end of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Moment {
-    pub(crate) step: u64,
-    pub(crate) edge: Edge,
+pub struct Moment {
+    /// Number of the step.
+    pub step: u64,
+    /// Whether the step begins or ends.
+    pub edge: Edge,
     /// Capture of the root; `None` if it could not be captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) capture: Option<FilesystemSnapshot>,
+    pub capture: Option<FilesystemSnapshot>,
 }
 
 impl Moment {
@@ -215,10 +218,13 @@ impl Moment {
     }
 }
 
+/// One of the two ends of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Edge {
+pub enum Edge {
+    /// The beginning.
     Opened,
+    /// The end.
     Closed,
 }
 

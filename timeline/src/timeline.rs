@@ -11,13 +11,16 @@ use foldlog::filesystem::{
     escape_path,
 };
 use foldlog::{Durability, Policy, Session, SessionOptions, SessionTypes, SliceOp, Store, StoreOptions};
+use uuid::Uuid;
 
 use crate::further_roots::CallReach;
+use crate::ignored::WITHHELD;
 use crate::places::TimelinePlace;
 use crate::step::{
     Call, Collections, Edge, FurtherRoots, Lane, Moment, Moments, Outcome, RootAdded, Step, StepChanged,
     StepKind, Steps,
 };
+use crate::transcripts::{TranscriptImported, Transcripts};
 use crate::unreported::has_ended;
 use crate::{Error, Result};
 
@@ -140,14 +143,7 @@ impl Timeline {
         place.create()?;
         place.record_repository();
         let lock = lock(place, options.wait)?;
-        let store = open_store(place)?;
-        let (id, types) = (place.session_id(), types()?);
-        // A process that was killed while it created the session leaves a part of it, which only
-        // another creation replaces.
-        let session = store.open_session(id, &types).or_else(|error| {
-            let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
-            store.create_with(&types, options).map_err(|_| error)
-        })?;
+        let session = open_or_create(place, place.session_id(), &types()?)?;
         let mut timeline = Timeline::with(place, session, options, Some(lock))?;
         timeline.close_killed_undo()?;
         Ok(timeline)
@@ -271,11 +267,12 @@ impl Timeline {
         let directory = call.reach.directory.as_deref();
         let working_tree = directory.and_then(|directory| self.linked_working_tree(directory));
         let head_logs = self.head_logs(capture.as_ref());
+        let is_ignored = self.owns_ignored(paths.as_ref());
         let kind = StepKind::Call(Box::new(Call {
             lane: call.lane,
             id: call.id,
             tool: call.tool,
-            arguments: shorten(call.arguments),
+            arguments: if is_ignored { WITHHELD.to_owned() } else { shorten(call.arguments) },
             title: shorten(call.title),
             result: None,
             exit_code: None,
@@ -339,7 +336,9 @@ impl Timeline {
             self.set_users_changes(&mut step, capture, started)?;
         }
         if let StepKind::Call(call) = &mut step.kind {
-            call.result = end.result.map(shorten);
+            let is_withheld = self.withholds_result(call, step.paths.as_ref());
+            call.result =
+                end.result.map(|text| if is_withheld { WITHHELD.to_owned() } else { shorten(text) });
             call.exit_code = end.exit_code;
             call.duration_ms = end.duration_ms;
             call.in_background = end.in_background;
@@ -437,7 +436,7 @@ impl Timeline {
         SnapshotReader::open(self.place.captures())
     }
 
-    fn relative(&self, path: &Path) -> Option<String> {
+    pub(crate) fn relative(&self, path: &Path) -> Option<String> {
         // A tool may name a file through a link to it or to its directory.
         let absolute = self.place.root.join(path);
         let (parent, name) = (absolute.parent()?, absolute.file_name()?);
@@ -471,8 +470,8 @@ fn find_call<'a>(steps: &'a [Step], call: &NewCall) -> Option<&'a Step> {
     steps.iter().rfind(|step| step.call().is_some_and(is_same))
 }
 
-/// Cuts a text after its greatest recorded length.
-fn shorten(mut text: String) -> String {
+/// Cuts a text after 64 KiB, the greatest recorded length.
+pub fn shorten(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
         text.push('…');
@@ -487,6 +486,9 @@ fn types() -> Result<SessionTypes> {
         .reducer::<Steps, StepChanged>(|_, changed, _| Ok(SliceOp::Upsert(changed.step.clone())))
         .slice::<FurtherRoots>()
         .reducer::<FurtherRoots, RootAdded>(|_, added, _| Ok(SliceOp::Extend(vec![added.clone()])))
+        .slice::<Transcripts>()
+        .keyed_by::<Transcripts, String>(|imported| imported.conversation.clone())
+        .reducer::<Transcripts, TranscriptImported>(|_, imported, _| Ok(SliceOp::Upsert(imported.clone())))
         .slice::<Collections>()
         .replace_latest::<Collections>()
         .slice_with::<Moments>(Policy::Log)
@@ -495,6 +497,18 @@ fn types() -> Result<SessionTypes> {
         })
         .build()?;
     Ok(types)
+}
+
+/// Opens a session of a timeline, and creates it if there is none.
+pub(crate) fn open_or_create(place: &TimelinePlace, id: Uuid, types: &SessionTypes) -> Result<Session> {
+    let store = open_store(place)?;
+    // A process that was killed while it created the session leaves a part of it, which only another
+    // creation replaces.
+    let session = store.open_session(id, types).or_else(|error| {
+        let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+        store.create_with(types, options).map_err(|_| error)
+    });
+    Ok(session?)
 }
 
 fn open_store(place: &TimelinePlace) -> Result<Store> {

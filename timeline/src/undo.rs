@@ -436,7 +436,8 @@ fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
 }
 
 impl UndoneSteps {
-    fn new(steps: &[Step]) -> UndoneSteps {
+    /// Derives which steps are undone from all steps, in ascending order of their numbers.
+    pub fn new(steps: &[Step]) -> UndoneSteps {
         let mut found = UndoneSteps::default();
         // From the latest undo on: an undone undo has no effect.
         for step in steps.iter().rev().filter(|step| !step.is_open()) {

@@ -4,22 +4,29 @@
 //! belong to the start of a call, or to the end of a call whose changes remain. A rollback returns
 //! to the capture that was current at its target. Changes by hand become visible with the next
 //! capture.
+//!
+//! The captures of a timeline of agents' calls are those of its steps. They contain ignored files,
+//! such as `.env`: no page names one, or shows its content ([`HiddenPaths`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::filesystem::{FileFacts, FileKind, FilesystemSnapshot, SnapshotReader};
+use foldlog::filesystem::{
+    FileChange, FileFacts, FileKind, FilesystemSnapshot, IgnoredPaths, SnapshotReader,
+};
 use foldlog::inspect::{LogReader, captures_dir};
 use foldlog::{Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack;
+use foldlog_timeline::TimelinePlace;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::Result;
+use crate::agent_steps::StepReader;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::lists::ListHistory;
 use crate::walk::{ListPlaces, line};
@@ -48,6 +55,9 @@ pub(crate) struct FilesDocument {
     contents: Vec<(u64, u32)>,
 }
 
+/// Name of the workspace with the captures of steps.
+pub(crate) const WORKSPACE_OF_STEPS: &str = "workspace";
+
 /// The last capture of each workspace.
 pub(crate) type WorkspaceCaptures = Arc<BTreeMap<String, FilesystemSnapshot>>;
 
@@ -65,12 +75,13 @@ pub(crate) fn captures(
     let rollbacks: BTreeMap<_, _> = reader.rollbacks().collect();
     let mut history: BTreeMap<SequenceNumber, WorkspaceCaptures> = BTreeMap::new();
     let mut now = WorkspaceCaptures::default();
+    let steps = StepReader::new(reader);
     reader.records(SequenceNumber::MIN, last, |record| {
         let before = Arc::clone(&now);
         if let Some(to) = rollbacks.get(&record.sequence) {
             now = history.range(..=*to).next_back().map(|(_, then)| Arc::clone(then)).unwrap_or_default();
         }
-        for (workspace, snapshot) in recorded_captures(reader, record) {
+        for (workspace, snapshot) in recorded_captures(reader, &steps, record) {
             if now.get(&workspace) != Some(&snapshot) {
                 Arc::make_mut(&mut now).insert(workspace, snapshot);
             }
@@ -84,7 +95,14 @@ pub(crate) fn captures(
 }
 
 /// Returns the captures of workspaces that are current from a record on.
-fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
+fn recorded_captures(
+    reader: &LogReader,
+    steps: &StepReader<'_>,
+    record: &Record<'_>,
+) -> Vec<(String, FilesystemSnapshot)> {
+    if let Some(capture) = steps.read(record).and_then(|changed| changed.moment?.capture) {
+        return vec![(WORKSPACE_OF_STEPS.to_owned(), capture)];
+    }
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
         RecordKind::ToolBegin => {
             ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default()
@@ -105,9 +123,70 @@ fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, Fi
     resources.into_iter().filter_map(snapshot).collect()
 }
 
+/// The paths of workspaces that no page shows: those that any [partial](FilesystemSnapshot::partial)
+/// capture of the workspace ignores.
+#[derive(Debug, Default)]
+pub(crate) struct HiddenPaths {
+    ignored: HashMap<String, IgnoredPaths>,
+    /// Partial captures that were read, by their workspaces and commits. Of those that cannot be read, it is
+    /// unknown which paths they ignore, so that nothing of them is shown.
+    read: HashMap<(String, String), Option<foldlog::filesystem::Error>>,
+}
+
+impl HiddenPaths {
+    /// Reads the captures of a history.
+    pub(crate) fn read(session: &Path, history: &BTreeMap<SequenceNumber, WorkspaceCaptures>) -> HiddenPaths {
+        let mut hidden = HiddenPaths::default();
+        let mut stores = HashMap::new();
+        for (workspace, capture) in history.values().flat_map(|captured| captured.iter()) {
+            let store = || SnapshotReader::open(store_of(session, workspace));
+            hidden.add(workspace, capture, stores.entry(workspace.clone()).or_insert_with(store));
+        }
+        hidden
+    }
+
+    /// Adds the paths that a capture ignores.
+    pub(crate) fn add(&mut self, workspace: &str, capture: &FilesystemSnapshot, store: &mut SnapshotReader) {
+        let key = (workspace.to_owned(), capture.commit.clone());
+        if capture.partial && !self.read.contains_key(&key) {
+            let ignored = self.ignored.entry(workspace.to_owned()).or_default();
+            self.read.insert(key, store.add_ignored(capture, ignored).err());
+        }
+    }
+
+    /// Returns whether a path of a workspace is hidden.
+    pub(crate) fn contains(&self, workspace: &str, path: &str) -> bool {
+        self.ignored.get(workspace).is_some_and(|ignored| ignored.contains(path))
+    }
+
+    /// Returns the changes between two captures, without those of hidden paths.
+    ///
+    /// # Errors
+    ///
+    /// The error of a capture that cannot be read.
+    pub(crate) fn changes(
+        &self,
+        workspace: &str,
+        store: &mut SnapshotReader,
+        before: Option<&FilesystemSnapshot>,
+        now: &FilesystemSnapshot,
+    ) -> foldlog::filesystem::Result<Vec<FileChange>> {
+        for capture in before.into_iter().chain([now]) {
+            let key = (workspace.to_owned(), capture.commit.clone());
+            if let Some(Some(error)) = self.read.get(&key) {
+                return Err(error.clone());
+            }
+        }
+        let mut changes = store.changes(before, now)?;
+        changes.retain(|change| !self.contains(workspace, &change.path));
+        Ok(changes)
+    }
+}
+
 /// Collects the changes of one workspace's files.
-#[derive(Default)]
-struct ChangeCollector {
+struct ChangeCollector<'a> {
+    workspace: &'a str,
+    hidden: &'a HiddenPaths,
     before: Option<FilesystemSnapshot>,
     paths: BTreeSet<String>,
     changes: Vec<WorkspaceChange>,
@@ -115,7 +194,19 @@ struct ChangeCollector {
     gaps: Vec<(SequenceNumber, String)>,
 }
 
-impl ChangeCollector {
+impl<'a> ChangeCollector<'a> {
+    fn new(workspace: &'a str, hidden: &'a HiddenPaths) -> ChangeCollector<'a> {
+        ChangeCollector {
+            workspace,
+            hidden,
+            before: None,
+            paths: BTreeSet::new(),
+            changes: Vec::new(),
+            versions: 0,
+            gaps: Vec::new(),
+        }
+    }
+
     /// Notes the last capture at a position.
     fn at(&mut self, position: SequenceNumber, now: Option<&FilesystemSnapshot>, store: &mut SnapshotReader) {
         if self.before.as_ref() == now {
@@ -130,7 +221,7 @@ impl ChangeCollector {
         let (mut removed, mut added, mut failed) = (Vec::new(), Vec::new(), None);
         match now {
             None => removed.extend(std::mem::take(&mut self.paths)),
-            Some(now) => match store.changes(self.before.as_ref(), now) {
+            Some(now) => match self.hidden.changes(self.workspace, store, self.before.as_ref(), now) {
                 Ok(_) if self.versions > VERSIONS_MAX => {
                     failed = Some("too many files have changed".to_owned());
                 }
@@ -177,10 +268,11 @@ pub(crate) fn files<W: Write>(
     }
     let mut contents =
         Contents { payloads, lines: LineBlocks::default(), known: HashMap::new(), bytes: 0, count: 0 };
+    let hidden = HiddenPaths::read(reader.dir(), &history);
     let names: BTreeSet<&String> = history.values().flat_map(|captured| captured.keys()).collect();
     for name in names {
         let mut store = SnapshotReader::open(store_of(reader.dir(), name));
-        let mut changes = ChangeCollector::default();
+        let mut changes = ChangeCollector::new(name, &hidden);
         for (position, captured) in &history {
             changes.at(*position, captured.get(name), &mut store);
         }
@@ -192,9 +284,15 @@ pub(crate) fn files<W: Write>(
     Ok(document)
 }
 
-/// Returns the directory in a session's directory that contains the captures of a workspace: the
-/// directory for all workspaces, or one with the workspace's name.
+/// Returns the directory with the captures of a workspace. In a session's directory, it is the
+/// directory for all workspaces, or one with the workspace's name. Those of a timeline are next to
+/// its store.
 pub(crate) fn store_of(session: &Path, workspace: &str) -> PathBuf {
+    if workspace == WORKSPACE_OF_STEPS
+        && let Some(place) = TimelinePlace::of_session(session)
+    {
+        return place.captures();
+    }
     let is_store = |dir: &Path| {
         let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
         is_directory(dir) && is_directory(&dir.join("objects"))

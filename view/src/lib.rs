@@ -10,7 +10,7 @@
 //! | [`report`] | the report: one HTML file |
 //! | `server` | the live page: a server on the loopback (feature `server`) |
 //! | `walk`, `records`, `lists`, `blocks` | the columns, histories and blocks of a page |
-//! | `summaries`, `tasks`, `files`, `after_damage` | the other parts of a page |
+//! | `summaries`, `tasks`, `files`, `agent_steps`, `after_damage` | the other parts of a page |
 //! | [`positions`] | positions by number or tag |
 //! | [`visits`] | walks over records whose visitor may fail |
 //! | [`session_dirs`], [`bucket`] | the directories of sessions, and buckets in local directories |
@@ -32,6 +32,7 @@
 //! | the summaries of a conversation at a step | `summaries`: the messages that a provider is sent, and the records that they replace |
 //! | the tasks at a step | `tasks`: the fields of `task list --json` for each task, with its record |
 //! | a workspace's files at a step | `files`: the last capture on the way there |
+//! | the calls of agents in a directory | `agent_steps`: the steps of a [timeline](foldlog_timeline), as operations; their captures, without ignored files, as those of a workspace |
 //! | a diff of two steps | the items that are in only one of the two lists, compared as [`foldlog_replay::differences`] compares them |
 //! | damage | `after_damage`: the damage, and the records after it as `show --beyond-damage --json` prints them |
 //! | operations | `ledger --json`; for operations that wait for a decision, `ledger OPERATION --json` with the commands that decide |
@@ -54,6 +55,7 @@
 //!    contents.
 
 mod after_damage;
+mod agent_steps;
 mod blocks;
 pub mod bucket;
 pub mod clock;

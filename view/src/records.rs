@@ -8,9 +8,11 @@ use std::ops::RangeInclusive;
 use foldlog::inspect::{LogReader, record_title};
 use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
+use foldlog_timeline::{Edge, StepChanged};
 use serde::Serialize;
 
 use crate::RecordRange;
+use crate::agent_steps::{self, StepReader};
 use crate::documents::timeline::Timeline;
 
 pub(crate) const CHUNK_RECORDS: usize = 1024;
@@ -181,6 +183,8 @@ pub(crate) struct RunningOperation {
     operation: OperationId,
     tool: String,
     nesting: u32,
+    /// Number of the step, if it is one of a timeline.
+    step: Option<u64>,
 }
 
 /// Creates the columns of records that arrive in the order of the log.
@@ -198,11 +202,13 @@ pub(crate) struct Columns<'a> {
     /// Rollbacks whose target is still ahead: target and record, the first target last.
     ahead: Vec<(SequenceNumber, SequenceNumber)>,
     failures: Vec<SequenceNumber>,
+    steps: StepReader<'a>,
+    payloads: bool,
 }
 
 impl<'a> Columns<'a> {
-    /// Starts at the first record.
-    pub(crate) fn new(reader: &LogReader, timeline: &'a Timeline) -> Columns<'a> {
+    /// Starts at the first record. Without `payloads`, titles contain no values.
+    pub(crate) fn new(reader: &'a LogReader, timeline: &'a Timeline, payloads: bool) -> Columns<'a> {
         let mut ahead: Vec<_> = reader.rollbacks().map(|(at, to)| (to, at)).collect();
         ahead.sort_by(|one, other| other.cmp(one));
         Columns {
@@ -215,6 +221,8 @@ impl<'a> Columns<'a> {
             around: Vec::new(),
             ahead,
             failures: Vec::new(),
+            steps: StepReader::new(reader),
+            payloads,
         }
     }
 
@@ -223,13 +231,13 @@ impl<'a> Columns<'a> {
     /// [`into_parts`](Columns::into_parts) returned.
     #[cfg(feature = "server")]
     pub(crate) fn going_on(
-        reader: &LogReader,
+        reader: &'a LogReader,
         timeline: &'a Timeline,
         from: SequenceNumber,
         begun: BTreeMap<SequenceNumber, RunningOperation>,
         nesting: BTreeMap<OperationId, u32>,
     ) -> Columns<'a> {
-        let mut columns = Columns::new(reader, timeline);
+        let mut columns = Columns::new(reader, timeline, true);
         columns.around =
             reader.rollbacks().filter(|(at, to)| *to < from && *at >= from).map(|(at, _)| at).collect();
         columns.ahead.retain(|(to, _)| *to >= from);
@@ -267,7 +275,11 @@ impl<'a> Columns<'a> {
                 self.around.push(at);
             }
         }
-        let (begun, outcome) = self.belongs(record);
+        let step = self.steps.read(record);
+        let (begun, outcome) = match &step {
+            Some(changed) => self.step(record.sequence, changed),
+            None => self.belongs(record),
+        };
         if !is_listed {
             return None;
         }
@@ -277,7 +289,10 @@ impl<'a> Columns<'a> {
         }
         let kind = place_of(&mut self.kinds, record.kind.to_string());
         let path = place_of(&mut self.paths, path);
-        let name = record_title(record, self.timeline.names());
+        let name = match &step {
+            Some(changed) => agent_steps::record_title(changed, self.payloads),
+            None => record_title(record, self.timeline.names()),
+        };
         let chunk = &mut self.chunk;
         chunk.kind.push(kind);
         chunk.path.push(path);
@@ -297,6 +312,28 @@ impl<'a> Columns<'a> {
         (chunk.len() >= CHUNK_RECORDS).then(|| std::mem::take(chunk))
     }
 
+    /// Returns the same of a record with a step: the operation is its beginning.
+    fn step(
+        &mut self,
+        sequence: SequenceNumber,
+        changed: &StepChanged,
+    ) -> (Option<RunningOperation>, String) {
+        let number = Some(changed.step.number);
+        let edge = changed.moment.as_ref().map(|moment| moment.edge);
+        if edge == Some(Edge::Opened) {
+            let tool = agent_steps::tool(&changed.step).to_owned();
+            let begun = RunningOperation { operation: sequence.into(), tool, nesting: 0, step: number };
+            self.begun.insert(sequence, begun.clone());
+            return (Some(begun), String::new());
+        }
+        let begin = self.begun.iter().find(|(_, begun)| begun.step == number).map(|(begin, _)| *begin);
+        let Some(begin) = begin else { return (None, String::new()) };
+        if edge.is_none() {
+            return (self.begun.get(&begin).cloned(), String::new());
+        }
+        (self.begun.remove(&begin), agent_steps::outcome_name(changed.step.outcome).to_owned())
+    }
+
     /// Returns the operation to which a record belongs, and the outcome that the record states.
     fn belongs(&mut self, record: &Record<'_>) -> (Option<RunningOperation>, String) {
         let sequence = record.sequence;
@@ -306,7 +343,8 @@ impl<'a> Columns<'a> {
                 let operation = begin.again.unwrap_or(sequence.into());
                 let around = begin.parent.and_then(|parent| self.nesting.get(&parent));
                 let nesting = around.map_or(0, |around| around + 1);
-                let begun = RunningOperation { operation, tool: begin.tool.into_owned(), nesting };
+                let tool = begin.tool.into_owned();
+                let begun = RunningOperation { operation, tool, nesting, step: None };
                 self.nesting.insert(operation, nesting);
                 self.begun.insert(sequence, begun.clone());
                 (Some(begun), String::new())

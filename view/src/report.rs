@@ -15,6 +15,7 @@ use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
 use crate::after_damage::{BeyondPlaces, DamageHead, RecordsAfterDamage};
+use crate::agent_steps;
 use crate::blocks::{Blocks, markup_json};
 use crate::documents::ledger;
 use crate::documents::stats::stats;
@@ -220,7 +221,7 @@ pub(crate) fn parent_json(reader: &LogReader) -> Json {
     )
 }
 
-/// Returns the ledger, and the accounts of operations that wait for a decision.
+/// Returns the ledger, the steps of a timeline, and the accounts of operations that wait for a decision.
 pub(crate) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
     let waits = |fate: OperationStatus| {
@@ -238,7 +239,10 @@ pub(crate) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json>
             .map(|account| (entry.operation.to_string(), account))
     });
     let accounts: BTreeMap<String, Json> = accounts.collect::<Result<_>>()?;
-    Ok(json!({ "ledger": entries, "waiting": accounts }))
+    let mut listed: Vec<Json> =
+        entries.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::from)?;
+    listed.extend(agent_steps::entries(reader, payloads.are_asked_for())?);
+    Ok(json!({ "ledger": listed, "waiting": accounts }))
 }
 
 /// Returns the result of `verify`, with its time and extent.

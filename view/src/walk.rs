@@ -231,7 +231,7 @@ pub(crate) fn walk<W: Write>(
 ) -> Result<WalkDocument> {
     let timeline = Timeline::from_reader(reader);
     let unknown = unknown(&reader.compacted_ranges());
-    let mut columns = Columns::new(reader, &timeline);
+    let mut columns = Columns::new(reader, &timeline, payloads.are_asked_for());
     let mut rollbacks = Vec::new();
     let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
     let (mut usage, mut sources) = (UsageLog::default(), SpendReader::new(reader));

@@ -128,7 +128,8 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "DirectoryAdded" => input.directory.clone().map_or(HookEvent::Other, HookEvent::DirectoryAdded),
         _ => HookEvent::Other,
     };
-    Ok(HookInput { lane, directory: input.cwd, name: input.hook_event_name, event })
+    let transcript = input.transcript_path;
+    Ok(HookInput { lane, directory: input.cwd, transcript, name: input.hook_event_name, event })
 }
 
 /// Returns the call of a tool that may change files.

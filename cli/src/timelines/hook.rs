@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use foldlog_timeline::{CallEnd, Lane, NewCall, Step, Timeline, TimelinePlace};
@@ -12,15 +12,21 @@ use super::reach::Reach;
 use super::{UserDirs, runs_child_since, text};
 use crate::agents::PromptCommand;
 use crate::failure::Result;
+use crate::runs::claude_code::import_new_lines;
 
 /// Greatest size of a timeline's captures on the disk, in bytes.
 const CAPTURES_BYTES_MAX: u64 = 5_000_000_000;
+
+/// How long an import of a conversation may take. Other hooks wait for it.
+const IMPORT_TIME: Duration = Duration::from_secs(2);
 
 /// An event, in the form that all programs have in common.
 pub(crate) struct HookInput {
     pub(crate) lane: Lane,
     /// Current directory of the agent.
     pub(crate) directory: PathBuf,
+    /// File in which the program writes the conversation.
+    pub(crate) transcript: Option<PathBuf>,
     /// The program's name of the event.
     pub(crate) name: String,
     pub(crate) event: HookEvent,
@@ -219,8 +225,16 @@ impl Recorder<'_> {
                 }
             }
             HookEvent::PermissionAsked => open()?.ask_for(lane)?,
-            HookEvent::TurnEnded => interrupt(&mut open()?, lane, true, elsewhere, &mut reply)?,
-            HookEvent::SessionEnded => interrupt(&mut open()?, lane, false, elsewhere, &mut reply)?,
+            HookEvent::TurnEnded | HookEvent::SessionEnded => {
+                let mut timeline = open()?;
+                let only_main = matches!(self.input.event, HookEvent::TurnEnded);
+                interrupt(&mut timeline, lane, only_main, elsewhere, &mut reply)?;
+                if let Some(transcript) = self.input.transcript.as_ref().filter(|_| reach.is_some()) {
+                    // The viewer shows the conversation as far as it is imported; nothing else needs it.
+                    let until = Instant::now() + IMPORT_TIME;
+                    let _ = import_new_lines(&timeline, &lane.session, transcript, until);
+                }
+            }
             HookEvent::Other => {}
         }
         Ok(reply)

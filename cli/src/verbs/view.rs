@@ -11,17 +11,19 @@ const VIEW_JSON: &str = "\
 With --json one object, before the first page is requested:
   url, port    address with its secret token, and port";
 
-/// Show a store or a session in a browser.
+/// Show a store, a session, or the calls of agents in this directory in a browser.
 ///
-/// Serves pages on 127.0.0.1 only. Everyone who knows the printed address with its token
-/// can read the store, so do not pass it on. $BROWSER names the program that opens the
-/// page; the default is xdg-open. Nothing is written into the store.
+/// Without a session, it shows the calls that `foldlog log` lists: their files, what they
+/// changed, and the conversation. Ignored files are not shown. Serves pages on 127.0.0.1
+/// only. Everyone who knows the printed address with its token can read the store, so do
+/// not pass it on. $BROWSER names the program that opens the page; the default is
+/// xdg-open. Nothing is written into the store.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
 pub struct Args {
-    /// Directory of the store or session
+    /// Directory of the store or session [default: the calls of agents in this directory]
     #[arg(value_name = "SESSION|STORE")]
-    pub path: PathBuf,
+    pub path: Option<PathBuf>,
     /// Port on 127.0.0.1 to listen on [default: a free port]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
@@ -33,7 +35,7 @@ pub struct Args {
 impl Command for Args {
     const GROUP: Group = Group::Look;
     const TARGET: Target = Target::SessionOrStore;
-    const ARGUMENT: Argument<Self> = |arguments| Some(&mut arguments.path);
+    const ARGUMENT: Argument<Self> = |arguments| arguments.path.as_mut();
     const EXAMPLE: &'static str = "foldlog view STORE";
 
     /// Serves pages that show a store or a session, until a signal ends the process. Prints their
@@ -42,8 +44,8 @@ impl Command for Args {
     /// # Errors
     ///
     /// - [`Error::Usage`](foldlog_view::Error::Usage) if there is neither a store nor a
-    ///   session, the server cannot listen at the port, or this program was built without the
-    ///   feature `view`.
+    ///   session, no agent was recorded in this directory, the server cannot listen at the
+    ///   port, or this program was built without the feature `view`.
     /// - [`Error::Engine`](foldlog_view::Error::Engine) if no part of a session is intact,
     ///   or it cannot be read.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
@@ -78,12 +80,16 @@ mod serving {
     use crate::failure::{CommandError, HOLDS, Result};
     use crate::output::Output;
     use crate::readers::{open_sound_outline, open_store};
+    use crate::timelines::RootArgs;
 
     /// Delay between two checks for a request to end; a signal ends the delay.
     const WAIT: Duration = Duration::from_secs(60);
 
     pub(super) fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
-        let shown = open_scope(&arguments.path, output)?;
+        let shown = match &arguments.path {
+            Some(path) => open_scope(path, output)?,
+            None => open_scope(&RootArgs::default().open_read_only()?.place().session_dir(), output)?,
+        };
         // Signals are handled before the address is printed, so that its reader can already end
         // this process.
         (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;

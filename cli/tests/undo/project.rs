@@ -81,6 +81,12 @@ impl Project {
         self.dir.path().join("home")
     }
 
+    /// Returns the directory with the timeline's sessions.
+    pub(crate) fn sessions(&self) -> PathBuf {
+        let timelines = self.dir.path().join("state/foldlog/timelines");
+        fs::read_dir(timelines).unwrap().next().unwrap().unwrap().path().join("store/sessions")
+    }
+
     pub(crate) fn write(&self, path: &str, content: &str) {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

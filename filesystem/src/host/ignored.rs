@@ -114,7 +114,6 @@ impl SnapshotReader {
     ///
     /// [`Error::Object`](crate::Error::Object) if an object that is needed is missing or damaged.
     pub fn add_ignored(&mut self, snapshot: &FilesystemSnapshot, ignored: &mut IgnoredPaths) -> Result<()> {
-        let commit = Commit::read(&self.objects, named_object(&self.objects, &snapshot.commit)?)?;
         // A list that is only noted has unknown lines.
         for entry in &snapshot.noted {
             let path = unshown(&entry.path).unwrap_or_default();
@@ -125,6 +124,16 @@ impl SnapshotReader {
                 ignored.add(directory, everything());
             }
         }
+        let added = self.add_lists(snapshot, ignored);
+        if added.is_err() {
+            // Directories around the missing object were not read as a whole.
+            ignored.seen.clear();
+        }
+        added
+    }
+
+    fn add_lists(&mut self, snapshot: &FilesystemSnapshot, ignored: &mut IgnoredPaths) -> Result<()> {
+        let commit = Commit::read(&self.objects, named_object(&self.objects, &snapshot.commit)?)?;
         let mut left = vec![(Vec::new(), commit.tree)];
         while let Some((path, tree)) = left.pop() {
             if ignored.seen.len() >= SEEN_MAX {
@@ -169,8 +178,8 @@ fn read_list(path: &Path) -> Option<LeaveOut> {
         return None;
     }
     let mut bytes = Vec::new();
-    let read = fs::File::open(path)
-        .and_then(|file| file.take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let read =
+        fs::File::open(path).and_then(|file| file.take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes));
     match read {
         Ok(read) if u64::try_from(read).is_ok_and(|read| read <= GITIGNORE_BYTES_MAX) => {
             Some(LeaveOut::of_file(&bytes))

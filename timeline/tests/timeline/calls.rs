@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use foldlog_timeline::{CallEnd, Error, Outcome, Timeline, TimelineOptions, TimelinePlace};
+use foldlog_timeline::{CallEnd, Error, Outcome, Timeline, TimelineOptions, TimelinePlace, WITHHELD};
 
 use crate::world::{World, edit, ended, now, shell};
 
@@ -86,6 +86,28 @@ fn the_late_end_of_a_call_that_was_undone_meanwhile_changes_nothing() {
     assert_eq!(world.open().steps().unwrap()[0].outcome, Some(Outcome::Interrupted));
     world.open().end_call(shell("second", None), ended(), now()).unwrap();
     assert_eq!(world.open_changes(first).files.len(), 1);
+}
+
+#[test]
+fn a_call_that_names_an_ignored_file_is_recorded_without_its_contents() {
+    let world = World::new();
+    world.write(".gitignore", "*.key\n");
+    let is_withheld = |call: foldlog_timeline::NewCall| {
+        let end = CallEnd { result: Some("result".to_owned()), ..ended() };
+        let number = world.open().end_call(call, end, now()).unwrap();
+        let steps = world.open().steps().unwrap();
+        let call = steps.iter().find(|step| step.number == number).unwrap().call().unwrap().clone();
+        (call.arguments == WITHHELD, call.result.as_deref() == Some(WITHHELD))
+    };
+    let of_file = |path: &str| is_withheld(edit(path, &world.root.join(path), None));
+    assert_eq!(of_file("in/tls.key"), (true, true));
+    assert_eq!(of_file("in/.env.local"), (true, true));
+    assert_eq!(of_file(".env.example"), (false, false));
+    let command = |title: &str| {
+        is_withheld(foldlog_timeline::NewCall { title: title.to_owned(), ..shell(title, None) })
+    };
+    assert_eq!(command("cat in/.env|sort"), (false, true));
+    assert_eq!(command("cp .env.example in; ls ./environment"), (false, false));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // A conversation as a reader wants it: who said what, results under the calls that they answer.
 
-import { bdi, button, el } from 'view/dom.js';
+import { address, bdi, button, el } from 'view/dom.js';
 import { field, numberOf, parse, textOf, visible } from 'view/json.js';
 import { leftOut, text, tree } from 'view/value-tree.js';
 import { bytes } from 'view/words.js';
@@ -46,7 +46,7 @@ export function showConversation(items, go, at, summaries) {
       el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', bdi(name)) : null, el('span', { class: 'grow' }), replacing.length > 0 && el('span', { class: 'chip' }, `replaced by @${replacing.at(-1).sequence}`), record),
       content(json, role !== 'tool'),
       calls.map((call) => {
-        const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(idOf(call)))), callArguments(field(call, 'arguments')));
+        const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('a', { class: 'faint call-id', href: address({ view: 'operations', call: idOf(call), operation: null }), title: 'Go to the operation' }, visible(idOf(call)))), callArguments(field(call, 'arguments')));
         open.get(idOf(call))?.push(element);
         return element;
       })));

@@ -18,14 +18,15 @@ export class OperationsView {
     this.element = el('section', { class: 'view operations', 'aria-label': 'Operations' }, this.tree);
   }
 
-  /** @param {{at: number, operation?: string}} route */
+  /** @param {{at: number, operation?: string, call?: string}} route */
   async show(route) {
     const { ledger, waiting } = await this.source.operations();
     if (!this.drawn) {
       this.drawn = true;
       this.draw(ledger, waiting);
     }
-    const asked = route.operation === undefined ? null : Number(route.operation);
+    const called = route.call === undefined ? undefined : ledger.findLast((one) => one.call_id === route.call);
+    const asked = called?.operation ?? (route.operation === undefined ? null : Number(route.operation));
     for (const row of this.tree.querySelectorAll('[aria-current]')) row.removeAttribute('aria-current');
     const entry = ledger.find((one) => one.operation === asked);
     if (!entry) { this.account.remove(); return; }
@@ -72,11 +73,12 @@ export class OperationsView {
   /** @param {any} one */
   row(one) {
     const effects = one.effects === null ? 'effects unknown' : one.effects === 'none' ? '' : `effects ${one.effects}`;
-    return el('button', { type: 'button', class: 'operation-row', data: { operation: one.operation }, on: { click: () => this.navigate({ operation: one.operation }) } },
-      el('span', { class: 'sequence' }, one.operation),
+    return el('button', { type: 'button', class: 'operation-row', data: { operation: one.operation }, on: { click: () => this.navigate({ operation: one.operation, call: null }) } },
+      el('span', { class: 'sequence' }, one.step ?? one.operation),
       el('code', null, visible(one.tool)),
+      one.title && el('bdi', { class: 'title-name' }, visible(one.title)),
       el('span', { class: `badge outcome-${one.outcome}` }, one.outcome, one.cause ? `: ${visible(String(one.cause))}` : ''),
-      el('span', { class: 'faint' }, [one.runs > 1 && `${one.runs} runs`, one.undoes !== null && `undoes ${one.undoes}`, effects].filter(Boolean).join(' · ')),
+      el('span', { class: 'faint' }, [one.undone, one.files && one.files.total > 0 && counted(one.files.total, 'file'), one.runs > 1 && `${one.runs} runs`, one.undoes !== null && `undoes ${one.undoes}`, effects].filter(Boolean).join(' · ')),
       el('span', { class: 'grow' }),
       el('span', { class: 'time' }, one.elapsed_us === null ? '–' : duration(one.elapsed_us)));
   }
@@ -100,10 +102,18 @@ export class OperationsView {
     const isListed = (sequence) => sequence !== null && sequence >= this.source.head().from && sequence <= this.source.head().last;
     const part = async (sequence, name) => {
       if (!isListed(sequence)) return null;
-      const found = field(parse((await this.source.document(sequence)).text), name);
+      const shown = parse((await this.source.document(sequence)).text);
+      const found = field(entry.step === undefined ? shown : field(field(field(shown, 'data'), 'step'), 'call'), name);
       return !found || (found.type === 'plain' && found.text === 'null') ? null : found;
     };
     const [given, result, shown] = await Promise.all([part(entry.begin, 'arguments'), part(entry.end, 'result'), part(entry.end, 'shown')]);
+    const { asked_by: asked, conversation, message, files } = entry;
+    const said = conversation && button(`message ${number(message + 1)} of ${visible(conversation)}`, () => this.navigate({ at: entry.begin, view: 'step', part: `conversation:${conversation}`, from: Math.max(0, message - 1) }), { class: 'link' });
+    const changed = files && (files.total > 0 || files.ignored > 0) && [
+      files.listed.map(([kind, path]) => el('div', null, `${kind} `, bdi(path))),
+      files.total > files.listed.length && el('div', null, `and ${number(files.total - files.listed.length)} others`),
+      files.ignored > 0 && el('div', { class: 'faint' }, `${counted(files.ignored, 'ignored file')}, not shown`),
+      entry.end !== null && button('Show the changes', () => this.navigate({ view: 'diff', before: entry.begin, at: entry.end }), { class: 'link' })];
     const undoneBy = ledger.filter((one) => one.undoes === entry.operation).map((one) => one.operation);
     const row = (name, value) => ![null, undefined, false, ''].includes(value) && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
     return [
@@ -111,9 +121,10 @@ export class OperationsView {
         row('Start', isListed(entry.begin) ? go(entry.begin) : entry.begin),
         row('End', entry.end === null ? 'not ended' : isListed(entry.end) ? go(entry.end) : entry.end),
         row('Call', entry.call_id && bdi(entry.call_id)),
-        row('Asked by', entry.asked_by && tree(parse(JSON.stringify(entry.asked_by)))),
-        row('May run again', visible(String(entry.idempotency))),
-        row('Effects outside', entry.effects ?? 'unknown'),
+        row('Asked by', said || (asked && tree(parse(JSON.stringify(asked))))),
+        row('Files', changed),
+        row('May run again', entry.idempotency && visible(String(entry.idempotency))),
+        row('Effects outside', entry.step === undefined && (entry.effects ?? 'unknown')),
         row('Undone by', undoneBy.join(', ')),
         row('Settled', entry.settled && `${entry.settled.decision} by ${visible(entry.settled.by)}: ${visible(entry.settled.reason)}`),
         row('Approved arguments', entry.settled?.arguments),

@@ -204,13 +204,13 @@ export class StepView {
    */
   async files(workspace, at, path) {
     const [files, all] = await Promise.all([this.source.files(at, workspace), this.source.workspaces(at)]);
-    const gap = all.find((one) => one.name === workspace)?.gap;
+    const { gap, ignored } = all.find((one) => one.name === workspace) ?? {};
     const file = files.find((one) => one.path === path);
     const content = file ? await this.source.content(file) : null;
     const go = (sequence) => this.navigate({ at: sequence });
     return (body) => fill(body,
       gap && el('p', { class: 'note' }, `The files are unknown here: ${visible(gap)}`),
-      el('p', { class: 'facts' }, 'As last captured by a call. Later changes by hand are unknown.'),
+      el('p', { class: 'facts' }, 'As last captured by a call. Later changes by hand are unknown.', ignored > 0 && ` ${counted(ignored, 'ignored file')}, not shown.`),
       el('div', { class: 'file-panes' }, el('nav', { 'aria-label': 'Files' }, fileTree(files, at, path, (chosen) => this.navigate({ file: chosen }))), file && fileContent(file, content, go)));
   }
 }

@@ -204,12 +204,12 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
             .map(|slice| json!({ "name": slice.name, "policy": slice.policy.name(), "total": null }));
         (slices.collect(), BTreeMap::new())
     };
-    let evaluations = session.log.reader.evaluations_at(at);
+    let evaluations = session.evaluations_at(at);
     let mut conversations = Vec::new();
     for evaluation in evaluations.iter().rev().take(CONVERSATIONS_MAX).rev() {
-        match session.conversation(evaluation) {
-            Ok(messages) => {
-                let total = messages.map_or(0, |messages| messages.len_at(at));
+        match session.conversation(evaluation, at) {
+            Ok(shown) => {
+                let total = shown.map_or(0, |shown| shown.messages.len_at(shown.position));
                 if total > 0 {
                     conversations.push(json!({ "evaluation_id": evaluation, "total": total }));
                 }
@@ -272,9 +272,10 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let (from, count) = window_of(query)?;
     let evaluation = query.text("evaluation").ok_or(Malformed)?;
-    let Some(messages) = session.conversation(evaluation)? else {
+    let Some(shown) = session.conversation(evaluation, at)? else {
         return text(&json!({ "total": 0, "items": [] }));
     };
+    let (messages, at) = (shown.messages, shown.position);
     let clamped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let (mut items, mut bytes) = (Vec::new(), 0);
     let summaries = messages.summaries_at(at);
@@ -282,8 +283,10 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     for number in numbers {
         let Some(listed) = messages.read_message(number)? else { continue };
         bytes += listed.line.len();
+        // The page leads only to records of its own log.
+        let sequence = if shown.is_agents { json!(-1) } else { json!(listed.sequence) };
         items.push(json!({
-            "number": number, "place": from + items.len() as u64, "sequence": listed.sequence, "ordinal": 0,
+            "number": number, "place": from + items.len() as u64, "sequence": sequence, "ordinal": 0,
             "value": line_json(&listed.line),
         }));
         if bytes > WINDOW_BYTES {
@@ -498,19 +501,22 @@ fn in_lists(
         let next = if is_cut { next(list, place) } else { next(list + 1, 0) };
         return text(&json!({ "found": found, "next": next["from"], "place": next["place"] }));
     }
-    let evaluations = if is_any { session.log.reader.evaluations_at(last) } else { Vec::new() };
+    let evaluations = if is_any { session.evaluations_at(last) } else { Vec::new() };
     let Some(evaluation) = evaluations.get((list as usize).saturating_sub(slices.len())) else {
         return text(&json!({ "found": [], "next": null }));
     };
     let mut is_cut = false;
-    if let Some(messages) = session.conversation(evaluation)? {
-        let (_, numbers) = messages.numbers(last, u32::try_from(from).unwrap_or(u32::MAX), u32::MAX);
+    if let Some(shown) = session.conversation(evaluation, last)? {
+        let messages = shown.messages;
+        let (_, numbers) =
+            messages.numbers(shown.position, u32::try_from(from).unwrap_or(u32::MAX), u32::MAX);
         for number in numbers {
             if let Some(listed) = messages.read_message(number)?
                 && let Some(excerpt) = excerpt(&listed.line, wanted)
             {
+                let sequence = if shown.is_agents { last } else { listed.sequence };
                 found.push(json!({
-                    "what": "message", "sequence": listed.sequence, "where": evaluation, "excerpt": excerpt,
+                    "what": "message", "sequence": sequence, "where": evaluation, "excerpt": excerpt,
                 }));
             }
             place += 1;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use foldlog::inspect::{CompactedRange, FoldPoint, Follower, LogReader, LogUpdate, ReadOptions, StateReader};
 use foldlog::storage::FileStorage;
-use foldlog::{Error, OperationId, RecordKind, SequenceNumber};
+use foldlog::{Error, OperationId, RecordKind, SequenceNumber, SmolStr};
 
 use super::messages::{Conversations, MessageListHistory};
 use super::points::{CachedPoint, Points};
@@ -17,6 +17,7 @@ use super::workspaces::CaptureHistory;
 use crate::Payloads;
 use crate::Result;
 use crate::after_damage::RecordsAfterDamage;
+use crate::agent_steps::conversations_of;
 use crate::documents::timeline::Timeline;
 use crate::positions::position_of;
 use crate::records::{CHUNK_RECORDS, ColumnLegend, Columns, RecordColumns};
@@ -57,6 +58,13 @@ impl OpenedLog {
     }
 }
 
+/// Opens the log with the conversations of agents, if a session has one. If it cannot be read, the
+/// session is shown without it.
+fn open_agents(session: &Path, memory_bytes: Option<u64>) -> Option<(LogReader, Conversations)> {
+    let log = OpenedLog::open(&conversations_of(session)?, memory_bytes).ok()?;
+    Some((log.reader, Conversations::default()))
+}
+
 /// Facts about all records through the last one.
 #[derive(Debug, Default)]
 pub(crate) struct RecordIndex {
@@ -73,6 +81,14 @@ pub(crate) struct RecordIndex {
     mark: Option<(SequenceNumber, i64, u64)>,
 }
 
+/// The messages of a conversation, and the position in its log at which they are shown.
+pub(crate) struct ShownConversation<'a> {
+    pub(crate) messages: &'a MessageListHistory,
+    pub(crate) position: SequenceNumber,
+    /// Whether the log is that of the agents, so that its records are not those of the session.
+    pub(crate) is_agents: bool,
+}
+
 /// An open session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -84,6 +100,8 @@ pub(crate) struct Session {
     pub(crate) epoch: u64,
     points: Points,
     conversations: Conversations,
+    /// The conversations of the agents whose steps the session contains, with their log.
+    agents: Option<(LogReader, Conversations)>,
     /// Captures of workspaces, after their first request.
     captures: Option<CaptureHistory>,
     /// Records after damage, after their first request.
@@ -114,6 +132,7 @@ impl Session {
             epoch: 0,
             points: Points::new(),
             conversations: Conversations::default(),
+            agents: open_agents(dir, memory_bytes),
             captures: None,
             beyond: None,
             follower: None,
@@ -214,6 +233,7 @@ impl Session {
         }
         self.log = Arc::new(log);
         self.conversations = Conversations::default();
+        self.agents = open_agents(&self.dir, self.memory_bytes);
         self.captures = None;
         self.beyond = None;
         self.follow();
@@ -295,14 +315,38 @@ impl Session {
         Ok(self.log.reader.state_reader_of(&point)?)
     }
 
-    /// Returns a conversation; `None` if the evaluation has none.
+    /// Returns the evaluations with a conversation at a position: those of the session, and all of
+    /// the agents whose steps it contains.
+    pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
+        let mut all = self.log.reader.evaluations_at(position);
+        let agents = self.agents.iter().flat_map(|(reader, _)| reader.evaluations_at(reader.last_position()));
+        all.extend(agents);
+        all
+    }
+
+    /// Returns a conversation, and the position in its log; `None` if the evaluation has none. The
+    /// conversation of an agent is another log's, so it is shown as a whole, at every position.
     ///
     /// # Errors
     ///
     /// The engine's error if the log cannot be read, or the messages exceed the memory limit;
     /// [`crate::Error::File`] if the system provides no temporary files.
-    pub(crate) fn conversation(&mut self, evaluation: &str) -> Result<Option<&MessageListHistory>> {
-        self.conversations.get(&self.log.reader, evaluation, Session::payloads())
+    pub(crate) fn conversation(
+        &mut self,
+        evaluation: &str,
+        position: SequenceNumber,
+    ) -> Result<Option<ShownConversation<'_>>> {
+        let (reader, conversations, position, is_agents) = match &mut self.agents {
+            Some((reader, conversations))
+                if !reader.evaluations_at(reader.last_position()).iter().all(|one| one != evaluation) =>
+            {
+                let last = reader.last_position();
+                (&*reader, conversations, last, true)
+            }
+            _ => (&self.log.reader, &mut self.conversations, position, false),
+        };
+        let messages = conversations.get(reader, evaluation, Session::payloads())?;
+        Ok(messages.map(|messages| ShownConversation { messages, position, is_agents }))
     }
 
     /// Returns the captures of the session's workspaces.

@@ -11,7 +11,7 @@ use foldlog_codec::escape;
 use serde_json::{Value as Json, json};
 
 use crate::Result;
-use crate::files::{self, WorkspaceCaptures};
+use crate::files::{self, HiddenPaths, WorkspaceCaptures};
 
 /// Maximum number of files that an answer lists.
 const FILES_MAX: usize = 20_000;
@@ -24,6 +24,7 @@ type CaptureListing = std::result::Result<BTreeMap<String, FileFacts>, String>;
 pub(crate) struct CaptureHistory {
     session: PathBuf,
     history: BTreeMap<SequenceNumber, WorkspaceCaptures>,
+    hidden: HiddenPaths,
     /// The workspace and the capture whose files were listed last.
     listed: Option<(String, String, CaptureListing)>,
 }
@@ -32,7 +33,8 @@ impl CaptureHistory {
     /// Reads the captures that a log names.
     pub(crate) fn read(reader: &LogReader) -> Result<CaptureHistory> {
         let history = files::captures(reader, reader.last_position())?;
-        Ok(CaptureHistory { session: reader.dir().to_owned(), history, listed: None })
+        let hidden = HiddenPaths::read(reader.dir(), &history);
+        Ok(CaptureHistory { session: reader.dir().to_owned(), history, hidden, listed: None })
     }
 
     /// Returns the last captures at a position, and the record from which on they are current.
@@ -61,7 +63,7 @@ impl CaptureHistory {
         let listed = match self.listed.take().filter(is_listed) {
             Some(listed) => listed,
             None => {
-                let read = self.reader(workspace).changes(None, snapshot);
+                let read = self.hidden.changes(workspace, &mut self.reader(workspace), None, snapshot);
                 let files = read.map_err(|error| error.to_string()).map(|changes| {
                     changes.into_iter().filter_map(|change| Some((change.path, change.after?))).collect()
                 });
@@ -79,8 +81,11 @@ impl CaptureHistory {
     pub(crate) fn workspaces(&mut self, position: SequenceNumber) -> Vec<Json> {
         let Some((_, captured)) = self.at(position) else { return Vec::new() };
         let described = captured.iter().map(|(name, snapshot)| match self.list(name, snapshot) {
-            Ok(files) => json!({ "name": name, "total": files.len(), "gap": null }),
-            Err(reason) => json!({ "name": name, "total": 0, "gap": escape::text(reason) }),
+            Ok(files) => {
+                let (total, all) = (files.len(), usize::try_from(snapshot.files).unwrap_or(usize::MAX));
+                json!({ "name": name, "total": total, "ignored": all.saturating_sub(total), "gap": null })
+            }
+            Err(reason) => json!({ "name": name, "total": 0, "ignored": 0, "gap": escape::text(reason) }),
         });
         described.collect()
     }
@@ -122,8 +127,10 @@ impl CaptureHistory {
             let since = now.as_ref().or(old.as_ref()).map_or(SequenceNumber::MIN, |(since, _)| *since);
             let mut store = self.reader(&name);
             let changes = match (&old, &now) {
-                (_, Some((_, now))) => store.changes(old.as_ref().map(|(_, old)| old), now),
-                (Some((_, old)), None) => store.changes(None, old).map(|changes| {
+                (_, Some((_, now))) => {
+                    self.hidden.changes(&name, &mut store, old.as_ref().map(|(_, old)| old), now)
+                }
+                (Some((_, old)), None) => self.hidden.changes(&name, &mut store, None, old).map(|changes| {
                     let gone = changes.into_iter().map(|mut change| {
                         std::mem::swap(&mut change.before, &mut change.after);
                         change

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 /// A field that is not parsed yet.
-type Field<'a> = Option<&'a RawValue>;
+pub(super) type Field<'a> = Option<&'a RawValue>;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,7 +134,7 @@ pub(super) fn field<T: DeserializeOwned>(field: Field<'_>) -> Option<T> {
 }
 
 /// Parses the fields of an object; `None` if the field is not an object.
-fn fields<'a, T: Deserialize<'a>>(field: Field<'a>) -> Option<T> {
+pub(super) fn fields<'a, T: Deserialize<'a>>(field: Field<'a>) -> Option<T> {
     let raw = field?.get();
     if raw.starts_with('{') { serde_json::from_str(raw).ok() } else { None }
 }

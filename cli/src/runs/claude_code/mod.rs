@@ -66,12 +66,14 @@ mod findings;
 mod graph;
 mod import;
 mod line;
+mod new_lines;
 mod scan;
 mod write;
 
 pub use export::{ExportCounts, export, export_main};
 pub use findings::{FindingKind, TranscriptFinding};
 pub use import::{Imported, import};
+pub(crate) use new_lines::import_new_lines;
 
 use foldlog::{Event, Policy, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};

@@ -107,7 +107,7 @@ fn changed_error(path: &Path) -> CommandError {
     CommandError::file(path, io::Error::other("the file changed while it was read"))
 }
 
-fn open(path: &Path) -> Result<File> {
+pub(super) fn open(path: &Path) -> Result<File> {
     let is_file = std::fs::metadata(path).map_err(|error| CommandError::file(path, error))?.is_file();
     if !is_file {
         return Err(CommandError::file(path, io::Error::other("it is not a regular file")));
@@ -340,7 +340,7 @@ impl TranscriptScan {
 
 /// Lists the files of sub-agents in a directory, by name. Skips links and entries that are not
 /// files.
-fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
+pub(super) fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
