@@ -97,6 +97,8 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
     if !is_store(&objects) {
         return Ok(Collection::default());
     }
+    // Only git packs commits, if somebody runs it on the store.
+    let is_packed = |name: &str| ObjectId::parse(name).is_some_and(|id| objects.contains(id));
     let mut keep = Vec::new();
     for snapshot in asked.keep {
         let Some(path) = ObjectId::parse(&snapshot.commit).map(|commit| objects.path(commit)) else {
@@ -104,7 +106,7 @@ pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Res
         };
         // If a different kind of entry is in the commit's place, the objects that the snapshot
         // needs cannot be determined.
-        match is_file(&path) {
+        match is_file(&path).map(|is_file| is_file || is_packed(&snapshot.commit)) {
             Ok(true) => {
                 let named = snapshot.metadata.as_ref().and_then(|name| ObjectId::parse(name));
                 let is_elsewhere = named.is_some_and(|id| !objects.contains(id));

@@ -64,12 +64,12 @@ impl Objects {
         if !opened.is_some_and(|opened| opened.drain(id, true, &mut |_| {}).is_ok()) {
             return false;
         }
-        let linked = link_files(pack, self.packs.directory());
-        if linked && self.place(id).path().parent() == Some(self.packs.directory()) {
+        // The store may have a damaged one, in another pack that precedes this one.
+        let linked = link_files(pack, self.packs.directory()) && self.has_intact(id);
+        if linked {
             self.learn_sound(id);
-            return true;
         }
-        false
+        linked
     }
 
     /// Gives names in the pool to packs that are durable.

@@ -114,6 +114,7 @@ pub(super) struct GitPacks {
 struct Listed {
     /// Inode and time of the directory before it was listed. `None` if it is to be listed again.
     of: Option<(u64, i64)>,
+    is_listed: bool,
     packs: Vec<Arc<GitPack>>,
     damaged: Vec<DamagedObject>,
 }
@@ -141,7 +142,11 @@ impl GitPacks {
 
     /// Returns whether a pack that is known contains an object.
     pub(super) fn has_listed(&self, id: ObjectId) -> bool {
-        self.listed.lock().find(id).is_some()
+        let mut listed = self.listed.lock();
+        if !listed.is_listed {
+            listed.update(&self.directory);
+        }
+        listed.find(id).is_some()
     }
 
     /// Lists the packs again at the next search.
@@ -171,9 +176,10 @@ impl Listed {
     fn update(&mut self, directory: &Path) -> bool {
         let Some(found) = fs::symlink_metadata(directory).ok().filter(fs::Metadata::is_dir) else {
             let was_any = !self.packs.is_empty() || !self.damaged.is_empty();
-            *self = Listed::default();
+            *self = Listed { is_listed: true, ..Listed::default() };
             return was_any;
         };
+        self.is_listed = true;
         let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
         let now = (found.ino(), modified_ns);
         if self.of == Some(now) {
