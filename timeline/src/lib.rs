@@ -17,6 +17,7 @@
 //! | `collection` | removing the earliest captures to free space |
 //! | `unreported` | closing calls whose end was not reported |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
+//! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
 //! | `ignored` | files whose content is in no record |
 //! | `transcripts` | how far the conversations of agents are imported |
 //! | `merge` | removing one change from the present state of a file |
@@ -77,6 +78,7 @@ mod timeline;
 mod times;
 mod transcripts;
 mod undo;
+mod undone;
 mod unreported;
 mod working_tree;
 
@@ -89,5 +91,6 @@ pub use places::TimelinePlace;
 pub use step::{Call, Edge, Lane, Moment, Outcome, Step, StepChanged, StepKind, Undo};
 pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, shorten};
 pub use transcripts::TranscriptImported;
-pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport, UndoneSteps, undone_calls};
+pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport};
+pub use undone::{UndoneSteps, undone_calls};
 pub use working_tree::{HeadChange, WorkingTree};

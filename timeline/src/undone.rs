@@ -1,0 +1,146 @@
+//! Which steps are undone, and which one is undone next.
+
+use std::collections::BTreeSet;
+
+use crate::attribution::Intervals;
+use crate::step::{Lane, Outcome, Step, StepChanged, StepKind, Undo};
+use crate::timeline::Timeline;
+use crate::{Error, Result};
+
+/// The steps that are undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UndoneSteps {
+    /// Steps without remaining changes.
+    pub wholly: BTreeSet<u64>,
+    /// Steps with undone and remaining changes.
+    pub partly: BTreeSet<u64>,
+    /// Those of the partly undone steps of which later changes prevented the rest.
+    conflicting: BTreeSet<u64>,
+}
+
+impl Timeline {
+    /// Returns the steps that are undone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read.
+    pub fn undone(&self) -> Result<UndoneSteps> {
+        Ok(UndoneSteps::new(&self.steps()?))
+    }
+
+    /// Returns the call that an undo without a number undoes: the last one that has ended, changed
+    /// files, and is not undone. A call with a conflict is undone again only by its number.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NothingToUndo`] if there is none.
+    /// - [`Error::Filesystem`] if a capture is missing or damaged.
+    /// - [`Error::Engine`] if the log cannot be read.
+    pub fn last_call(&self) -> Result<u64> {
+        let steps = self.steps()?;
+        let undone = UndoneSteps::new(&steps);
+        let is_undone = |number| undone.wholly.contains(&number) || undone.conflicting.contains(&number);
+        let (intervals, mut reader) =
+            (Intervals::new(&steps, self.moments()?, &self.reader()), self.reader());
+        for step in steps.iter().rev().filter(|step| !step.is_open() && step.call().is_some()) {
+            if is_undone(step.number) {
+                continue;
+            }
+            if step.not_captured.is_some() || !intervals.changes(step.number, &mut reader)?.is_empty() {
+                return Ok(step.number);
+            }
+        }
+        Err(Error::NothingToUndo(match steps.is_empty() {
+            true => "nothing to undo: no call is recorded here",
+            false => "nothing to undo: no call has changes that are not undone",
+        }))
+    }
+
+    /// Returns the last undo that is not undone itself, which a redo undoes.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NothingToUndo`] if there is none, or if there was a call since.
+    /// - [`Error::Engine`] if the log cannot be read.
+    pub fn last_undo(&self) -> Result<u64> {
+        let steps = self.steps()?;
+        let undone = UndoneSteps::new(&steps);
+        let is_redo = |step: &Step| {
+            step.undo().is_some_and(|undo| {
+                undo.of.iter().any(|of| steps.iter().any(|step| step.number == *of && step.undo().is_some()))
+            })
+        };
+        let is_next = |step: &&Step| {
+            !step.is_open()
+                && step.undo().is_some()
+                && !undone.wholly.contains(&step.number)
+                && !is_redo(step)
+        };
+        let last = steps.iter().rfind(is_next);
+        last.map(|step| step.number).ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
+    }
+
+    /// Returns undos of calls of a lane's session that its model has not been informed about, and
+    /// marks them as reported.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the log cannot be read or written.
+    pub fn take_unreported_undos(&mut self, lane: &Lane) -> Result<Vec<Step>> {
+        let steps = self.steps()?;
+        let is_of_lane = |number: &u64| {
+            let step = steps.iter().find(|step| step.number == *number);
+            step.and_then(Step::call)
+                .is_some_and(|call| call.lane.program == lane.program && call.lane.session == lane.session)
+        };
+        let mut unreported = Vec::new();
+        for step in &steps {
+            let Some(undo) = step.undo().filter(|undo| !undo.is_reported && !step.is_open()) else {
+                continue;
+            };
+            if undone_calls(&steps, undo.of.iter().copied()).iter().any(is_of_lane) {
+                let undo = Undo { is_reported: true, ..undo.clone() };
+                let reported = Step { kind: StepKind::Undo(undo), ..step.clone() };
+                self.session.dispatch(StepChanged { step: reported, moment: None })?;
+                unreported.push(step.clone());
+            }
+        }
+        Ok(unreported)
+    }
+}
+
+impl UndoneSteps {
+    /// Derives which steps are undone from all steps, in ascending order of their numbers.
+    pub fn new(steps: &[Step]) -> UndoneSteps {
+        let mut found = UndoneSteps::default();
+        // From the latest undo on: an undone undo has no effect.
+        for step in steps.iter().rev().filter(|step| !step.is_open()) {
+            let Some(undo) = step.undo().filter(|_| !found.wholly.contains(&step.number)) else { continue };
+            // An undo that failed or was interrupted may have left changes.
+            let is_incomplete = step.outcome != Some(Outcome::Succeeded);
+            if undo.has_conflicts {
+                found.conflicting.extend(&undo.of);
+            }
+            match undo.is_partial || undo.has_conflicts || is_incomplete {
+                true => found.partly.extend(&undo.of),
+                false => found.wholly.extend(&undo.of),
+            }
+        }
+        found.partly.retain(|number| !found.wholly.contains(number));
+        found
+    }
+}
+
+/// Returns the numbers of the calls that an undo affects: if it undoes an undo, those of that undo.
+pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let mut calls = BTreeSet::new();
+    let mut left: Vec<u64> = of.into_iter().collect();
+    while let Some(number) = left.pop() {
+        match steps.iter().find(|step| step.number == number).and_then(Step::undo) {
+            // An undo undoes only steps before it, so this ends.
+            Some(undo) => left.extend(undo.of.iter().copied().filter(|of| *of < number)),
+            None => drop(calls.insert(number)),
+        }
+    }
+    calls
+}
