@@ -14,7 +14,7 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// [`Error::Engine`] if the log cannot be read.
+    /// [`Error::Engine`](crate::Error::Engine) if the log cannot be read.
     pub fn captures(&self) -> Result<Vec<FilesystemSnapshot>> {
         Ok(self.moments()?.into_iter().filter_map(|moment| moment.capture).collect())
     }

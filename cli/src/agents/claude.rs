@@ -14,8 +14,7 @@ use foldlog_timeline::{CallEnd, Lane, NewCall};
 
 use super::input::Input;
 use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, ProgramVersion, SettingsPlaces};
-use crate::timelines::hook::{HookEvent, HookInput, HookReply};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(2, 0, 0);
 const PERMISSION_REQUEST: ProgramVersion = ProgramVersion(2, 0, 45);

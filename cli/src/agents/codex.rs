@@ -25,8 +25,7 @@ use serde_json::json;
 
 use super::input::Input;
 use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, ProgramVersion, SettingsPlaces};
-use crate::timelines::hook::{HookEvent, HookInput, HookReply};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(0, 124, 0);
 const NEWEST: ProgramVersion = ProgramVersion(0, 171, 0);

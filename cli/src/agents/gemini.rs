@@ -16,8 +16,7 @@ use serde_json::value::RawValue;
 
 use super::input::Input;
 use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, ProgramVersion, SettingsPlaces};
-use crate::timelines::hook::{HookEvent, HookInput, HookReply};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(0, 24, 0);
 

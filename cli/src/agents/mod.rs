@@ -7,12 +7,14 @@
 //! | module | contains |
 //! |---|---|
 //! | `claude`, `codex`, `gemini` | one program each |
+//! | `event` | [`HookEvent`]: events and replies, in the form that all other code handles |
 //! | `input` | the input of a hook, in the form that the programs have in common |
 //! | `reply` | the output of a hook |
 //! | `version` | the version of a program |
 
 mod claude;
 mod codex;
+mod event;
 mod gemini;
 mod input;
 mod reply;
@@ -24,9 +26,9 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::failure::{CommandError, Result};
-use crate::timelines::hook::{HookInput, HookReply};
 
 pub(crate) use codex::{HookTrust, TRUST_ARGUMENTS, trust_answer, trust_request};
+pub(crate) use event::{HookEvent, HookInput, HookReply};
 pub(crate) use version::ProgramVersion;
 
 /// A program whose hooks foldlog can use.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::timelines::hook::HookReply;
+use super::HookReply;
 
 /// How a program is told that a prompt was answered.
 pub(super) struct Blocking {

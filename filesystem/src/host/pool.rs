@@ -61,7 +61,7 @@ impl Objects {
     /// has no other one.
     fn link_pack(&self, id: ObjectId, pack: &GitPack, offset: u64) -> bool {
         let opened = pack.open_object(offset).ok().and_then(Result::ok);
-        if !opened.is_some_and(|opened| opened.drain(id, true, &mut |_| {}).is_ok()) {
+        if opened.is_none_or(|opened| opened.drain(id, true, &mut |_| {}).is_err()) {
             return false;
         }
         // The store may have a damaged one, in another pack that precedes this one.

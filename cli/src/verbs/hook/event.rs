@@ -5,11 +5,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
-use crate::agents::{Agent, AgentProgram, PromptCommand};
+use crate::agents::{Agent, AgentProgram, HookEvent, HookReply, PromptCommand};
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::timelines::hook::{HookEvent, HookReply, record};
+use crate::timelines::hook::record;
 use crate::timelines::parent_of;
 
 /// Longest input of a hook in bytes.
