@@ -28,7 +28,7 @@ const ADDRESSES_BESIDE: u64 = 768 << 20;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The short form runs one in this many verbs on each shape, other ones for each shape.
-const SHORT_EACH: usize = 8;
+const SHORT_EACH: usize = 5;
 
 /// A hostile session in a store.
 #[derive(Debug)]
