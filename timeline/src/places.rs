@@ -114,7 +114,8 @@ impl TimelinePlace {
     }
 
     /// Returns the captures of another working tree of the root's repository. The first capture
-    /// links the objects that are there, since most files of working trees are alike.
+    /// links the objects that are there, since most files of working trees are alike. Later ones do
+    /// not: a collection removes names from a pool, and this one is a store in use.
     pub(crate) fn captures_of_repository(&self) -> Option<PathBuf> {
         if self.captures().exists() {
             return None;

@@ -34,8 +34,10 @@ impl TimelinePlace {
     /// Records to which repository the root belongs, if it is a linked working tree.
     pub(crate) fn record_repository(&self) {
         let file = self.dir.join(REPOSITORY_FILE);
-        let tree = WorkingTree::at(&self.root).filter(WorkingTree::is_linked);
-        if let Some(tree) = tree.filter(|_| !file.exists()) {
+        if file.exists() {
+            return;
+        }
+        if let Some(tree) = WorkingTree::at(&self.root).filter(WorkingTree::is_linked) {
             // Without it, the timeline is found by its root alone.
             let _ = fs::write(file, tree.common.as_os_str().as_bytes());
         }

@@ -409,7 +409,10 @@ impl Timeline {
     ) -> Result<()> {
         if step.call().is_some() {
             step.head_changes = self.head_changes_since(&step);
-            step.head_logs.clear();
+            // The end of an interrupted call may still be reported.
+            if outcome != Outcome::Interrupted {
+                step.head_logs.clear();
+            }
         }
         let moment = Some(Moment { step: step.number, edge: Edge::Closed, capture });
         step.closed_at = Some(now);

@@ -67,6 +67,31 @@ fn a_working_tree_that_appears_during_the_call_of_another_one_is_not_its_change(
 }
 
 #[test]
+fn a_call_whose_end_is_reported_late_keeps_its_commits() {
+    let world = World::new();
+    world.write(".git/HEAD", "ref: refs/heads/main\n");
+    let log = std::cell::RefCell::new(String::new());
+    let commit = |letter: &str| {
+        let (none, id) = ("0".repeat(40), letter.repeat(40));
+        log.borrow_mut().push_str(&format!("{none} {id} A <a@b> 0 +0000\tcommit: {letter}\n"));
+        world.write(".git/logs/HEAD", &log.borrow());
+    };
+    let commits = || -> Vec<String> {
+        let plan = world.open().plan_undo(&[1], &[]).unwrap();
+        let subject = |change: &foldlog_timeline::HeadChange| change.committed_subject().unwrap().to_owned();
+        plan.head_changes.iter().map(subject).collect()
+    };
+    world.open().begin_call(shell("first", None), now()).unwrap();
+    commit("a");
+    // It counts as interrupted until its end is reported.
+    world.open().begin_call(shell("second", None), now()).unwrap();
+    assert_eq!(commits(), ["a"]);
+    commit("b");
+    world.open().end_call(shell("first", None), ended(), now()).unwrap();
+    assert_eq!(commits(), ["a", "b"]);
+}
+
+#[test]
 fn the_last_state_of_a_removed_root_is_restored() {
     let world = World::new();
     world.write("kept", "before");
