@@ -96,7 +96,7 @@ pub(crate) struct WrittenSlice<'a, I> {
 impl Serialize for Export {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        self.serialize_head(&self.tags, &mut map)?;
+        self.serialize_head(&mut map)?;
         let plain = |slice| ExportedSlice::written(slice, &slice.items);
         match self.is_exact() {
             true => map.serialize_entry(
@@ -168,12 +168,7 @@ impl Export {
         self.values.is_some()
     }
 
-    /// Writes all fields but the slices. `tags` are those of the export, which may be borrowed.
-    pub(crate) fn serialize_head<M: SerializeMap>(
-        &self,
-        tags: &BTreeMap<String, String>,
-        map: &mut M,
-    ) -> Result<(), M::Error> {
+    pub(crate) fn serialize_head<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         map.serialize_entry("version", &self.version)?;
         map.serialize_entry("created_at", &self.created_at)?;
         if let Some(values) = &self.values {
@@ -181,7 +176,7 @@ impl Export {
         }
         map.serialize_entry("parent_id", &self.parent_id)?;
         map.serialize_entry("children_ids", &self.children_ids)?;
-        map.serialize_entry("tags", tags)?;
+        map.serialize_entry("tags", &self.tags)?;
         map.serialize_entry("policies", &self.policies)?;
         if !self.open_operations.is_empty() {
             map.serialize_entry("open_operations", &self.open_operations)?;

@@ -119,16 +119,14 @@ fn convert_error(written: serde_json::Result<()>, failure: &DeferredError) -> Re
 
 /// Serializes an export: its head, then its slices.
 struct ExportDocument<'a> {
-    /// Without tags.
     head: Export,
-    tags: &'a BTreeMap<String, String>,
     slices: ExportedSlices<'a>,
 }
 
 impl Serialize for ExportDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        self.head.serialize_head(self.tags, &mut map)?;
+        self.head.serialize_head(&mut map)?;
         map.serialize_entry("slices", &self.slices)?;
         map.end()
     }
@@ -225,6 +223,7 @@ impl LogReader {
         let head = Export {
             parent_id: self.opening_record().parent.map(|parent| parent.session()),
             children_ids,
+            tags: state.tags().clone(),
             policies,
             open_operations: state.open_operations(),
             suspended_operations: self.suspended_at(position),
@@ -232,6 +231,6 @@ impl LogReader {
         };
         let failure = DeferredError::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
-        convert_error(write(&ExportDocument { head, tags: state.tags(), slices }), &failure)
+        convert_error(write(&ExportDocument { head, slices }), &failure)
     }
 }
