@@ -5,6 +5,8 @@
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
 
+mod noise;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -16,6 +18,8 @@ use foldlog_filesystem::{
     HostFilesystemOptions, PackReceiver, Rebind, SnapshotPacker, SnapshotReader, SnapshotsAudited,
     audit_snapshots, collect_pool, collect_snapshots, damage_of_object, unpool,
 };
+
+use noise::noise;
 
 /// More files than are stored one by one.
 const MANY: usize = 1100;
@@ -154,18 +158,6 @@ fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
-}
-
-/// Returns incompressible bytes.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ seed.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..len).map(step).collect()
 }
 
 #[test]

@@ -4,12 +4,16 @@
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
 
+mod noise;
+
 use std::path::{Path, PathBuf};
 
 use foldlog_filesystem::{
     CaptureCollectOptions, Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions,
     PACK_BYTES_MAX, PackReceiver, SnapshotPacker, audit_snapshots, collect_snapshots, damage_of_object,
 };
+
+use noise::noise;
 
 struct Site {
     directory: tempfile::TempDir,
@@ -77,18 +81,6 @@ fn assert_nothing_else(around: &Path, what: &str) {
     }
 }
 
-/// Returns incompressible bytes.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..len).map(step).collect()
-}
-
 #[test]
 fn no_wrong_byte_and_no_length_makes_an_object_of_another_content() {
     let site = Site::new();
@@ -124,7 +116,7 @@ fn no_wrong_byte_and_no_length_makes_an_object_of_another_content() {
 #[test]
 fn a_file_goes_on_in_the_next_pack_and_packs_are_taken_in_their_order_alone() {
     let site = Site::new();
-    let large = noise(2 * PACK_BYTES_MAX + PACK_BYTES_MAX / 2);
+    let large = noise(2 * PACK_BYTES_MAX + PACK_BYTES_MAX / 2, 0);
     site.work.write("large", &large).unwrap();
     site.work.write("page", b"one").unwrap();
     let snapshot = site.snapshot();

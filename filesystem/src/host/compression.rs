@@ -132,27 +132,22 @@ pub(super) fn encoder<W: Write>(into: W, sample: &[u8]) -> flate2::write::ZlibEn
 }
 
 #[cfg(test)]
+#[path = "../../tests/noise/mod.rs"]
+mod noise;
+
+#[cfg(test)]
 mod tests {
     use std::io::Read;
 
+    use super::noise::noise;
     use super::*;
-
-    fn noise(len: usize) -> Vec<u8> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let step = |_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()[3]
-        };
-        (0..len).map(step).collect()
-    }
 
     #[test]
     fn every_stream_is_read_back_and_none_is_longer_than_a_stored_one() {
         let compressors = Compressors::default();
         let lengths = [0, 1, 255, 256, 4096, 65_528, 65_535, 65_536, 131_070, 200_000];
-        for bytes in lengths.iter().flat_map(|len| [noise(*len), b"line\n".repeat(len / 5), vec![0; *len]]) {
+        for bytes in lengths.iter().flat_map(|len| [noise(*len, 0), b"line\n".repeat(len / 5), vec![0; *len]])
+        {
             for head in [&b""[..], b"blob 12345\0"] {
                 let mut stream = b"before".to_vec();
                 compressors.compress([head, &bytes], &mut stream).unwrap();
@@ -170,7 +165,7 @@ mod tests {
         assert!(gains(&b"fn main() { println!(\"one of many lines\"); }\n".repeat(9)));
         assert!(gains(&vec![7; 300]) && gains(b"short"));
         let mut packed = Vec::new();
-        Compressors::default().deflate([b"", &noise(100_000)], &mut packed).unwrap();
-        assert!(!gains(&noise(4096)) && !gains(&noise(300)) && !gains(&packed));
+        Compressors::default().deflate([b"", &noise(100_000, 0)], &mut packed).unwrap();
+        assert!(!gains(&noise(4096, 0)) && !gains(&noise(300, 0)) && !gains(&packed));
     }
 }
