@@ -1,19 +1,14 @@
 //! Codex, through the protocol that editors use: `codex app-server`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::api::ToolCall;
+use crate::messages::Messages;
 use crate::project::Project;
 use crate::session::{Call, Driver, Ending};
-
-/// Longest time until an expected message.
-const LONG: Duration = Duration::from_secs(60);
 
 fn patch(lines: &str) -> ToolCall {
     ("apply_patch", json!(format!("*** Begin Patch\n{lines}\n*** End Patch\n")))
@@ -133,9 +128,7 @@ pub(crate) fn trust_hooks(project: &Project) {
 
 /// A program that exchanges messages.
 pub(crate) struct Codex {
-    process: Child,
-    input: ChildStdin,
-    messages: Receiver<Value>,
+    messages: Messages,
     requests: u64,
     thread: Value,
     turn: Value,
@@ -154,54 +147,25 @@ impl Codex {
     fn connect(project: &Project) -> Codex {
         // The process itself, without the shell that the name would start.
         let program = std::env::var_os("FOLDLOG_CODEX_CLI").unwrap();
-        let mut process = project
-            .command(program)
-            .arg("app-server")
-            .env("NO_KEY", "none")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
-        let (sender, messages) = channel();
-        std::thread::spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            for message in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
-                if sender.send(message).is_err() {
-                    break;
-                }
-            }
-        });
+        let mut command = project.command(program);
+        command.arg("app-server").env("NO_KEY", "none").stderr(Stdio::null());
+        let messages = Messages::start(&mut command);
         let (thread, turn) = (Value::Null, Value::Null);
-        let mut codex = Codex { process, input, messages, requests: 0, thread, turn };
+        let mut codex = Codex { messages, requests: 0, thread, turn };
         codex.request("initialize", &json!({"clientInfo": {"name": "test", "version": "1"}}));
-        codex.send(&json!({"jsonrpc": "2.0", "method": "initialized"}));
+        codex.messages.send(&json!({"jsonrpc": "2.0", "method": "initialized"}));
         codex
-    }
-
-    fn send(&mut self, message: &Value) {
-        writeln!(self.input, "{message}").unwrap();
     }
 
     /// Returns the result of a request.
     fn request(&mut self, method: &str, params: &Value) -> Value {
         self.requests += 1;
         let id = self.requests;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        let answer = self.skip_to(method, |message| message["id"] == id && message["method"].is_null());
+        self.messages.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        let answer =
+            self.messages.skip_to(method, |message| message["id"] == id && message["method"].is_null());
         assert!(answer["error"].is_null(), "{answer}");
         answer["result"].clone()
-    }
-
-    /// Skips messages until one fulfils a condition, and returns it.
-    fn skip_to(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            let message = self.messages.recv_timeout(LONG).unwrap_or_else(|error| panic!("{what}: {error}"));
-            if is_wanted(&message) {
-                return message;
-            }
-        }
     }
 }
 
@@ -212,13 +176,13 @@ impl Driver for Codex {
     }
 
     fn wait(&mut self, _: &str) {
-        self.skip_to("the end of the turn", |message| message["method"] == "turn/completed");
+        self.messages.skip_to("the end of the turn", |message| message["method"] == "turn/completed");
     }
 
     fn refuse(&mut self, prompt: &str) {
         let asked = |message: &Value| message["method"] == "item/commandExecution/requestApproval";
-        let id = self.skip_to("a question", asked)["id"].clone();
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": {"decision": "decline"}}));
+        let id = self.messages.skip_to("a question", asked)["id"].clone();
+        self.messages.send(&json!({"jsonrpc": "2.0", "id": id, "result": {"decision": "decline"}}));
         self.wait(prompt);
     }
 
@@ -228,22 +192,19 @@ impl Driver for Codex {
         self.wait("");
     }
 
-    fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+    fn kill(self) {
+        self.messages.kill(&[]);
     }
 
     fn ask(&mut self, prompt: &str, answer: &str) {
         self.prompt(prompt);
-        self.skip_to("the answer", |message| {
+        self.messages.skip_to("the answer", |message| {
             message["method"] == "hook/completed" && message.to_string().contains(answer)
         });
         self.wait(prompt);
     }
 
-    fn end(mut self) {
-        drop(self.input);
-        let status = self.process.wait().unwrap();
-        assert!(status.success(), "the program ended with {status}");
+    fn end(self) {
+        self.messages.end();
     }
 }

@@ -1,27 +1,19 @@
 //! Gemini CLI, in a terminal of `tmux`. Its protocol for editors runs no hooks of tools.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::api::ToolCall;
-use crate::project::{Project, wait_until};
+use crate::project::Project;
 use crate::session::{Call, Driver, Ending};
-
-/// Longest time until an expected text is on the screen.
-const LONG: Duration = Duration::from_secs(60);
+use crate::tmux::Tmux;
+use crate::wait::wait_until;
 
 /// Time between a typed text and the key that submits it. The program takes keys that follow at once
 /// for a pasted text.
 const KEY: Duration = Duration::from_millis(400);
-
-/// Time after which a key without an effect is pressed again.
-const AGAIN: Duration = Duration::from_secs(3);
 
 fn shell(command: &str) -> ToolCall {
     ("run_shell_command", json!({"command": command}))
@@ -97,19 +89,9 @@ fn replace(old: &str, new: &str) -> ToolCall {
     ("replace", input)
 }
 
-/// Returns whether `tmux` runs here. If it does not, reports that the test is skipped.
-pub(crate) fn has_tmux() -> bool {
-    let has = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
-    if !has {
-        foldlog_test_support::skipped("there is no tmux");
-    }
-    has
-}
-
 /// A terminal with the program.
 pub(crate) struct Gemini {
-    socket: PathBuf,
-    program: Pid,
+    tmux: Tmux,
     /// Number of turns that were cancelled.
     cancelled: usize,
 }
@@ -117,56 +99,24 @@ pub(crate) struct Gemini {
 impl Gemini {
     pub(crate) fn start(project: &Project, api: &str) -> Gemini {
         write_settings(project);
-        let socket = project.path("tmux");
-        // A server of its own has the environment of the first session.
-        let started = project
-            .command("tmux")
-            .arg("-S")
-            .arg(&socket)
-            .args(["-f", "/dev/null", "new-session", "-d", "-x", "150", "-y", "200", "-c"])
-            .arg(project.root())
-            .arg(project.path("bin/gemini"))
-            .args([";", "set-option", "remain-on-exit", "on"])
+        let mut command = project.command("tmux");
+        command
             .env("GEMINI_API_KEY", "no-key-is-needed-here-no-key-is-needed-")
             .env("GOOGLE_GEMINI_BASE_URL", api)
             .env("GEMINI_CLI_TRUST_WORKSPACE", "true")
             // Otherwise it starts itself again, as another process.
-            .env("GEMINI_CLI_NO_RELAUNCH", "true")
-            .status();
-        assert!(started.unwrap().success(), "tmux does not start");
-        let process = tmux(&socket, &["display-message", "-p", "#{pane_pid}"]);
-        let program = Pid::from_raw(process.trim().parse().unwrap()).unwrap();
-        let gemini = Gemini { socket, program, cancelled: 0 };
-        gemini.wait_for("an input box", |screen| screen.contains("Type your message"));
-        gemini
-    }
-
-    fn screen(&self) -> String {
-        tmux(&self.socket, &["capture-pane", "-p"])
-    }
-
-    fn press(&self, key: &str) {
-        tmux(&self.socket, &["send-keys", key]);
-    }
-
-    /// Waits until the screen fulfils a condition.
-    fn wait_for(&self, what: &str, mut is_shown: impl FnMut(&str) -> bool) {
-        let begun = Instant::now();
-        loop {
-            let screen = self.screen();
-            if is_shown(&screen) {
-                return;
-            }
-            assert!(begun.elapsed() < LONG, "waited in vain for {what}:\n{screen}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            .env("GEMINI_CLI_NO_RELAUNCH", "true");
+        let program = [project.path("bin/gemini")];
+        let tmux = Tmux::start(command, project.path("tmux"), "200", &project.root(), program);
+        tmux.wait_for("an input box", |screen| screen.contains("Type your message"));
+        Gemini { tmux, cancelled: 0 }
     }
 
     fn cancel(&mut self) {
-        self.press("Escape");
+        self.tmux.press("Escape");
         self.cancelled += 1;
         let count = self.cancelled;
-        self.wait_for("the cancellation", |screen| {
+        self.tmux.wait_for("the cancellation", |screen| {
             screen.matches("Request cancelled.").count() >= count && screen.contains("Type your message")
         });
     }
@@ -190,55 +140,27 @@ fn write_settings(project: &Project) {
     fs::write(project.path("home/.gemini/policies/test.toml"), rules).unwrap();
 }
 
-impl Drop for Gemini {
-    fn drop(&mut self) {
-        // No server is left if the terminal could not be opened.
-        let _ = Command::new("tmux").arg("-S").arg(&self.socket).arg("kill-server").output();
-    }
-}
-
-fn tmux<Word: AsRef<OsStr>>(socket: &PathBuf, words: &[Word]) -> String {
-    let mut command = Command::new("tmux");
-    let output = command.arg("-S").arg(socket).args(["-f", "/dev/null"]).args(words).output().unwrap();
-    assert!(output.status.success(), "tmux: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Returns true for a process that is gone or a zombie. `tmux` may leave it a zombie.
-fn has_ended(process: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
-}
-
 impl Driver for Gemini {
     fn prompt(&mut self, text: &str) {
-        tmux(&self.socket, &["send-keys", "-l", text]);
-        self.wait_for("the prompt", |screen| screen.contains(text));
+        self.tmux.type_prompt(text);
         std::thread::sleep(KEY);
-        let mut pressed: Option<Instant> = None;
-        self.wait_for("the submission", |screen| {
-            // The empty input box is back, or a question is in its place.
-            let is_submitted = pressed.is_some()
-                && (screen.contains("Type your message")
-                    || screen.contains("Allow execution")
-                    || has_ended(self.program));
-            if !is_submitted && pressed.is_none_or(|pressed| pressed.elapsed() > AGAIN) {
-                self.press("Enter");
-                pressed = Some(Instant::now());
-            }
-            is_submitted
+        // The empty input box is back, or a question is in its place.
+        self.tmux.submit(|screen| {
+            screen.contains("Type your message")
+                || screen.contains("Allow execution")
+                || self.tmux.has_ended()
         });
     }
 
     fn wait(&mut self, prompt: &str) {
         let answer = format!("done: {prompt}");
-        self.wait_for("the answer", |screen| {
+        self.tmux.wait_for("the answer", |screen| {
             screen.contains(&answer) && screen.contains("Type your message")
         });
     }
 
     fn refuse(&mut self, _: &str) {
-        self.wait_for("a question", |screen| screen.contains("Allow execution"));
+        self.tmux.wait_for("a question", |screen| screen.contains("Allow execution"));
         self.cancel();
     }
 
@@ -247,17 +169,16 @@ impl Driver for Gemini {
     }
 
     fn kill(self) {
-        kill_process(self.program, Signal::KILL).unwrap();
-        wait_until("the killed program is gone", || has_ended(self.program));
+        self.tmux.kill(&[]);
     }
 
     fn ask(&mut self, prompt: &str, answer: &str) {
         self.prompt(prompt);
-        self.wait_for("the answer", |screen| screen.contains(answer));
+        self.tmux.wait_for("the answer", |screen| screen.contains(answer));
     }
 
     fn end(mut self) {
         self.prompt("/quit");
-        wait_until("the program has ended", || has_ended(self.program));
+        wait_until("the program has ended", || self.tmux.has_ended());
     }
 }

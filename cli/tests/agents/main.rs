@@ -14,8 +14,14 @@ mod gemini;
 #[allow(dead_code)]
 #[path = "../claude/manifest.rs"]
 mod manifest;
+#[path = "../claude/messages.rs"]
+mod messages;
 mod project;
 mod session;
+#[path = "../claude/tmux.rs"]
+mod tmux;
+#[path = "../claude/wait.rs"]
+mod wait;
 
 use crate::codex::Codex;
 use crate::gemini::Gemini;
@@ -32,7 +38,7 @@ fn each_call_of_codex_is_undone_and_redone() {
 #[test]
 fn each_call_of_gemini_cli_is_undone_and_redone() {
     if let Some(program) = program("FOLDLOG_GEMINI_CLI")
-        && gemini::has_tmux()
+        && tmux::has_tmux()
     {
         run(&Project::new("gemini", &program), Gemini::start, &gemini::CALLS);
     }
@@ -60,7 +66,7 @@ fn a_command_at_the_prompt_is_answered_without_the_model() {
         answers(&Project::new("codex", &program), Codex::start, "foldlog undo");
     }
     if let Some(program) = program("FOLDLOG_GEMINI_CLI")
-        && gemini::has_tmux()
+        && tmux::has_tmux()
     {
         answers(&Project::new("gemini", &program), Gemini::start, "/undo");
     }

@@ -4,14 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::manifest::Manifest;
-
-/// Longest time for a step of a program, such as a start.
-const LONG: Duration = Duration::from_secs(60);
 
 /// Returns the program that a variable names. Without one, reports that the test is skipped.
 pub(crate) fn program(variable: &str) -> Option<PathBuf> {
@@ -101,14 +97,5 @@ impl Project {
     pub(crate) fn status(&self) -> String {
         let ran = self.output(&["hook", "status", self.agent]);
         format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr))
-    }
-}
-
-/// Waits until a condition holds.
-pub(crate) fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_met() {
-        assert!(begun.elapsed() < LONG, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

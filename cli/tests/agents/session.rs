@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::api::{Api, ToolCall};
 use crate::manifest::Manifest;
-use crate::project::{Project, wait_until};
+use crate::project::Project;
+use crate::wait::wait_until;
 
 /// How a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

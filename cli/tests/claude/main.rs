@@ -17,6 +17,7 @@ mod calls;
 mod driver;
 mod event;
 mod manifest;
+mod messages;
 mod model;
 mod print_mode;
 mod program;
@@ -25,6 +26,8 @@ mod roots;
 mod rounds;
 mod session;
 mod terminal;
+mod tmux;
+mod wait;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -81,7 +84,7 @@ fn ten_calls_without_a_terminal_fire_the_expected_events() {
 
 #[test]
 fn ten_calls_in_a_terminal_fire_the_expected_events() {
-    if Program::named().is_none() || !terminal::has_tmux() {
+    if Program::named().is_none() || !tmux::has_tmux() {
         return;
     }
     let project = Project::new(&[]);
@@ -90,7 +93,7 @@ fn ten_calls_in_a_terminal_fire_the_expected_events() {
 
 #[test]
 fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
-    if Program::named().is_none() || !terminal::has_tmux() {
+    if Program::named().is_none() || !tmux::has_tmux() {
         return;
     }
     let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
@@ -186,14 +189,14 @@ fn each_call_without_a_terminal_is_undone_and_redone() {
 
 #[test]
 fn each_call_in_a_terminal_is_undone_and_redone() {
-    if Program::named().is_some() && terminal::has_tmux() {
+    if Program::named().is_some() && tmux::has_tmux() {
         undo_and_redo::<Terminal>();
     }
 }
 
 #[test]
 fn interrupted_and_killed_commands_are_undone() {
-    if Program::named().is_none() || !terminal::has_tmux() {
+    if Program::named().is_none() || !tmux::has_tmux() {
         return;
     }
     let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
@@ -219,7 +222,7 @@ fn interrupted_and_killed_commands_are_undone() {
 /// after the undo, by default none.
 #[test]
 fn the_running_program_brings_nothing_back_that_was_undone() {
-    if Program::named().is_none() || !terminal::has_tmux() {
+    if Program::named().is_none() || !tmux::has_tmux() {
         return;
     }
     let wait = std::env::var("FOLDLOG_HOOK_WAIT").map_or(0, |seconds| seconds.parse().unwrap());
@@ -266,7 +269,7 @@ esac
 /// precedes it.
 #[test]
 fn a_hook_answers_a_command_of_the_user_without_the_model() {
-    if Program::named().is_none() || !terminal::has_tmux() {
+    if Program::named().is_none() || !tmux::has_tmux() {
         return;
     }
     let hook = tempfile::NamedTempFile::new().unwrap().into_temp_path();
@@ -283,7 +286,7 @@ fn a_hook_answers_a_command_of_the_user_without_the_model() {
         let events = project.wait_for(past, "the prompt's event", |events| !events.is_empty());
         assert_eq!(events[0].title(), "UserPromptSubmit");
         assert_eq!(events[0].input()["prompt"], prompt);
-        terminal.wait_for("the answer", |screen| screen.matches("  Second line.").count() == past);
+        terminal.tmux.wait_for("the answer", |screen| screen.matches("  Second line.").count() == past);
     }
 
     assert!(!model.has_seen("/undo"), "the model was asked");

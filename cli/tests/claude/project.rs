@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::event::Event;
 use crate::manifest::Manifest;
 use crate::program::{KEY, environment};
+use crate::wait::LONG;
 
 /// The events with hooks. Versions 2.1.100 and 2.1.332 know each of them: an unknown one disables
 /// all hooks of a settings file.
@@ -30,9 +31,6 @@ const EVENTS: [&str; 12] = [
     "Stop",
     "SessionEnd",
 ];
-
-/// Longest time for a step of the program, such as a start.
-const LONG: Duration = Duration::from_secs(60);
 
 /// A project, a home directory and a record of the hook events.
 pub(crate) struct Project {
@@ -155,12 +153,3 @@ impl Project {
 
 /// The command that the user is asked about.
 pub(crate) const ASKED: &str = "touch denied.txt";
-
-/// Waits until a condition holds.
-pub(crate) fn wait_until(what: &str, is_met: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_met() {
-        assert!(begun.elapsed() < LONG, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}

@@ -13,8 +13,9 @@ use crate::driver::Driver;
 use crate::event::{Event, main_lane};
 use crate::manifest::Manifest;
 use crate::model::{Model, NO_CALL};
-use crate::project::{Project, wait_until};
+use crate::project::Project;
 use crate::session::starts;
+use crate::wait::wait_until;
 
 /// The lines that a command writes if nothing stops it, in 20 ms each.
 const LINES: usize = 60;

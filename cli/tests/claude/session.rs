@@ -8,7 +8,8 @@ use crate::driver::Driver;
 use crate::event::{Event, agent_lane, main_lane};
 use crate::manifest::Manifest;
 use crate::model::{Model, NO_CALL};
-use crate::project::{Project, wait_until};
+use crate::project::Project;
+use crate::wait::wait_until;
 
 /// A call that ended, with the project before and after it.
 pub(crate) struct Step<'project> {
