@@ -15,15 +15,15 @@
 //! | `further_roots` | the further roots of a session, and paths outside of all |
 //! | `changes` | [`StepChanges`]: the changes of one step |
 //! | `collection` | removing the earliest captures to free space |
-//! | `unreported` | closing calls whose end was not reported |
+//! | `unreported` | closing calls without a reported end |
 //! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
 //! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
-//! | `ignored` | files whose content is in no record |
+//! | `ignored` | files with content that records omit |
 //! | `transcripts` | how far the conversations of agents are imported |
 //! | `merge` | removing one change from the present state of a file |
 //! | `times` | the times of the last change that an undo restores |
 //! | `working_tree` | [`WorkingTree`]: repositories of git, and [`HeadChange`]: what a call committed |
-//! | `removed_root` | a root that was removed: its last state, and how long it is kept |
+//! | `removed_root` | a removed root: its last state, and its retention |
 //! | `error` | [`Error`] |
 //!
 //! # Terms

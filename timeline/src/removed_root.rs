@@ -1,4 +1,4 @@
-//! Roots that were removed, such as a working tree of git whose work was done.
+//! Removed roots, such as a working tree of git.
 //!
 //! 1. The timeline of a removed root is kept, and its steps can be listed and shown.
 //! 2. The removal itself can be undone, whoever removed the root: it becomes a step, between the
@@ -38,7 +38,7 @@ impl TimelinePlace {
             return;
         }
         if let Some(tree) = WorkingTree::at(&self.root).filter(WorkingTree::is_linked) {
-            // Without it, the timeline is found by its root alone.
+            // Without it, the timeline is found only by its root.
             let _ = fs::write(file, tree.common.as_os_str().as_bytes());
         }
     }
@@ -90,7 +90,7 @@ impl TimelinePlace {
 
 impl Timeline {
     /// Opens the timeline of a removed root for writing. Creates the root as an empty directory, and
-    /// records the removal as a step, whose number is returned too.
+    /// records the removal as a step. Returns also the number of the step.
     ///
     /// # Errors
     ///

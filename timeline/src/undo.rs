@@ -119,7 +119,7 @@ impl Timeline {
     }
 
     /// Plans like [`plan_undo`](Timeline::plan_undo) an undo that also restores times of the last
-    /// change. Times after a later change of others stay, and so do those of merged files.
+    /// change. Times after later changes by other steps or the user stay, and so do times of merged files.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Timeline {
     }
 
     /// Closes the undo of a process that was killed within it: that process had the lock. Removes
-    /// what its edits have left.
+    /// the leftovers of its edits.
     pub(crate) fn close_killed_undo(&mut self) -> Result<()> {
         let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
         let killed = self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).cloned();
@@ -264,7 +264,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Removes what the edits of an undo have left.
+    /// Removes the leftovers of an undo's edits.
     fn remove_leftovers(&self, undo: &Step) {
         let directories = undo.undo().map(|undo| undo.directories.as_slice()).unwrap_or_default();
         let paths = undo.paths.iter().flatten().chain(directories);
@@ -388,7 +388,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Removes changes in an interval. Returns those whose files get the version before them.
+    /// Removes changes in an interval. Returns the changes after which a file gets its earlier version.
     fn remove_changes(
         &mut self,
         interval: &Interval<'_>,

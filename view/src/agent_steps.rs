@@ -1,8 +1,8 @@
 //! The calls of agents that foldlog did not start, and their undos: the steps of a
 //! [timeline](foldlog_timeline), as its session records them.
 //!
-//! The steps are shown like operations, and their captures like those of a workspace. What belongs
-//! to ignored files is in no page (`files.rs`).
+//! The steps are shown like operations, and their captures like the captures of a workspace. Pages
+//! contain no part of an ignored file (`files.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::text::shorten_text;
 /// Number of characters of a call's title.
 const TITLE_CHARS_MAX: usize = 120;
 
-/// Number of steps, the last ones, whose changed files are listed, and of listed files of each.
+/// Number of steps with a list of changed files, the last ones, and of listed files of each.
 const CHANGES_MAX: usize = 200;
 
 /// Reads the steps in records.

@@ -123,13 +123,13 @@ fn recorded_captures(
     resources.into_iter().filter_map(snapshot).collect()
 }
 
-/// The paths of workspaces that no page shows: those that any [partial](FilesystemSnapshot::partial)
+/// The paths of workspaces that no page shows: the paths that any [partial](FilesystemSnapshot::partial)
 /// capture of the workspace ignores.
 #[derive(Debug, Default)]
 pub(crate) struct HiddenPaths {
     ignored: HashMap<String, IgnoredPaths>,
-    /// Partial captures that were read, by their workspaces and commits. Of those that cannot be read, it is
-    /// unknown which paths they ignore, so that nothing of them is shown.
+    /// Partial captures that were read, by their workspaces and commits. The ignored paths of
+    /// unreadable captures are unknown, so no file of such a capture is shown.
     read: HashMap<(String, String), Option<foldlog::filesystem::Error>>,
 }
 

@@ -55,8 +55,9 @@ pub struct SnapshotsAudited {
 /// Commits, directories and metadata are read and verified. Contents are read if `is_to_be_read`
 /// returns `true` for the object's file, and otherwise only have to exist. A file that is read has
 /// to match entirely, byte for byte, including its length. A git pack that is read is also compared
-/// with its checksum and its index. An object that several snapshots need is checked once. If one is damaged, the next capture into the store reads everything that it relies
-/// on, and writes damaged objects again from the workspace's contents.
+/// with its checksum and its index. An object that several snapshots need is checked once. If one is
+/// damaged, the next capture into the store reads everything that it relies on, and writes damaged
+/// objects again from the workspace's contents.
 pub fn audit_snapshots<'a>(
     store: &Path,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,

@@ -1,4 +1,4 @@
-//! Compresses objects, and stores those that would not become smaller.
+//! Compresses objects, and stores incompressible ones without compression.
 
 use std::io::{self, Write};
 
@@ -93,8 +93,8 @@ fn stored_overhead(len: usize) -> usize {
     ZLIB_HEADER.len() + 5 * len.div_ceil(BLOCK_BYTES_MAX).max(1) + 4
 }
 
-/// Appends a zlib stream that contains a content as it is. A compressor at level 0 makes the same,
-/// and takes ten times as long for a small content.
+/// Appends a zlib stream that contains a content as it is. A compressor at level 0 writes
+/// the same bytes, ten times slower for a small content.
 fn store(parts: [&[u8]; 2], into: &mut Vec<u8>) {
     let mut sum = Adler32::new();
     let mut left: usize = parts.iter().map(|part| part.len()).sum();
@@ -126,7 +126,7 @@ fn store(parts: [&[u8]; 2], into: &mut Vec<u8>) {
     into.extend_from_slice(&sum.checksum().to_be_bytes());
 }
 
-/// Writes the zlib stream of a content whose length is not known.
+/// Writes the zlib stream of a content of unknown length.
 pub(super) fn encoder<W: Write>(into: W, sample: &[u8]) -> flate2::write::ZlibEncoder<W> {
     flate2::write::ZlibEncoder::new(into, if gains(sample) { COMPRESSION } else { Compression::none() })
 }

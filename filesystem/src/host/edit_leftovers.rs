@@ -1,4 +1,4 @@
-//! Names of incomplete edits of single paths, and what becomes of them after a kill.
+//! Names of incomplete edits of single paths, and their recovery after a kill.
 //!
 //! An edit (`path_edits.rs`) writes an entry under a first name, renames it to a second one once it
 //! is complete, and exchanges it with the entry at the path. The second name contains the inode of
@@ -19,9 +19,9 @@
 //! |---|---|
 //! | written by the edit | removed |
 //! | was at the path, content in the store | removed: a capture has it |
-//! | was at the path, content not in the store, and nothing is there now | gets its name again |
+//! | was at the path, content not in the store, and no entry is there now | gets its name again |
 //! | the same, and the edit's entry is there, unchanged | gets its name again; the edit's entry is removed |
-//! | the same, and another entry is there | gets the name `NAME.foldlog-kept` |
+//! | the same, and a third entry is there | gets the name `NAME.foldlog-kept` |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -41,7 +41,7 @@ use super::rules::{EDITING, is_editing};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
 use crate::error::Result;
 
-/// Greatest number of entries that are kept under names of one name.
+/// Greatest number of preserved entries with one former name.
 const KEPT_MAX: u32 = 1000;
 
 /// Temporary names of one edit.
@@ -100,7 +100,7 @@ impl Leftover {
     }
 }
 
-/// Renames an entry to a name that people see: the former name with `.foldlog-kept`. Returns the
+/// Renames an entry to a visible name: the former name with `.foldlog-kept`. Returns the
 /// new name; `None` if the entry could not be renamed.
 pub(super) fn keep_aside(directory: &OwnedFd, temporary: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     (0..KEPT_MAX).find_map(|number| {
@@ -114,20 +114,20 @@ pub(super) fn keep_aside(directory: &OwnedFd, temporary: &[u8], name: &[u8]) -> 
 }
 
 impl HostFilesystem {
-    /// Removes what killed [edits](HostFilesystem::edit_paths) of these paths have left in their
-    /// directories. An entry whose content the store does not have is put back, or is kept as
+    /// Removes the leftovers of killed [edits](HostFilesystem::edit_paths) of these paths from their
+    /// directories. An entry with content that the store does not have is put back, or renamed to
     /// `NAME.foldlog-kept`. No edit of this workspace may run.
     ///
     /// # Errors
     ///
     /// - [`Error::Io`](crate::Error::Io) if the workspace's root cannot be opened.
-    /// - [`Error::Object`](crate::Error::Object) if an entry of another kind is in the place of an
-    ///   object.
+    /// - [`Error::Object`](crate::Error::Object) if an entry of a different kind is in the place of
+    ///   an object.
     pub fn recover_edits<'a>(&self, paths: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let root = self.bound_root()?;
         let mut names: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
         for path in paths.into_iter().filter_map(unshown) {
-            // A missing directory of the path was created in its own parent directory.
+            // A missing directory of the path was created in its parent directory.
             let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
             for end in ends.chain([path.len()]) {
                 let path = path.get(..end).unwrap_or_default();

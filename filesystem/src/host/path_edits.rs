@@ -12,8 +12,8 @@
 //!
 //! So an edit never destroys bytes other than the expected ones. One limit remains: a program that
 //! has the file open writes into the replaced file, as after every atomic replacement. Links are
-//! never followed, and mounts never entered. After a kill, the temporary names show what is left
-//! (`edit_leftovers.rs`).
+//! never followed, and mounts never entered. After a kill, leftovers are identified by their
+//! temporary names (`edit_leftovers.rs`).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -77,8 +77,8 @@ pub enum WantedEntry {
     },
     /// No directory; one that is not empty stays, and is no failure.
     NoDirectory,
-    /// The present entry, whose time alone changes. The empty path is the root. An entry that is
-    /// missing, or has another time than `present_ns`, stays as it is, and is no failure.
+    /// The present entry; only its time changes. The empty path is the root. An entry that is
+    /// missing, or has a time other than `present_ns`, is left unchanged, without a failure.
     Unchanged {
         /// Expected time; `None` for any.
         present_ns: Option<i64>,
@@ -355,7 +355,7 @@ impl HostFilesystem {
     }
 }
 
-/// Returns the reason of a refusal after which the former entry has another name.
+/// Returns the reason of a refusal after which the former entry has a different name.
 fn kept_reason(kept: Option<Vec<u8>>) -> String {
     match kept {
         Some(kept) => {
