@@ -57,11 +57,11 @@ pub use error::{Error, Result, UnrestoredPath};
 #[cfg(feature = "host")]
 pub use host::{
     CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, DirectoryChange, FileChange,
-    FileFacts, FileForm, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, IgnoredPaths, NotedEntry,
-    PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge, RewindMergeInputs,
-    SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable, WantedEntry, WorkspaceLease,
-    WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool, collect_snapshots,
-    damage_of_object, escape_path, keeps_any, remember_collected, unpool,
+    FileFacts, FileForm, FileVersion, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions,
+    IgnoredPaths, NotedEntry, PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge,
+    RewindMergeInputs, SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable,
+    WantedEntry, WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots,
+    collect_pool, collect_snapshots, damage_of_object, escape_path, keeps_any, remember_collected, unpool,
 };
 pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

@@ -20,7 +20,6 @@
 //! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
 //! | `ignored` | files with content that records omit |
 //! | `transcripts` | how far the conversations of agents are imported |
-//! | `merge` | removing one change from the present state of a file |
 //! | `times` | the times of the last change that an undo restores |
 //! | `working_tree` | [`WorkingTree`]: repositories of git, and [`HeadChange`]: what a call committed |
 //! | `removed_root` | a removed root: its last state, and its retention |
@@ -70,7 +69,6 @@ mod collection;
 mod error;
 mod further_roots;
 mod ignored;
-mod merge;
 mod places;
 mod removed_root;
 mod step;

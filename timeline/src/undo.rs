@@ -2,12 +2,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::{
-    ChangeKind, DirectoryChange, FileChange, FileFacts, FilesystemSnapshot, PathEdit, SnapshotReader,
-    TimeChange, WantedEntry,
+    ChangeKind, DirectoryChange, FileChange, FileFacts, FileVersion, FilesystemSnapshot, PathEdit,
+    SnapshotReader, TimeChange, WantedEntry,
 };
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
-use crate::merge::{Version, remove_change};
 use crate::step::{Moment, Outcome, Step, StepKind, Steps, Undo};
 use crate::timeline::{Timeline, new_step};
 use crate::times::PlannedTimes;
@@ -376,7 +375,7 @@ impl Selection<'_> {
 
 struct Planned {
     present: Option<FileFacts>,
-    version: Version,
+    version: FileVersion,
 }
 
 /// Removes changes from the present files, from the latest to the earliest.
@@ -413,10 +412,10 @@ impl Planner<'_> {
             }
             let planned = match self.files.get(&path) {
                 Some(planned) => planned.version.clone(),
-                None => Version::new(later.get(&path).cloned().unwrap_or_else(|| after.clone())),
+                None => later.get(&path).cloned().unwrap_or_else(|| after.clone()).into(),
             };
-            let (before, after) = (Version::new(before), Version::new(after));
-            match remove_change(&before, &after, &planned, self.reader)? {
+            let (before, after) = (FileVersion::from(before), FileVersion::from(after));
+            match self.reader.remove_change(&before, &after, &planned)? {
                 Ok(version) => {
                     if version == before {
                         restored.push(change);
@@ -425,8 +424,8 @@ impl Planner<'_> {
                         Some(file) => file.version = version,
                         None => {
                             let present = match planned {
-                                Version::Captured(facts) => Some(facts),
-                                Version::Missing | Version::Merged { .. } => None,
+                                FileVersion::Captured(facts) => Some(facts),
+                                FileVersion::Missing | FileVersion::Merged { .. } => None,
                             };
                             self.files.insert(path, Planned { present, version });
                         }
@@ -445,13 +444,13 @@ impl Planner<'_> {
         let mut files = Vec::new();
         for (path, Planned { present, version }) in self.files {
             let change = match (&present, &version) {
-                (None, Version::Missing) => continue,
+                (None, FileVersion::Missing) => continue,
                 (None, _) => ChangeKind::Created,
-                (Some(_), Version::Missing) => ChangeKind::Removed,
-                (Some(facts), Version::Captured(wanted)) if facts == wanted => continue,
+                (Some(_), FileVersion::Missing) => ChangeKind::Removed,
+                (Some(facts), FileVersion::Captured(wanted)) if facts == wanted => continue,
                 (Some(_), _) => ChangeKind::Modified,
             };
-            files.push(FileUndo { path, change, present, wanted: version.wanted() });
+            files.push(FileUndo { path, change, present, wanted: version.into() });
         }
         let conflicts = self.conflicts.into_iter();
         let conflicts = conflicts.map(|(path, reason)| Conflict { path, reason: reason.to_owned() });

@@ -13,6 +13,7 @@
 //! | `path_edits` | editing single paths, each only if it has the expected state |
 //! | `edit_leftovers` | names of incomplete edits, and their recovery after a kill |
 //! | `time_changes` | reading times of snapshots, and their differences |
+//! | `file_merge` | removing one change from the present version of a file |
 //! | `rewind_merge` | combining a snapshot with later changes by hand, for a rewind |
 //! | `snapshot_comparison` | the walk through two snapshots in parallel |
 //! | `packs` | the objects of snapshots as bytes for another machine, and their import there; not `git_packs` |
@@ -83,6 +84,7 @@ mod content;
 mod deep_directories;
 mod directory_check;
 mod edit_leftovers;
+mod file_merge;
 mod git_packs;
 mod ignored;
 mod known_objects;
@@ -140,6 +142,7 @@ pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_obje
 pub use changes::{DirectoryChange, FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use directory_check::{Rebind, WorkspaceNotice};
+pub use file_merge::FileVersion;
 pub use ignored::IgnoredPaths;
 pub use lease::WorkspaceLease;
 pub use manifest::{FileForm, escape_path};

@@ -31,6 +31,7 @@ use super::HostFilesystem;
 use super::attributes::Target;
 use super::changes::FileFacts;
 use super::edit_leftovers::{TemporaryNames, keep_aside};
+use super::file_merge::FileVersion;
 use super::manifest::{FileForm, FileKind, Stat, unshown};
 use super::objects::{Hasher, ObjectId, ObjectKind, pump};
 use super::snapshot::named_object;
@@ -83,6 +84,16 @@ pub enum WantedEntry {
         /// Expected time; `None` for any.
         present_ns: Option<i64>,
     },
+}
+
+impl From<FileVersion> for WantedEntry {
+    fn from(version: FileVersion) -> WantedEntry {
+        match version {
+            FileVersion::Missing => WantedEntry::Nothing,
+            FileVersion::Captured(facts) => WantedEntry::Captured(facts),
+            FileVersion::Merged { bytes, permissions } => WantedEntry::Content { bytes, permissions },
+        }
+    }
 }
 
 /// Reason why a path was left unchanged.
