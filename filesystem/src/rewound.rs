@@ -78,7 +78,7 @@ pub struct FileUnknown {
     pub otherwise: ChangeKind,
 }
 
-/// Describes a file or link that a rewind leaves unchanged because it was changed by hand.
+/// Describes a file or link of which a rewind keeps the changes by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
     /// Path relative to the workspace's root, as in [`FileRewound::path`].
@@ -92,4 +92,8 @@ pub struct KeptFile {
     /// place of the kept file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place_of: Option<String>,
+    /// Whether the changes by tools are removed from the file, and those by hand stay. Otherwise the
+    /// file is unchanged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merged: bool,
 }

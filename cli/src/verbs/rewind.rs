@@ -28,13 +28,14 @@ use crate::workspaces::{WorkspaceArgs, named_part, places};
 /// Describes a rewind, and the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
 A workspace returns to its state after the last call before TO. Without such a call, it returns to
-its state before the first call after TO. Files that were changed by hand since the last call are
-kept, even if only their permissions changed; files that were removed by hand stay removed. Files
-that captures leave out, and resources that are not directories, remain unchanged.
+its state before the first call after TO. Changes by hand since the last call are kept: if calls
+have changed other lines of the file, or only its permissions, their changes are removed from it, or
+else the file stays whole; files that were removed by hand stay removed. Files that captures leave
+out, and resources that are not directories, remain unchanged.
 
 --undo returns to the state before the last rewind, and abandons later work. If a later rollback of
-a failed or recovered call replaced or removed files, --undo brings these files back instead; files
-that were changed since, and STATE, remain unchanged. --of does this for the rollback of any call.
+a failed or recovered call replaced or removed files, --undo brings these files back instead; later
+changes, and STATE, remain. --of does this for the rollback of any call.
 --preview prints what a rewind or an undo would do.
 
 With --json one object:
@@ -42,7 +43,7 @@ With --json one object:
   rolled_back  sequence, to, abandoned; outside: calls that may have had external effects, which
                remain
   resources    name, capture (record, of), created, modified, removed,
-               kept (path, by_hand, otherwise, in_place_of), kept_more,
+               kept (path, by_hand, otherwise, in_place_of, merged), kept_more,
                unknown (path, otherwise): kept files that a tool may or may not have written,
                unknown_more, left_out
   left         name, reason of each unchanged resource
@@ -69,8 +70,7 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
 /// Take a session and its files back to a position.
 ///
 /// Works without the host's code. The present state is captured first, and `--undo` brings it back.
-/// Files that were changed by hand since the last call are kept. Do not write into the directories
-/// meanwhile.
+/// Changes by hand since the last call are kept. Do not write into the directories meanwhile.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Args {
@@ -449,9 +449,13 @@ fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {
 }
 
 fn print_kept(kept: &[KeptFile], left_out: u64, output: &mut Output<'_>) -> Result<()> {
-    for KeptFile { path, by_hand, in_place_of, .. } in kept {
+    for KeptFile { path, by_hand, in_place_of, merged, .. } in kept {
         let instead = in_place_of.as_ref().map(|other| format!(", in place of {}", escape::text(other)));
         let path = escape::text(path);
+        if *merged {
+            output.line(format_args!("  merged {path}: changes by hand stay, others are taken back"))?;
+            continue;
+        }
         output.line(format_args!("  kept {path}: {by_hand} by hand{}", instead.unwrap_or_default()))?;
     }
     match left_out {

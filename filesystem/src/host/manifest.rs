@@ -222,7 +222,7 @@ pub(super) enum GitMode {
 }
 
 impl GitMode {
-    fn of_file(permissions: u32) -> GitMode {
+    pub(super) fn of_file(permissions: u32) -> GitMode {
         if permissions & 0o100 == 0 { GitMode::File } else { GitMode::Executable }
     }
 

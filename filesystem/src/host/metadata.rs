@@ -153,6 +153,10 @@ impl Metadata {
         self.others.get(at).map(|(_, other)| other)
     }
 
+    pub(super) fn has_several_names(&self, path: &[u8]) -> bool {
+        self.get(path).is_some_and(|other| other.link.is_some())
+    }
+
     pub(super) fn owner(&self, path: &[u8]) -> Owner {
         self.get(path).and_then(|other| other.owner).unwrap_or(self.owner)
     }

@@ -5,38 +5,23 @@
 //! left, and the *present*. A file or link was changed by hand if the last and the present one
 //! differ in content, kind or permissions.
 //!
-//! | in the workspace | result of the rewind |
-//! |---|---|
-//! | a file changed by hand, even if only in its permissions | is kept whole, as it is now |
-//! | a file removed by hand | stays removed |
-//! | a file changed by hand to the state in the target | is not reported |
-//! | a kept file where the target has a directory | stays; the directory with all of its contents does not come back |
-//! | a kept file in a directory, where the target has a file in the place of the directory | stays; the target's file does not come back |
-//! | a kept file whose directory is not in the target | keeps the directory, without its other contents |
-//! | a directory of the target, if it and all of its files were removed by hand | does not come back |
-//! | other directories; owners, extended attributes and times of files that are not kept | as in the target, regardless of who changed them |
-//! | after an unfinished restore to the target: missing files, differences in permissions alone, a git repository | as in the target |
-//! | names of one file of which some are kept | the kept names are one file, the remaining names a second one |
-//! | a git repository that was changed by hand | is unchanged, with its `HEAD`, refs and index |
-//! | in a git repository, refs that preserve lost commits, and times of files that `git status` noted in the index | do not count as changes by hand |
-//! | anything, if the last snapshot is of a different directory | is unchanged: changes by hand are unknown |
-//! | paths that the target's or the present snapshot leaves out | are unchanged, and do not come back |
-//!
-//! The last line applies even if changes are to be overwritten: paths that the present snapshot
-//! does not contain could not be brought back.
+//! [`HostFilesystem::merge_for_rewind`] lists the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::changes::{FileChange, FileFacts, SnapshotReader};
-use super::manifest::{GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unshown};
+use super::file_merge::FileVersion;
+use super::manifest::{FileForm, GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unshown};
 use super::objects::{ObjectKind, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
-use super::snapshot::RestoreSide;
+use super::snapshot::{RestoreSide, named_object};
 use super::times::{self, EntryTime, Times};
 use super::trees::{Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
+use crate::FileKind;
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 use crate::unified_diff::unified_diff;
@@ -94,8 +79,9 @@ pub struct RewindMerge {
 
 #[derive(Clone)]
 enum Edit {
-    /// The present's entry is placed there, with the time of its last change.
-    Keep(TreeEntry, Option<i64>),
+    /// An entry is placed there, with the present one's metadata, except for the time of its last
+    /// change and, if they are given, its permissions.
+    Place { line: TreeEntry, modified_ns: Option<i64>, permissions: Option<u32> },
     /// There is no file or link there.
     Remove,
     /// The snapshot makes no statement about the path.
@@ -108,16 +94,20 @@ impl HostFilesystem {
     ///
     /// | in the workspace | the rewind |
     /// |---|---|
-    /// | a file changed by hand, even if only in its permissions | keeps it whole, as it is now |
+    /// | a file that was changed by tools, and then by hand, in different lines of a text, or one in its content and the other in its permissions | removes the changes of the tools, as [`SnapshotReader::remove_change`] does |
+    /// | another file that was changed by hand, or one with several names or with holes | keeps it whole, as it is now |
     /// | a file removed by hand | leaves it removed |
-    /// | a kept file where the target has a directory, or in a directory where the target has a file | keeps it; the target's entry does not come back |
+    /// | a file changed by hand to the state in the target | does not report it |
+    /// | a kept file where the target has a directory, or in a directory where the target has a file | keeps it; the target's entry, a directory with all of its contents, does not come back |
     /// | a kept file whose directory is not in the target | keeps the directory, without its other contents |
     /// | a directory, if it and all of its files were removed by hand | does not bring it back |
-    /// | other directories; owners, extended attributes and times | brings them back, regardless of who changed them |
-    /// | anything, if the last snapshot is of a different directory | leaves it unchanged |
-    /// | paths that the target or the present snapshot leaves out | leaves them unchanged, even with `overwrite` |
-    /// | a git repository that was changed by hand | leaves it unchanged, with its `HEAD`, refs and index |
+    /// | other directories; owners, extended attributes and times of files that are not kept | brings them back, regardless of who changed them |
+    /// | anything, if the last snapshot is of a different directory | leaves it unchanged: changes by hand are unknown |
+    /// | paths that the target or the present snapshot leaves out | leaves them unchanged, even with `overwrite`: they could not be brought back |
+    /// | names of one file of which some are kept | makes the kept names one file, the remaining names a second one |
+    /// | a git repository that was changed by hand | leaves it unchanged, with its `HEAD`, refs and index. Refs that preserve lost commits, and times that `git status` noted in the index, do not count |
     /// | a git repository that is not in the target | leaves it unchanged, even with `overwrite` |
+    /// | after an unfinished restore to the target: missing files, differences in permissions alone, a git repository | brings the target's state back |
     ///
     /// # Errors
     ///
@@ -169,13 +159,13 @@ impl HostFilesystem {
             let Some(otherwise) = otherwise.filter(|otherwise| is_by_hand(&change, otherwise)) else {
                 continue;
             };
-            let edit = match change.kind {
-                ChangeKind::Removed => Edit::Remove,
-                _ => self.kept_line(trees, now.root, &path)?,
+            let Some((edit, merged)) = self.edit_of(trees, &mut reader, &now, &path, (&change, otherwise))?
+            else {
+                continue;
             };
             edits.insert(path.clone(), edit);
             let (by_hand, otherwise) = (change.kind, otherwise.kind);
-            kept.insert(path, KeptFile { path: change.path, by_hand, otherwise, in_place_of: None });
+            kept.insert(path, KeptFile { path: change.path, by_hand, otherwise, in_place_of: None, merged });
         }
         let snapshot = match edits.is_empty() {
             true => inputs.target.clone(),
@@ -212,7 +202,8 @@ impl HostFilesystem {
             Repositories::merge(&target, &self.repositories_of(inputs.last)?, &now, overwrite, &self.objects);
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
-            let file = KeptFile { path: escape_path(&path), by_hand, otherwise, in_place_of: None };
+            let file =
+                KeptFile { path: escape_path(&path), by_hand, otherwise, in_place_of: None, merged: false };
             kept.insert(path, file);
         }
         let id = (!merged.is_empty()).then(|| merged.write(&self.objects)).transpose()?;
@@ -261,7 +252,69 @@ impl HostFilesystem {
         let missing =
             || self.objects.damaged(now.tree, format!("it does not contain `{}`", escape_path(path)));
         let (line, time) = trees.find(&self.objects, now, path)?.ok_or_else(missing)?;
-        Ok(Edit::Keep(line, time.and_then(EntryTime::leaf_ns)))
+        Ok(Edit::Place { line, modified_ns: time.and_then(EntryTime::leaf_ns), permissions: None })
+    }
+
+    /// Returns the edit for a file that was changed by hand, and whether it removes changes of tools
+    /// from the file; `None` if the file gets the target's state.
+    fn edit_of(
+        &self,
+        trees: &mut Trees,
+        reader: &mut SnapshotReader,
+        now: &RestoreSide,
+        path: &[u8],
+        (by_hand, otherwise): (&FileChange, &FileChange),
+    ) -> Result<Option<(Edit, bool)>> {
+        if by_hand.kind == ChangeKind::Removed {
+            return Ok(Some((Edit::Remove, false)));
+        }
+        let kept = self.kept_line(trees, now.root, path)?;
+        let versions = [&otherwise.after, &by_hand.before, &by_hand.after].map(|facts| {
+            let is_plain = |facts: &&FileFacts| facts.kind == FileKind::File && facts.form == FileForm::Whole;
+            facts.as_ref().filter(is_plain)
+        });
+        let has_several_names = now.metadata.as_ref().is_some_and(|all| all.has_several_names(path));
+        let ([Some(target), Some(last), Some(present)], Edit::Place { line, modified_ns, .. }, false) =
+            (versions, &kept, has_several_names)
+        else {
+            return Ok(Some((kept, false)));
+        };
+        let mut remove = |before: &FileFacts, after: &FileFacts, present: &FileFacts| {
+            let [before, after, present] =
+                [before, after, present].map(|facts| FileVersion::Captured(facts.clone()));
+            let version = reader.remove_change(&before, &after, &present)?;
+            version.ok().map(|version| self.write_version(version)).transpose().map(Option::flatten)
+        };
+        let Some(merged) = remove(target, last, present)? else { return Ok(Some((kept, false))) };
+        if merged == *target {
+            return Ok(None);
+        }
+        // An undo of the rewind merges, too, and so does an undo of that: both must be exact.
+        let is_undone = remove(present, target, &merged)?.as_ref() == Some(present);
+        if merged == *present || !is_undone || remove(&merged, last, present)?.as_ref() != Some(&merged) {
+            return Ok(Some((kept, false)));
+        }
+        // A build has to notice new content.
+        let modified_ns = if merged.digest == present.digest { *modified_ns } else { present_ns() };
+        let id = named_object(&self.objects, &merged.digest)?;
+        let mode = GitMode::of_file(merged.permissions.unwrap_or_default());
+        let line = TreeEntry { mode, id, ..line.clone() };
+        Ok(Some((Edit::Place { line, modified_ns, permissions: merged.permissions }, true)))
+    }
+
+    /// Writes a merged text into the store. Returns `None` for a missing file.
+    fn write_version(&self, version: FileVersion) -> Result<Option<FileFacts>> {
+        Ok(match version {
+            FileVersion::Missing => None,
+            FileVersion::Captured(facts) => Some(facts),
+            FileVersion::Merged { bytes, permissions } => Some(FileFacts {
+                kind: FileKind::File,
+                permissions: Some(permissions),
+                digest: self.objects.write(ObjectKind::Blob, &bytes)?.to_string(),
+                len: bytes.len() as u64,
+                form: FileForm::Whole,
+            }),
+        })
     }
 
     fn write_merged(
@@ -281,9 +334,9 @@ impl HostFilesystem {
         let with_times = was.times.is_some() && is.times.is_some();
         let root = CapturedDirectory { times: was.times.filter(|_| with_times), ..then.root };
         merger.now.times = is.times.filter(|_| with_times);
-        let edits: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
+        let by_path: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
         let mut made = BTreeSet::new();
-        let (tree, times) = match merger.directory(b"", Some(root), &edits, &mut made)? {
+        let (tree, times) = match merger.directory(b"", Some(root), &by_path, &mut made)? {
             Some(CapturedDirectory { tree, times }) => (tree, times),
             None => (self.objects.write(ObjectKind::Tree, b"")?, None),
         };
@@ -299,7 +352,11 @@ impl HostFilesystem {
         let permissions = paths.iter().filter(|(_, mode, _)| *mode != GitMode::Link);
         let permissions = permissions.map(|(path, mode, is_now)| {
             let side = if *is_now { &now.commit } else { &then.commit };
-            (path.clone(), *mode, side.permissions.get(path, *mode))
+            let merged = match edits.get(path) {
+                Some(Edit::Place { permissions, .. }) => *permissions,
+                _ => None,
+            };
+            (path.clone(), *mode, merged.unwrap_or_else(|| side.permissions.get(path, *mode)))
         });
         let permissions = then.commit.permissions.with_others(permissions);
         let metadata =
@@ -345,6 +402,11 @@ impl SnapshotReader {
         let mut left = DIFFS_BYTES_MAX;
         diff_of(self, change.before.as_ref(), change.after.as_ref(), &mut left)
     }
+}
+
+fn present_ns() -> Option<i64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_nanos()).ok()
 }
 
 fn by_path(changes: Vec<FileChange>) -> BTreeMap<Vec<u8>, FileChange> {
@@ -481,11 +543,11 @@ impl Merger<'_> {
         let is_directory =
             |lines: &TimedTreeEntries| lines.get(name).map(|(line, _)| line.mode == GitMode::Directory);
         match own {
-            Some(Edit::Keep(line, time)) => {
+            Some(Edit::Place { line, modified_ns, .. }) => {
                 if is_directory(lines) == Some(true) {
                     self.tell(path, format!("{}/", escape_path(path)));
                 }
-                lines.insert(line.name.clone(), (line.clone(), time.map(EntryTime::Leaf)));
+                lines.insert(line.name.clone(), (line.clone(), modified_ns.map(EntryTime::Leaf)));
                 made.insert(path.to_vec());
                 return Ok(());
             }
@@ -496,7 +558,7 @@ impl Merger<'_> {
             Some(Edit::Remove) if is_directory(lines) == Some(false) => drop(lines.remove(name)),
             Some(Edit::Remove) | None => {}
         }
-        let kept = || below.iter().filter(|(_, edit)| matches!(edit, Edit::Keep(..)));
+        let kept = || below.iter().filter(|(_, edit)| matches!(edit, Edit::Place { .. }));
         let then = match lines.get(name) {
             Some((line, time)) if line.mode == GitMode::Directory => {
                 Some(CapturedDirectory { tree: line.id, times: time.and_then(EntryTime::directory) })

@@ -1,7 +1,7 @@
 //! What a rewind of a workspace restores: an earlier snapshot, except for changes by hand since the
 //! last one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -173,17 +173,54 @@ fn directories_come_and_go_with_what_is_kept_in_them() {
 }
 
 #[test]
-fn permissions_alone_keep_a_file_whole() {
+fn content_and_permissions_are_kept_separately() {
     let rewind = Rewind::of(
-        "printf one > run; printf one > stays",
-        "printf two > run; chmod 600 stays",
-        "chmod 755 run",
+        "printf one > run; printf one > stays; printf one > text",
+        "printf two > run; chmod 600 stays text",
+        "chmod 755 run; printf hand > text",
     );
     let (merged, found) = rewind.rewound(false);
-    assert_eq!(found, held(&[("run", "two"), ("stays", "one")]));
-    assert_eq!(kept(&merged), [("run", MODIFIED, MODIFIED, None)]);
+    assert_eq!(found, held(&[("run", "one"), ("stays", "one"), ("text", "hand")]));
+    assert_eq!(kept(&merged), [("run", MODIFIED, MODIFIED, None), ("text", MODIFIED, MODIFIED, None)]);
+    assert!(merged.kept.iter().all(|kept| kept.merged));
     let mode = |path: &str| fs::metadata(rewind.bench.at(path)).unwrap().permissions().mode() & 0o7777;
-    assert_eq!((mode("run"), mode("stays")), (0o755, 0o644));
+    assert_eq!((mode("run"), mode("stays"), mode("text")), (0o755, 0o644, 0o644));
+}
+
+#[test]
+fn lines_of_tools_go_and_lines_by_hand_stay() {
+    let text = |first: &str, last: &str| format!("{first}\na\nb\nc\n{last}\n");
+    let write = |path: &str, text: &str| format!("printf '{}' > {path};", text.replace('\n', "\\n"));
+    let rewind = Rewind::of(
+        &format!(
+            "{}{}{}",
+            write("both", &text("1", "9")),
+            write("same", &text("1", "9")),
+            write("back", &text("1", "9"))
+        ),
+        &format!(
+            "{}{}{}",
+            write("both", &text("tool", "9")),
+            write("same", &text("tool", "9")),
+            write("back", &text("tool", "tool"))
+        ),
+        &format!(
+            "{}{}{} touch -d @1100000000 both same",
+            write("both", &text("tool", "hand")),
+            write("same", &text("hand", "9")),
+            write("back", &text("1", "tool"))
+        ),
+    );
+    let (merged, found) = rewind.rewound(false);
+    let expected = [("back", text("1", "9")), ("both", text("1", "hand")), ("same", text("hand", "9"))];
+    assert_eq!(found, held(&expected.each_ref().map(|(path, text)| (*path, text.as_str()))));
+    let told: Vec<_> = merged.kept.iter().map(|kept| (kept.path.as_str(), kept.merged)).collect();
+    assert_eq!(told, [("both", true), ("same", false)]);
+    // A build has to notice the new content.
+    use std::os::unix::fs::MetadataExt;
+    let time = |path: &str| fs::metadata(rewind.bench.at(path)).unwrap().mtime();
+    assert!(time("both") > 1_100_000_000);
+    assert_eq!(time("same"), 1_100_000_000);
 }
 
 #[test]
@@ -269,12 +306,14 @@ proptest! {
         prop_assert_eq!(paths(&merged.snapshot, &after), [""; 0]);
         let (hand, otherwise) = (paths(&last, &present), paths(&present, &target));
         let expected: Vec<&String> = hand.iter().filter(|path| otherwise.contains(path) && !overwrite).collect();
-        let kept: Vec<&String> = merged.kept.iter().map(|kept| &kept.path).collect();
-        prop_assert_eq!(&kept, &expected);
+        let all_kept = &merged.kept;
+        let kept: Vec<&String> = all_kept.iter().map(|kept| &kept.path).collect();
+        prop_assert!(kept.iter().all(|path| expected.contains(path)), "{:?} of {:?}", kept, expected);
         let changed = paths(&present, &after);
-        prop_assert!(kept.iter().all(|path| !changed.contains(path)), "what is kept is as it was");
+        let merged: BTreeSet<&String> = all_kept.iter().filter(|kept| kept.merged).map(|kept| &kept.path).collect();
+        prop_assert!(kept.iter().all(|path| merged.contains(path) == changed.contains(path)), "what is kept whole is as it was");
         // A file that is neither as in the target nor kept was in the way of one that is.
-        let in_the_way: Vec<&str> = merged.kept.iter().filter_map(|kept| kept.in_place_of.as_deref()).collect();
+        let in_the_way: Vec<&str> = all_kept.iter().filter_map(|kept| kept.in_place_of.as_deref()).collect();
         for path in paths(&target, &after) {
             let made_way = in_the_way.iter().any(|way| *way == path || (way.ends_with('/') && path.starts_with(way)));
             prop_assert!(kept.contains(&&path) || made_way, "{} is neither", path);

@@ -167,6 +167,29 @@ fn what_tools_did_before_a_rollback_of_state_alone_is_nobodys_change_by_hand() {
     assert_eq!(room.file("page").as_deref(), Some("one"));
 }
 
+/// A rewind once kept such files whole, with the changes of the tools that it undid.
+#[test]
+fn a_rewind_removes_the_lines_of_tools_from_a_file_that_was_also_changed_by_hand() {
+    let room = Room::new();
+    let then = room.call("seq 1 9 > page; seq 1 9 > near; echo a > alike");
+    room.call("sed -i s/2/tool/ page near; printf new > new; echo a >> alike");
+    // Without the second line of `alike`, an undo of the rewind could not bring that line back.
+    room.by_hand("sed -i s/8/hand/ page; sed -i s/3/hand/ near; sed -i 1d near; sed -i 1ib alike");
+    let before = room.seen();
+    let report = room.rewind(then);
+    let told: Vec<_> =
+        report.resources[0].kept.iter().map(|kept| (kept.path.as_str(), kept.merged)).collect();
+    assert_eq!(told, [("alike", false), ("near", false), ("page", true)]);
+    let page = "1\n2\n3\n4\n5\n6\n7\nhand\n9\n";
+    let near = "tool\nhand\n4\n5\n6\n7\n8\n9\n";
+    assert_eq!(room.seen().1, files(&[("alike", "b\na\na\n"), ("near", near), ("page", page)]));
+    let rewound = room.seen();
+    for expected in [&before, &rewound, &before] {
+        room.undo();
+        assert_eq!(room.seen(), *expected);
+    }
+}
+
 /// Files written by hand after a rewind's capture were removed for good: no capture contained them,
 /// not even that for an undo.
 #[test]
@@ -348,8 +371,11 @@ enum Act {
 const PATHS: [&str; 5] = ["a", "b", "d/x", "d/y", "e/f/z"];
 const MODES: [u32; 3] = [0o644, 0o755, 0o600];
 
+/// Lines of a file, of which the first and the last one change.
+const LINES: usize = 9;
+
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let file = || (0..PATHS.len(), prop::option::weighted(0.75, 0..4_u8));
+    let file = || (0..PATHS.len(), prop::option::weighted(0.75, 0..9_u8));
     let act = prop_oneof![
         4 => (prop::collection::vec(file(), 1..4), prop::bool::weighted(0.2)).prop_map(|(files, fails)| Act::Call(files, fails)),
         3 => file().prop_map(|(path, text)| Act::Hand(path, text)),
@@ -387,7 +413,7 @@ struct Then {
 }
 
 impl Model {
-    /// Rewinds; changes by hand are kept unless overwritten. Returns the kept paths.
+    /// Rewinds; changes by hand are kept unless overwritten. Returns the paths with kept changes.
     fn go(&mut self, then: &Then, overwrite: bool) -> BTreeSet<&'static str> {
         let Model { files, by_tools, plan, .. } = self.clone();
         let target = &then.files;
@@ -397,9 +423,12 @@ impl Model {
             if overwrite || by_tools.get(path) == files.get(path) || target.get(path) == files.get(path) {
                 continue;
             }
-            kept.insert(path);
-            match files.get(path) {
-                Some(held) => drop(to.insert(path, held.clone())),
+            let result = merged(target.get(path), by_tools.get(path), files.get(path));
+            if result.as_ref() != target.get(path) {
+                kept.insert(path);
+            }
+            match result {
+                Some(held) => drop(to.insert(path, held)),
                 None => drop(to.remove(path)),
             }
         }
@@ -413,16 +442,37 @@ impl Model {
     /// Restores files alone; later changes are kept unless overwritten. Returns the kept paths.
     fn go_with_files(&mut self, target: Held, last: Held, overwrite: bool) -> BTreeSet<&'static str> {
         let files = self.files.clone();
-        let is_kept = |path: &&str| {
-            !overwrite && last.get(path) != files.get(path) && target.get(path) != files.get(path)
+        let result = |path: &&'static str| match overwrite || last.get(path) == files.get(path) {
+            true => target.get(path).cloned(),
+            false => merged(target.get(path), last.get(path), files.get(path)),
         };
-        let kept: BTreeSet<&str> = PATHS.into_iter().filter(is_kept).collect();
-        let from = |path: &'static str| if kept.contains(path) { files.get(path) } else { target.get(path) };
-        let to: Held = PATHS.into_iter().filter_map(|path| Some((path, from(path)?.clone()))).collect();
+        let to: Held = PATHS.iter().filter_map(|path| Some((*path, result(path)?))).collect();
+        let kept = PATHS.into_iter().filter(|path| to.get(path) != target.get(path)).collect();
         self.files_undo = Some((files, to.clone()));
         (self.files, self.left) = (to.clone(), to);
         kept
     }
+}
+
+/// Returns a file that was changed by hand after a rewind: without the changes of tools, or whole
+/// as it is, if these cannot be separated.
+fn merged(
+    target: Option<&(String, u32)>,
+    last: Option<&(String, u32)>,
+    now: Option<&(String, u32)>,
+) -> Option<(String, u32)> {
+    let (Some(target), Some(last), Some(now)) = (target, last, now) else { return now.cloned() };
+    let line = |held: &(String, u32), at: usize| held.0.lines().nth(at).unwrap().to_owned();
+    let mut lines: Vec<String> = now.0.lines().map(str::to_owned).collect();
+    for at in [0, LINES - 1] {
+        match (line(target, at), line(last, at), line(now, at)) {
+            (target, last, now) if now == last => lines[at] = target,
+            (target, last, now) if target == last || target == now => lines[at] = now,
+            _ => return Some(now.clone()),
+        }
+    }
+    let mode = if now.1 == last.1 { target.1 } else { now.1 };
+    Some((lines.join("\n") + "\n", mode))
 }
 
 /// Writes or removes a file, in the workspace and in the model.
@@ -431,8 +481,9 @@ fn write_file(root: &Path, held: &mut Held, path: &'static str, text: Option<u8>
     match text {
         Some(text) => {
             fs::create_dir_all(at.parent().unwrap()).unwrap();
-            fs::write(&at, format!("{text}\n")).unwrap();
-            held.entry(path).or_insert((String::new(), 0o644)).0 = format!("{text}\n");
+            let text = format!("{}\n{}{}\n", text % 3, "-\n".repeat(LINES - 2), text / 3);
+            fs::write(&at, &text).unwrap();
+            held.entry(path).or_insert((String::new(), 0o644)).0 = text;
         }
         None if held.remove(path).is_some() => fs::remove_file(&at).unwrap(),
         None => {}
