@@ -16,7 +16,8 @@
 //! | `changes` | [`StepChanges`]: the changes of one step |
 //! | `collection` | removing the earliest captures to free space |
 //! | `unreported` | closing calls without a reported end |
-//! | `undo` | [`UndoPlan`]: planning an undo, and carrying it out |
+//! | `undo_plan` | [`UndoPlan`]: planning an undo |
+//! | `undo` | carrying a plan out |
 //! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
 //! | `ignored` | files with content that records omit |
 //! | `transcripts` | how far the conversations of agents are imported |
@@ -76,6 +77,7 @@ mod timeline;
 mod times;
 mod transcripts;
 mod undo;
+mod undo_plan;
 mod undone;
 mod unreported;
 mod working_tree;
@@ -89,6 +91,7 @@ pub use places::TimelinePlace;
 pub use step::{Call, Edge, Lane, Moment, Outcome, Step, StepChanged, StepKind, Undo};
 pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, shorten};
 pub use transcripts::TranscriptImported;
-pub use undo::{Conflict, FileUndo, UndoPlan, UndoReport};
+pub use undo::UndoReport;
+pub use undo_plan::{Conflict, FileUndo, UndoPlan};
 pub use undone::{UndoneSteps, undone_calls};
 pub use working_tree::{HeadChange, WorkingTree};

@@ -7,7 +7,7 @@ use foldlog::filesystem::{
 
 use crate::Result;
 use crate::attribution::Interval;
-use crate::undo::FileUndo;
+use crate::undo_plan::FileUndo;
 
 /// Times that an undo restores, collected from the latest undone interval to the earliest.
 ///

@@ -1,0 +1,410 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog::filesystem::{
+    ChangeKind, DirectoryChange, FileChange, FileFacts, FileVersion, FilesystemSnapshot, PathEdit,
+    SnapshotReader, TimeChange, WantedEntry,
+};
+
+use crate::attribution::{Attribution, Interval, Intervals, Noted};
+use crate::step::{Moment, Outcome, Step, Undo};
+use crate::timeline::Timeline;
+use crate::times::PlannedTimes;
+use crate::undone::UndoneSteps;
+use crate::working_tree::HeadChange;
+use crate::{Error, Result};
+
+/// Plan of an undo.
+#[derive(Debug, Clone)]
+pub struct UndoPlan {
+    /// Numbers of the steps to be undone, in ascending order.
+    pub steps: Vec<u64>,
+    /// Files and links to be changed, in ascending order of their paths.
+    pub files: Vec<FileUndo>,
+    /// Paths that stay as they are, with the reasons.
+    pub conflicts: Vec<Conflict>,
+    /// Changed paths that belong to the steps together with overlapping ones, and stay.
+    pub shared: Vec<String>,
+    /// Changed paths that the user may have changed while a permission dialog was open, and that stay.
+    pub possibly_yours: Vec<String>,
+    /// Changed paths without captured bytes, which stay.
+    pub not_kept: Vec<String>,
+    /// Steps that changed a git repository: its branches, index and configuration stay.
+    pub repository_of: Vec<u64>,
+    /// Commits and other changes of `HEAD` while the steps were open, which stay.
+    pub head_changes: Vec<HeadChange>,
+    /// Whether the undo was limited to some paths.
+    pub is_partial: bool,
+    directories: Vec<DirectoryChange>,
+    pub(crate) edits: Vec<PathEdit>,
+}
+
+/// A file or link that an undo changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileUndo {
+    /// Path relative to the root, escaped like that of a [`FileChange`].
+    pub path: String,
+    /// Kind of the change.
+    pub change: ChangeKind,
+    /// Present state; `None` if there is no file.
+    pub present: Option<FileFacts>,
+    /// State after the undo.
+    pub wanted: WantedEntry,
+}
+
+/// A path that an undo leaves as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Path relative to the root.
+    pub path: String,
+    /// The reason.
+    pub reason: String,
+}
+
+impl UndoPlan {
+    /// Returns whether the plan has no changes.
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty() && self.directories.is_empty()
+    }
+
+    /// Returns the undo as it is recorded.
+    pub fn to_undo(&self) -> Undo {
+        Undo {
+            of: self.steps.clone(),
+            is_partial: self.is_partial,
+            has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
+            directories: made_directories(&self.directories),
+            is_reported: false,
+        }
+    }
+}
+
+fn made_directories(changes: &[DirectoryChange]) -> Vec<String> {
+    let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed);
+    let paths: BTreeSet<&String> = removed.map(|change| &change.path).collect();
+    paths.into_iter().cloned().collect()
+}
+
+impl Timeline {
+    /// Captures the root, and plans the undo of steps. With `paths`, only changes of these files,
+    /// and of files in these directories, are undone, including those that overlapping calls share
+    /// and those that are possibly the user's. The empty path is the root.
+    ///
+    /// Later changes of other steps and of the user stay. If a later change is in the same file,
+    /// both are separated line by line, and where that is not possible, the file is a conflict.
+    ///
+    /// The present state counts as the end of an open call. [`apply_undo`](Timeline::apply_undo)
+    /// closes the call as interrupted. An undo that was repeated because it was interrupted or
+    /// failed is undone together with its earlier attempts.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NoStep`] if there is no such step.
+    /// - [`Error::NotUndoable`] if a step was undone already, or was not captured.
+    /// - [`Error::Filesystem`] if the root cannot be captured, or an earlier capture is damaged.
+    pub fn plan_undo(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
+        self.plan(numbers, paths, None)
+    }
+
+    /// Plans like [`plan_undo`](Timeline::plan_undo) an undo that also restores times of the last
+    /// change. Times after later changes by other steps or the user stay, and so do times of merged files.
+    ///
+    /// # Errors
+    ///
+    /// As of [`plan_undo`](Timeline::plan_undo).
+    pub fn plan_undo_with_times(&mut self, numbers: &[u64], paths: &[String]) -> Result<UndoPlan> {
+        self.plan(numbers, paths, Some(PlannedTimes::default()))
+    }
+
+    fn plan(
+        &mut self,
+        numbers: &[u64],
+        paths: &[String],
+        mut times: Option<PlannedTimes>,
+    ) -> Result<UndoPlan> {
+        let steps = self.steps()?;
+        let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
+        check(&steps, &wanted)?;
+        let wanted = with_attempts(&steps, wanted);
+        let present = self.capture()?;
+        let mut moments = self.moments()?;
+        let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
+        moments.extend(open.map(|step| Moment::closed(step.number, present.clone())));
+        let intervals = Intervals::new(&steps, moments, &self.reader());
+        let mut reader = self.reader();
+        let selection = Selection { steps: &wanted, paths };
+        let mut planner = Planner {
+            present: &present,
+            reader: &mut reader,
+            files: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+        };
+        let (mut shared, mut not_kept, mut repository_of) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut directories = Vec::new();
+        let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&wanted).collect();
+        for interval in of_steps.into_iter().rev() {
+            let owners = || interval.owners().filter(|owner| wanted.contains(&owner.number));
+            if interval.from.repositories != interval.to.repositories {
+                repository_of
+                    .extend(owners().filter(|owner| owner.paths.is_none()).map(|owner| owner.number));
+            }
+            if owners().any(|owner| owner.paths.is_none()) {
+                not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
+            }
+            let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
+            let restored = planner.remove_changes(interval, undone)?;
+            if let Some(times) = &mut times {
+                let is_selected = |change: &TimeChange| match change.is_directory {
+                    true => paths.is_empty() && interval.directory_belongs_to(&change.path, &wanted),
+                    false => selection.contains_change(interval, &change.path),
+                };
+                times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
+            }
+            if paths.is_empty() {
+                let changes = planner.reader.directory_changes(&interval.from, &interval.to)?;
+                let is_undone =
+                    |change: &DirectoryChange| interval.directory_belongs_to(&change.path, &wanted);
+                directories.extend(changes.into_iter().filter(is_undone));
+            }
+        }
+        let (files, conflicts) = planner.finish();
+        let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
+        let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
+        let mut edits = in_order(&files, &directories);
+        if let Some(times) = times {
+            times.add_to(&mut edits, &files, &directories, &present, &mut reader)?;
+        }
+        Ok(UndoPlan {
+            steps: wanted.iter().copied().collect(),
+            files,
+            conflicts,
+            shared: shared.into_iter().collect(),
+            possibly_yours: possibly_yours.into_iter().collect(),
+            not_kept: not_kept.into_iter().filter(|path| selection.contains(path)).collect(),
+            repository_of: repository_of.into_iter().collect(),
+            head_changes: self.head_changes(&steps, &wanted),
+            is_partial: !paths.is_empty(),
+            directories,
+            edits,
+        })
+    }
+}
+
+impl Timeline {
+    /// Returns the changes of `HEAD` while steps were open, each of them once.
+    fn head_changes(&self, steps: &[Step], wanted: &BTreeSet<u64>) -> Vec<HeadChange> {
+        let mut found: Vec<HeadChange> = Vec::new();
+        for step in steps.iter().filter(|step| wanted.contains(&step.number) && step.call().is_some()) {
+            let since = self.head_changes_since(step);
+            let changes = if step.is_open() { &since } else { &step.head_changes };
+            // Calls that overlapped have the same changes.
+            let new: Vec<HeadChange> =
+                changes.iter().filter(|change| !found.contains(change)).cloned().collect();
+            found.extend(new);
+        }
+        found
+    }
+}
+
+/// Checks that all steps can be undone.
+fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
+    let undone = UndoneSteps::new(steps);
+    for number in wanted.iter().copied() {
+        let step = steps.iter().find(|step| step.number == number).ok_or(Error::NoStep { number })?;
+        let refused = |reason: String| Err(Error::NotUndoable { number, reason });
+        if undone.wholly.contains(&number) {
+            return refused("it is undone already".to_owned());
+        }
+        if let Some(reason) = &step.not_captured {
+            return refused(format!("the files were not captured: {reason}"));
+        }
+    }
+    Ok(())
+}
+
+/// Adds to each undo its earlier attempts that were interrupted or failed.
+fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
+    let undone = UndoneSteps::new(steps);
+    let mut added = BTreeSet::new();
+    for repeated in steps.iter().filter(|step| wanted.contains(&step.number)) {
+        let Some(of) = repeated.undo().map(|undo| &undo.of) else { continue };
+        let before = steps.iter().rev().filter(|step| step.number < repeated.number);
+        let attempts = before
+            .filter(|step| step.undo().is_some_and(|undo| undo.of == *of))
+            .take_while(|step| step.outcome != Some(Outcome::Succeeded));
+        let is_undoable = |step: &&Step| !undone.wholly.contains(&step.number) && step.not_captured.is_none();
+        added.extend(attempts.filter(is_undoable).map(|step| step.number));
+    }
+    wanted.extend(added);
+    wanted
+}
+
+/// The steps and paths of an undo.
+struct Selection<'a> {
+    steps: &'a BTreeSet<u64>,
+    /// Files and directories; empty for all.
+    paths: &'a [String],
+}
+
+impl Selection<'_> {
+    fn contains(&self, path: &str) -> bool {
+        let is_in = |selected: &String| {
+            let rest = path.strip_prefix(selected.as_str());
+            selected.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.paths.is_empty() || self.paths.iter().any(is_in)
+    }
+
+    /// Returns the undone changes of an interval. Adds to `shared` the paths that stay because
+    /// overlapping steps share them.
+    fn select(
+        &self,
+        interval: &Interval<'_>,
+        mut changes: Vec<FileChange>,
+        shared: &mut BTreeSet<String>,
+    ) -> Vec<FileChange> {
+        changes.retain(|FileChange { path, .. }| {
+            let is_selected = self.contains_change(interval, path);
+            if !is_selected
+                && self.contains(path)
+                && let Attribution::Shared(authors) = interval.attribution(path, !self.paths.is_empty())
+                && !authors.is_disjoint(self.steps)
+            {
+                shared.insert(path.clone());
+            }
+            is_selected
+        });
+        changes
+    }
+
+    /// Returns whether the change of a path in an interval is undone.
+    fn contains_change(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let is_named = !self.paths.is_empty();
+        self.contains(path)
+            && match interval.attribution(path, is_named) {
+                Attribution::User => false,
+                Attribution::Step(author) => self.steps.contains(&author),
+                Attribution::Shared(authors) => {
+                    !authors.is_disjoint(self.steps) && (is_named || authors.is_subset(self.steps))
+                }
+            }
+    }
+}
+
+struct Planned {
+    present: Option<FileFacts>,
+    version: FileVersion,
+}
+
+/// Removes changes from the present files, from the latest to the earliest.
+struct Planner<'a> {
+    present: &'a FilesystemSnapshot,
+    reader: &'a mut SnapshotReader,
+    files: BTreeMap<String, Planned>,
+    conflicts: BTreeMap<String, &'static str>,
+}
+
+impl Planner<'_> {
+    /// Removes changes in an interval. Returns the changes after which a file gets its earlier version.
+    fn remove_changes(
+        &mut self,
+        interval: &Interval<'_>,
+        changes: Vec<FileChange>,
+    ) -> Result<Vec<FileChange>> {
+        let mut restored = Vec::new();
+        if changes.is_empty() {
+            return Ok(restored);
+        }
+        let later = self.reader.changes(Some(&interval.to), self.present)?;
+        let later: BTreeMap<String, Option<FileFacts>> =
+            later.into_iter().map(|change| (change.path, change.after)).collect();
+        let noted = Noted::new([self.present]);
+        for change in changes {
+            let FileChange { path, before, after, .. } = change.clone();
+            if self.conflicts.contains_key(&path) {
+                continue;
+            }
+            if noted.contains(&path) {
+                self.conflicts.insert(path, "its present content is not captured");
+                continue;
+            }
+            let planned = match self.files.get(&path) {
+                Some(planned) => planned.version.clone(),
+                None => later.get(&path).cloned().unwrap_or_else(|| after.clone()).into(),
+            };
+            let (before, after) = (FileVersion::from(before), FileVersion::from(after));
+            match self.reader.remove_change(&before, &after, &planned)? {
+                Ok(version) => {
+                    if version == before {
+                        restored.push(change);
+                    }
+                    match self.files.get_mut(&path) {
+                        Some(file) => file.version = version,
+                        None => {
+                            let present = match planned {
+                                FileVersion::Captured(facts) => Some(facts),
+                                FileVersion::Missing | FileVersion::Merged { .. } => None,
+                            };
+                            self.files.insert(path, Planned { present, version });
+                        }
+                    }
+                }
+                Err(reason) => {
+                    self.files.remove(&path);
+                    self.conflicts.insert(path, reason);
+                }
+            }
+        }
+        Ok(restored)
+    }
+
+    fn finish(self) -> (Vec<FileUndo>, Vec<Conflict>) {
+        let mut files = Vec::new();
+        for (path, Planned { present, version }) in self.files {
+            let change = match (&present, &version) {
+                (None, FileVersion::Missing) => continue,
+                (None, _) => ChangeKind::Created,
+                (Some(_), FileVersion::Missing) => ChangeKind::Removed,
+                (Some(facts), FileVersion::Captured(wanted)) if facts == wanted => continue,
+                (Some(_), _) => ChangeKind::Modified,
+            };
+            files.push(FileUndo { path, change, present, wanted: version.into() });
+        }
+        let conflicts = self.conflicts.into_iter();
+        let conflicts = conflicts.map(|(path, reason)| Conflict { path, reason: reason.to_owned() });
+        (files, conflicts.collect())
+    }
+}
+
+/// Orders edits so that a file can take the place of a directory, and a directory that of a file.
+fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit> {
+    let edit = |file: &FileUndo| PathEdit {
+        path: file.path.clone(),
+        present: file.present.clone(),
+        wanted: file.wanted.clone(),
+        modified_ns: None,
+    };
+    let directory = |change: &DirectoryChange, wanted| PathEdit {
+        path: change.path.clone(),
+        present: None,
+        wanted,
+        modified_ns: None,
+    };
+    let mut edits: Vec<PathEdit> =
+        files.iter().filter(|file| file.change == ChangeKind::Removed).map(edit).collect();
+    // Created directories are removed from the innermost outwards, if they are empty.
+    let mut created: Vec<&DirectoryChange> =
+        directories.iter().filter(|change| change.kind == ChangeKind::Created).collect();
+    created.sort_by(|one, other| other.path.cmp(&one.path));
+    edits.extend(created.into_iter().map(|change| directory(change, WantedEntry::NoDirectory)));
+    let mut removed: Vec<&DirectoryChange> =
+        directories.iter().filter(|change| change.kind == ChangeKind::Removed).collect();
+    removed.sort_by(|one, other| one.path.cmp(&other.path));
+    edits.extend(
+        removed
+            .into_iter()
+            .map(|change| directory(change, WantedEntry::Directory { permissions: change.permissions })),
+    );
+    edits.extend(files.iter().filter(|file| file.change != ChangeKind::Removed).map(edit));
+    edits
+}
