@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use foldlog::filesystem::{ChangeKind, FileChange, FileKind, FilesystemSnapshot, NotedEntry, SnapshotReader};
 
@@ -11,6 +12,25 @@ pub(crate) enum Attribution {
     User,
     Step(u64),
     Shared(BTreeSet<u64>),
+}
+
+/// The authors of the changes of one path.
+#[derive(Debug, Default)]
+pub(crate) struct Authors {
+    steps: BTreeSet<u64>,
+    has_user: bool,
+}
+
+impl fmt::Display for Authors {
+    /// Formats as `you`, `step 5`, or `step 5, step 6 and you`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = self.steps.iter().map(|step| format!("step {step}"));
+        let names: Vec<String> = steps.chain(self.has_user.then(|| "you".to_owned())).collect();
+        match names.split_last() {
+            Some((last, before)) if !before.is_empty() => write!(f, "{} and {last}", before.join(", ")),
+            _ => f.write_str(&names.concat()),
+        }
+    }
 }
 
 /// The time between two successive captures.
@@ -80,6 +100,40 @@ impl<'a> Intervals<'a> {
     /// Returns the intervals that start at the beginning or the end of a step.
     pub(crate) fn after(&self, step: u64) -> impl Iterator<Item = &Interval<'a>> {
         self.0.iter().filter(move |interval| interval.after == step)
+    }
+
+    /// Returns who has changed each path after the first of these steps began, without these steps.
+    pub(crate) fn later_authors(
+        &self,
+        steps: &BTreeSet<u64>,
+        present: &FilesystemSnapshot,
+        reader: &mut SnapshotReader,
+    ) -> Result<BTreeMap<String, Authors>> {
+        let is_of_steps = |interval: &Interval<'_>| interval.owners.keys().any(|owner| steps.contains(owner));
+        let first = self.0.iter().position(is_of_steps).unwrap_or(self.0.len());
+        let later = self.0.get(first..).unwrap_or_default();
+        let mut found: BTreeMap<String, Authors> = BTreeMap::new();
+        for interval in later {
+            for change in interval.changes(reader)? {
+                let attribution = interval.attribution(&change.path, true);
+                let authors = found.entry(change.path).or_default();
+                match attribution {
+                    Attribution::User => authors.has_user = true,
+                    Attribution::Step(author) => drop(authors.steps.insert(author)),
+                    Attribution::Shared(shared) => authors.steps.extend(shared),
+                }
+            }
+        }
+        if let Some(last) = later.last() {
+            for change in reader.changes(Some(&last.to), present)? {
+                found.entry(change.path).or_default().has_user = true;
+            }
+        }
+        for authors in found.values_mut() {
+            authors.steps.retain(|author| !steps.contains(author));
+        }
+        found.retain(|_, authors| authors.has_user || !authors.steps.is_empty());
+        Ok(found)
     }
 
     /// Returns the intervals in which one of the steps was open.

@@ -60,7 +60,7 @@ impl Timeline {
                 WantedEntry::Directory { .. } | WantedEntry::NoDirectory | WantedEntry::Unchanged { .. }
             );
             match refusal {
-                Some(reason) => report.conflicts.push(Conflict { path, reason }),
+                Some(reason) => report.conflicts.push(Conflict::new(path, reason)),
                 None if !is_file => {}
                 None => report.changed.push(path),
             }

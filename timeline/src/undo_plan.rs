@@ -1,8 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
 use foldlog::filesystem::{
     ChangeKind, DirectoryChange, FileChange, FileFacts, FileVersion, FilesystemSnapshot, PathEdit,
-    SnapshotReader, TimeChange, WantedEntry,
+    SnapshotReader, TimeChange, WantedEntry, escape_path,
 };
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
@@ -26,7 +30,7 @@ pub struct UndoPlan {
     pub shared: Vec<String>,
     /// Changed paths that the user may have changed while a permission dialog was open, and that stay.
     pub possibly_yours: Vec<String>,
-    /// Changed paths without captured bytes, which stay.
+    /// Paths that the steps created without captured bytes, which stay.
     pub not_kept: Vec<String>,
     /// Steps that changed a git repository: its branches, index and configuration stay.
     pub repository_of: Vec<u64>,
@@ -34,6 +38,9 @@ pub struct UndoPlan {
     pub head_changes: Vec<HeadChange>,
     /// Whether the undo was limited to some paths.
     pub is_partial: bool,
+    /// Whether an earlier attempt was interrupted or failed, and nothing stays, so that the undo is to
+    /// be recorded even without changes.
+    completes: bool,
     directories: Vec<DirectoryChange>,
     pub(crate) edits: Vec<PathEdit>,
 }
@@ -58,12 +65,20 @@ pub struct Conflict {
     pub path: String,
     /// The reason.
     pub reason: String,
+    /// Whether the path no longer exists, and its content is not captured.
+    pub is_lost: bool,
+}
+
+impl Conflict {
+    pub(crate) fn new(path: String, reason: impl Into<String>) -> Conflict {
+        Conflict { path, reason: reason.into(), is_lost: false }
+    }
 }
 
 impl UndoPlan {
-    /// Returns whether the plan has no changes.
+    /// Returns whether there is nothing to carry out.
     pub fn is_empty(&self) -> bool {
-        self.edits.is_empty() && self.directories.is_empty()
+        self.edits.is_empty() && !self.completes
     }
 
     /// Returns the undo as it is recorded.
@@ -139,7 +154,7 @@ impl Timeline {
             conflicts: BTreeMap::new(),
         };
         let (mut shared, mut not_kept, mut repository_of) =
-            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+            (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         let mut directories = Vec::new();
         let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&wanted).collect();
         for interval in of_steps.into_iter().rev() {
@@ -149,7 +164,8 @@ impl Timeline {
                     .extend(owners().filter(|owner| owner.paths.is_none()).map(|owner| owner.number));
             }
             if owners().any(|owner| owner.paths.is_none()) {
-                not_kept.extend(interval.noted_changes().into_iter().map(|(_, entry)| entry.path));
+                let noted = interval.noted_changes().into_iter();
+                not_kept.extend(noted.map(|(kind, entry)| (entry.path, kind)));
             }
             let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
             let restored = planner.remove_changes(interval, undone)?;
@@ -168,8 +184,14 @@ impl Timeline {
             }
         }
         let (files, conflicts) = planner.finish();
+        let mut conflicts = self.with_authors(conflicts, &intervals, &wanted, &present)?;
+        let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
+        let not_kept = self.split_not_kept(not_kept, &mut conflicts);
+        self.retain_possible(&mut directories, &files);
         let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
         let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
+        let stays = !(conflicts.is_empty() && shared.is_empty() && possibly_yours.is_empty());
+        let completes = paths.is_empty() && !stays && has_attempt(&steps, &wanted);
         let mut edits = in_order(&files, &directories);
         if let Some(times) = times {
             times.add_to(&mut edits, &files, &directories, &present, &mut reader)?;
@@ -180,10 +202,11 @@ impl Timeline {
             conflicts,
             shared: shared.into_iter().collect(),
             possibly_yours: possibly_yours.into_iter().collect(),
-            not_kept: not_kept.into_iter().filter(|path| selection.contains(path)).collect(),
+            not_kept,
             repository_of: repository_of.into_iter().collect(),
             head_changes: self.head_changes(&steps, &wanted),
             is_partial: !paths.is_empty(),
+            completes,
             directories,
             edits,
         })
@@ -206,6 +229,73 @@ impl Timeline {
     }
 }
 
+impl Timeline {
+    /// Adds to the reasons of conflicts who has changed the files since.
+    fn with_authors(
+        &self,
+        reasons: BTreeMap<String, &'static str>,
+        intervals: &Intervals<'_>,
+        wanted: &BTreeSet<u64>,
+        present: &FilesystemSnapshot,
+    ) -> Result<Vec<Conflict>> {
+        if reasons.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut reader = self.reader();
+        let mut authors = intervals.later_authors(wanted, present, &mut reader)?;
+        let conflicts = reasons.into_iter().map(|(path, reason)| {
+            let by = authors.remove(&path).map(|authors| format!(", by {authors}")).unwrap_or_default();
+            Conflict::new(path, format!("{reason}{by}"))
+        });
+        Ok(conflicts.collect())
+    }
+
+    /// Adds changed and removed paths without captured bytes to the conflicts. Returns the created
+    /// ones.
+    fn split_not_kept(
+        &self,
+        not_kept: impl Iterator<Item = (String, ChangeKind)>,
+        conflicts: &mut Vec<Conflict>,
+    ) -> Vec<String> {
+        let mut created = Vec::new();
+        for (path, kind) in not_kept {
+            let is_lost = fs::symlink_metadata(self.place.root.join(&path)).is_err();
+            match (kind, is_lost) {
+                (ChangeKind::Created, true) => {}
+                (ChangeKind::Created, false) => created.push(path),
+                (_, is_lost) => {
+                    let reason = "its earlier content was not recorded".to_owned();
+                    conflicts.push(Conflict { path, reason, is_lost });
+                }
+            }
+        }
+        created
+    }
+
+    /// Removes changes of directories that have no effect: one is not removed while it has other
+    /// entries, and not created if it exists.
+    fn retain_possible(&self, changes: &mut Vec<DirectoryChange>, files: &[FileUndo]) {
+        let removed = files.iter().filter(|file| file.change == ChangeKind::Removed);
+        let mut removed: BTreeSet<String> = removed.map(|file| file.path.clone()).collect();
+        // From the innermost outwards.
+        changes.sort_by(|one, other| other.path.cmp(&one.path));
+        changes.retain(|DirectoryChange { path, kind, .. }| {
+            let found = fs::read_dir(self.place.root.join(path));
+            if *kind == ChangeKind::Removed {
+                return found.is_err();
+            }
+            let is_removed = |entry: fs::DirEntry| {
+                removed.contains(&format!("{path}/{}", escape_path(entry.file_name().as_bytes())))
+            };
+            let is_emptied = found.is_ok_and(|found| found.flatten().all(is_removed));
+            if is_emptied {
+                removed.insert(path.clone());
+            }
+            is_emptied
+        });
+    }
+}
+
 /// Checks that all steps can be undone.
 fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
     let undone = UndoneSteps::new(steps);
@@ -213,7 +303,9 @@ fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
         let step = steps.iter().find(|step| step.number == number).ok_or(Error::NoStep { number })?;
         let refused = |reason: String| Err(Error::NotUndoable { number, reason });
         if undone.wholly.contains(&number) {
-            return refused("it is undone already".to_owned());
+            let by = steps.iter().rfind(|step| step.undo().is_some_and(|undo| undo.of.contains(&number)));
+            let by = by.map(|by| format!(", by step {}", by.number)).unwrap_or_default();
+            return refused(format!("it is undone already{by}"));
         }
         if let Some(reason) = &step.not_captured {
             return refused(format!("the files were not captured: {reason}"));
@@ -239,6 +331,16 @@ fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
     wanted
 }
 
+/// Returns whether an undo of these steps was interrupted or failed.
+fn has_attempt(steps: &[Step], wanted: &BTreeSet<u64>) -> bool {
+    let is_attempt = |step: &&Step| {
+        step.undo().is_some_and(|undo| undo.of.iter().any(|of| wanted.contains(of)))
+            && step.outcome.is_some_and(|outcome| outcome != Outcome::Succeeded)
+    };
+    let undone = UndoneSteps::new(steps);
+    steps.iter().filter(is_attempt).any(|step| !undone.wholly.contains(&step.number))
+}
+
 /// The steps and paths of an undo.
 struct Selection<'a> {
     steps: &'a BTreeSet<u64>,
@@ -248,11 +350,7 @@ struct Selection<'a> {
 
 impl Selection<'_> {
     fn contains(&self, path: &str) -> bool {
-        let is_in = |selected: &String| {
-            let rest = path.strip_prefix(selected.as_str());
-            selected.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        self.paths.is_empty() || self.paths.iter().any(is_in)
+        self.paths.is_empty() || self.paths.iter().any(|selected| Path::new(path).starts_with(selected))
     }
 
     /// Returns the undone changes of an interval. Adds to `shared` the paths that stay because
@@ -358,7 +456,7 @@ impl Planner<'_> {
         Ok(restored)
     }
 
-    fn finish(self) -> (Vec<FileUndo>, Vec<Conflict>) {
+    fn finish(self) -> (Vec<FileUndo>, BTreeMap<String, &'static str>) {
         let mut files = Vec::new();
         for (path, Planned { present, version }) in self.files {
             let change = match (&present, &version) {
@@ -370,9 +468,7 @@ impl Planner<'_> {
             };
             files.push(FileUndo { path, change, present, wanted: version.into() });
         }
-        let conflicts = self.conflicts.into_iter();
-        let conflicts = conflicts.map(|(path, reason)| Conflict { path, reason: reason.to_owned() });
-        (files, conflicts.collect())
+        (files, self.conflicts)
     }
 }
 

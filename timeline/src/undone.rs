@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::attribution::Intervals;
+#[expect(unused_imports, reason = "for the docs")]
+use crate::changes::StepChanges;
 use crate::step::{Lane, Outcome, Step, StepChanged, StepKind, Undo};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
@@ -28,8 +30,9 @@ impl Timeline {
         Ok(UndoneSteps::new(&self.steps()?))
     }
 
-    /// Returns the call that an undo without a number undoes: the last one that has ended, changed
-    /// files, and is not undone. A call with a conflict is undone again only by its number.
+    /// Returns the call that an undo without a number undoes: the last one that has ended and has
+    /// [changes of its own](StepChanges::files) that are not undone, or was not captured. A call with a
+    /// conflict is undone again only by its number.
     ///
     /// # Errors
     ///
@@ -46,7 +49,7 @@ impl Timeline {
             if is_undone(step.number) {
                 continue;
             }
-            if step.not_captured.is_some() || !intervals.changes(step.number, &mut reader)?.is_empty() {
+            if step.not_captured.is_some() || !intervals.changes(step.number, &mut reader)?.files.is_empty() {
                 return Ok(step.number);
             }
         }

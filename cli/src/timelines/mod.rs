@@ -6,9 +6,11 @@ mod reach;
 pub(crate) mod text;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use chrono::{DateTime, Utc};
+use foldlog::filesystem::escape_path;
 use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace};
 use foldlog_view::clock::now;
 
@@ -117,6 +119,26 @@ impl RootArgs {
         Ok(timeline)
     }
 
+    /// Converts paths of the command line to paths relative to the timeline's root. They are relative to
+    /// the current directory or to that of `--root`.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::View`] if a path is outside of the root.
+    pub(crate) fn paths(&self, timeline: &Timeline, paths: &[String]) -> Result<Vec<String>> {
+        if paths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let from = self.root.as_deref().map_or_else(std::env::current_dir, std::path::absolute);
+        let from = from.and_then(fs::canonicalize).or_else(|error| match self.root {
+            // A removed root.
+            Some(_) => Ok(timeline.place().root.clone()),
+            None => Err(error),
+        });
+        let from = from.map_err(|error| CommandError::file(Path::new("."), error))?;
+        paths.iter().map(|path| relative(timeline, &from, path)).collect()
+    }
+
     /// Returns the root of the timeline if it was removed.
     pub(crate) fn removed_root(&self) -> Result<Option<PathBuf>> {
         Ok(Some(self.place()?.0.root).filter(|root| !root.exists()))
@@ -125,6 +147,25 @@ impl RootArgs {
     fn place(&self) -> Result<(TimelinePlace, TimelineOptions)> {
         place_around(self.root.as_deref())
     }
+}
+
+/// Returns a path of the command line relative to the root.
+fn relative(timeline: &Timeline, from: &Path, path: &str) -> Result<String> {
+    let root = &timeline.place().root;
+    let outside = || {
+        let root = foldlog_codec::escape::path(root);
+        CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
+    };
+    let mut absolute = PathBuf::new();
+    for part in from.join(path).components() {
+        match part {
+            Component::ParentDir => drop(absolute.pop()),
+            Component::CurDir => {}
+            part => absolute.push(part),
+        }
+    }
+    let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
+    Ok(escape_path(relative.as_os_str().as_bytes()))
 }
 
 fn place_around(directory: Option<&Path>) -> Result<(TimelinePlace, TimelineOptions)> {
@@ -136,23 +177,27 @@ fn place_around(directory: Option<&Path>) -> Result<(TimelinePlace, TimelineOpti
     let timelines = dirs.timelines()?;
     match TimelinePlace::around(&timelines, &directory) {
         Err(error @ foldlog_timeline::Error::NoTimeline { .. }) => {
-            Err(CommandError::usage(error.to_string(), recorded_directories(&timelines)))
+            Err(CommandError::usage(error.to_string(), recorded_directories(&timelines, &directory)))
         }
         place => Ok((place?, dirs.options())),
     }
 }
 
 /// Returns the next step in a directory without records.
-fn recorded_directories(timelines: &Path) -> String {
+fn recorded_directories(timelines: &Path, here: &Path) -> String {
     let roots = TimelinePlace::roots(timelines);
-    let shown: Vec<String> =
-        roots.iter().take(ROOTS_MAX).map(|root| foldlog_codec::escape::path(root)).collect();
-    match shown.is_empty() {
-        true => "`foldlog hook install claude` records the calls of Claude Code from its next session on; for other agents, see `foldlog hook install --help`"
+    let (below, others): (Vec<_>, Vec<_>) = roots.iter().partition(|root| root.starts_with(here));
+    let shown = below.into_iter().chain(others).take(ROOTS_MAX).map(|root| foldlog_codec::escape::path(root));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = match roots.len().saturating_sub(ROOTS_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match roots.is_empty() {
+        true => "`foldlog hook install claude` records the calls of Claude Code from its next start on; for other agents, see `foldlog hook install --help`"
             .to_owned(),
         false => format!(
-            "calls are recorded for the directory in which the agent was started, such as {}; `foldlog hook status AGENT` tests the hooks",
-            shown.join(", ")
+            "calls are recorded for the directory in which the agent was started, such as {shown}{more}; `foldlog hook status AGENT` tests the hooks"
         ),
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
-    FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan, UndoReport,
-    undone_calls,
+    Conflict, FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan,
+    UndoReport, undone_calls,
 };
 use foldlog_view::clock::now;
 use foldlog_view::shell::quote_word;
@@ -19,7 +19,7 @@ use crate::agents::PromptCommand;
 use crate::failure::{CommandError, Result};
 
 /// Longest title of a call in a line, in characters.
-const TITLE_CHARS_MAX: usize = 60;
+const TITLE_CHARS_MAX: usize = 120;
 
 /// Greatest number of paths in a text for the model.
 const PATHS_MAX: usize = 30;
@@ -108,6 +108,19 @@ pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
+/// Returns why an undo passes over a call without changes of files of its own.
+pub(crate) fn passed_reason(step: &Step, changes: &StepChanges) -> String {
+    let commits = step.head_changes.iter().filter(|change| change.committed_subject().is_some());
+    let commits: Vec<&str> = commits.map(|change| change.commit.get(..7).unwrap_or_default()).collect();
+    match commits.as_slice() {
+        _ if !changes.shared.is_empty() => "shares its changes with overlapping calls".to_owned(),
+        [] if !changes.not_kept.is_empty() => "changed only files that are not recorded".to_owned(),
+        [] if changes.repository => "changed only the repository, which stays".to_owned(),
+        [] => "changed no file".to_owned(),
+        [.., last] => format!("made a commit, which stays: {last}"),
+    }
+}
+
 pub(crate) fn outcome_text(step: &Step) -> &'static str {
     match step.outcome {
         None => "running",
@@ -128,34 +141,40 @@ pub(crate) fn unified_diff(change: &FileChange, reader: &mut SnapshotReader) -> 
 }
 
 /// Returns the lines of a preview.
-pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
+pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step], root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for step in steps.iter().filter(|step| plan.steps.contains(&step.number)) {
         lines.push(format!("{}  {}", step.number, step_title(step, steps)));
     }
     lines.extend(plan.files.iter().map(file_line));
-    lines.extend(plan.conflicts.iter().map(|conflict| {
-        format!("  stays    {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
-    }));
+    lines.extend(plan.conflicts.iter().map(conflict_line));
     let mut staying = |paths: &[String], reason: &str| {
         lines.extend(paths.iter().map(|path| format!("  stays    {}: {reason}", escape::text(path))));
     };
-    staying(&plan.shared, "overlapping calls may have changed it; undo them together, or give it by --file");
+    staying(
+        &plan.shared,
+        "overlapping calls may have changed it; --to undoes these together, --file this file alone",
+    );
     staying(&plan.possibly_yours, "you may have changed it while a dialog was open; --file includes it");
-    staying(&plan.not_kept, "its content is not kept");
+    staying(&plan.not_kept, "created by the call; it was not recorded, so it is not removed");
     lines.extend(plan.head_changes.iter().take(HEAD_CHANGES_MAX).map(head_change_line));
     if plan.head_changes.len() > HEAD_CHANGES_MAX {
         lines.push(format!("  stays    {} more changes of HEAD", plan.head_changes.len() - HEAD_CHANGES_MAX));
     }
-    if !plan.repository_of.is_empty() {
-        lines.push(format!(
+    match root.join(".git").exists() {
+        _ if plan.repository_of.is_empty() => {}
+        false => lines.push(
+            "  lost     .git: it was removed and is not recorded, so its commits are not restored".to_owned(),
+        ),
+        true if plan.head_changes.is_empty() => lines.push(format!(
             "  stays    .git: commits, branches, the index or configuration, changed by {}",
             numbers(&plan.repository_of)
-        ));
+        )),
+        true => {}
     }
     if plan.is_empty() {
         lines.push(match plan.is_partial {
-            true => "no change of this call is in the given paths".to_owned(),
+            true => "no change to undo is in the given paths".to_owned(),
             false => "no file would change".to_owned(),
         });
     }
@@ -183,6 +202,11 @@ fn head_change_line(change: &HeadChange) -> String {
     }
 }
 
+fn conflict_line(conflict: &Conflict) -> String {
+    let word = if conflict.is_lost { "lost" } else { "stays" };
+    format!("  {word:<8} {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
+}
+
 fn file_line(file: &FileUndo) -> String {
     let word = match file.change {
         ChangeKind::Created => "restore",
@@ -193,23 +217,22 @@ fn file_line(file: &FileUndo) -> String {
 }
 
 /// Returns the lines about an undo that was carried out.
-pub(crate) fn report_lines(report: &UndoReport, plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
-    let mut lines: Vec<String> = report
-        .conflicts
-        .iter()
-        .skip(plan.conflicts.len())
-        .map(|conflict| {
-            format!("  stays    {}: {}", escape::text(&conflict.path), escape::text(&conflict.reason))
-        })
-        .collect();
-    let is_partial = plan.is_partial || !report.conflicts.is_empty();
+pub(crate) fn report_lines(
+    report: &UndoReport,
+    plan: &UndoPlan,
+    steps: &[Step],
+    prefix: &str,
+) -> Vec<String> {
+    let later = report.conflicts.iter().skip(plan.conflicts.len());
+    let mut lines: Vec<String> = later.map(conflict_line).collect();
+    let is_partial = plan.is_partial || plan.to_undo().has_conflicts || !report.conflicts.is_empty();
     let (done, reverse) = match (undo_word(&plan.to_undo(), steps), is_partial) {
         ("redo", _) => ("redone", format!("undo {}", report.number)),
         (_, true) => ("partly undone", "redo".to_owned()),
         (_, false) => ("undone", "redo".to_owned()),
     };
     lines.push(format!(
-        "{done} as step {}: {} changed; `foldlog {reverse}` reverses it",
+        "{done} as step {}: {} changed; `{prefix}{reverse}` reverses it",
         report.number,
         count_text(u64::try_from(report.changed.len()).unwrap_or(u64::MAX), "file")
     ));
@@ -269,11 +292,11 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
     let (mut number, mut is_confirmed) = (None, false);
     for word in words {
         match (word, word.parse::<u64>()) {
-            ("yes", _) => is_confirmed = true,
+            ("yes" | "--yes" | "-y", _) => is_confirmed = true,
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {
                 return Ok(format!(
-                    "{word:?} is not understood. Use {prefix}undo, {prefix}undo 4, {prefix}undo yes, {prefix}undo 4 yes, {prefix}redo or {prefix}redo yes."
+                    "{word:?} is not understood. Use {prefix}undo, {prefix}undo 4, {prefix}undo yes, {prefix}undo 4 yes, {prefix}redo or {prefix}redo yes; other options work in a terminal."
                 ));
             }
         }
@@ -291,12 +314,12 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
         Err(error) => return Ok(CommandError::from(error).to_string()),
     };
     let steps = timeline.steps()?;
-    let mut lines = plan_lines(&plan, &steps);
+    let mut lines = plan_lines(&plan, &steps, &timeline.place().root);
     lines.extend(lines_elsewhere(&plan.steps, timeline)?);
     match is_confirmed && !plan.is_empty() {
         true => {
             let report = timeline.apply_undo(&plan, now())?;
-            lines.extend(report_lines(&report, &plan, &steps));
+            lines.extend(report_lines(&report, &plan, &steps, prefix));
         }
         false if plan.is_empty() => {}
         false => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use chrono::{DateTime, Local, Utc};
-use foldlog_timeline::{Step, StepChanges, StepKind, Timeline, TimelinePlace, UndoneSteps};
+use foldlog_timeline::{Step, StepChanges, StepKind, UndoneSteps};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -12,8 +12,8 @@ use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::style::{BAD, GONE, HEADING, PLAIN, Style};
-use crate::timelines::elsewhere::restore_command;
-use crate::timelines::{RootArgs, UserDirs, text};
+use crate::timelines::elsewhere::{ChangesElsewhere, OtherRoots, note_removed};
+use crate::timelines::{RootArgs, text};
 
 /// Least width of the column of calls, if their titles are longer.
 const TITLE_WIDTH_MIN: usize = 16;
@@ -37,12 +37,16 @@ With --json one object a line:
   files        path, kind, before and after (len, permissions, digest)
   shared       the same, of overlapping calls
   not_kept     paths
-  repository   whether a git repository was changed";
+  repository   whether a git repository was changed
+  unreadable   why the changes cannot be read, if they cannot";
 
 /// List the calls of agents in this directory.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = LOG_JSON)]
 pub struct Args {
+    /// List only calls that changed these files or directories
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<String>,
     /// Number of steps [default: 20]
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, hide_default_value = true)]
     pub count: usize,
@@ -64,6 +68,8 @@ struct Line<'a> {
     shared: &'a [foldlog::filesystem::FileChange],
     not_kept: Vec<&'a str>,
     repository: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<&'a str>,
 }
 
 impl Command for Args {
@@ -82,12 +88,22 @@ impl Command for Args {
         let (steps, undone) = (timeline.steps()?, timeline.undone()?);
         let (mut rows, mut reader) = (Vec::new(), timeline.changes_reader(&steps)?);
         let (mut listed, mut hidden) = (0, 0);
+        let paths = self.root.paths(&timeline, &self.paths)?;
+        let others = OtherRoots::of_steps(steps.iter().rev().take(self.count), timeline.place())?;
+        let (mut elsewhere, mut damage) = (others.reader(), None);
         for step in steps.iter().rev() {
             if listed == self.count {
                 break;
             }
-            let changes = reader.changes(step.number)?;
-            if !output.json() && is_elsewhere(step, &changes, &timeline.place().root) {
+            let (changes, unreadable) = match reader.changes(step.number) {
+                Err(error @ foldlog_timeline::Error::Filesystem(_)) => {
+                    (StepChanges::default(), Some(error.to_string()))
+                }
+                changes => (changes?, None),
+            };
+            if !output.json() && is_elsewhere(step, &changes, &timeline.place().root)
+                || !paths.is_empty() && !changes_any(&changes, &paths)
+            {
                 hidden += 1;
                 continue;
             }
@@ -102,6 +118,7 @@ impl Command for Args {
                     shared,
                     not_kept,
                     repository: *repository,
+                    unreadable: unreadable.as_deref(),
                 })?;
                 continue;
             }
@@ -115,14 +132,18 @@ impl Command for Args {
                     ));
                 }
             }
-            rows.push(row(step, &steps, &changes, &undone));
+            let found = if changes.is_empty() { elsewhere.changes(step) } else { Vec::new() };
+            rows.push(row(step, &steps, &changes, &found, &undone, unreadable.is_some()));
+            damage = damage.or(unreadable);
         }
         if output.json() {
             return Ok(HOLDS);
         }
-        self.note_removed(&timeline, output)?;
-        if rows.is_empty() {
-            output.line("no call is recorded yet")?;
+        note_removed(&timeline, output)?;
+        if rows.is_empty() && self.count > 0 {
+            let which =
+                if paths.is_empty() { "no call is recorded yet" } else { "no call changed these paths" };
+            output.line(which)?;
             return Ok(HOLDS);
         }
         let header = Row::new("#", "when", "tool", "call", "files");
@@ -130,6 +151,9 @@ impl Command for Args {
         output.styled_line(HEADING, header.text(&widths))?;
         for (style, row) in &rows {
             output.styled_line(*style, row.text(&widths))?;
+        }
+        if let Some(damage) = damage {
+            output.note(format_args!("note: some calls cannot be read or undone: {damage}"));
         }
         if steps.len() > listed + hidden {
             output.note(format_args!(
@@ -142,24 +166,6 @@ impl Command for Args {
     }
 }
 
-impl Args {
-    /// Names removed roots that can be restored: this one, and working trees of its repository.
-    fn note_removed(&self, timeline: &Timeline, output: &mut Output<'_>) -> Result<()> {
-        let root = &timeline.place().root;
-        let mut removed =
-            TimelinePlace::removed_working_trees(&UserDirs::from_variables().timelines()?, root);
-        removed.extend(timeline.is_root_removed().then(|| root.clone()));
-        for root in removed {
-            output.note(format_args!(
-                "note: {} was removed; `{}` restores it",
-                foldlog_codec::escape::path(&root),
-                restore_command(&root)
-            ));
-        }
-        Ok(())
-    }
-}
-
 /// Returns whether a step is a call of a session with another root of its own, and changed nothing
 /// here.
 fn is_elsewhere(step: &Step, changes: &StepChanges, here: &Path) -> bool {
@@ -167,13 +173,30 @@ fn is_elsewhere(step: &Step, changes: &StepChanges, here: &Path) -> bool {
     own.is_some_and(|own| Path::new(own) != here) && changes.is_empty() && !step.is_open()
 }
 
+/// Returns whether a step changed one of these paths, or a file in one.
+fn changes_any(changes: &StepChanges, paths: &[String]) -> bool {
+    let StepChanges { files, shared, not_kept, .. } = changes;
+    let changed = files.iter().chain(shared).map(|change| &change.path);
+    let mut changed = changed.chain(not_kept.iter().map(|(_, entry)| &entry.path));
+    changed.any(|changed| paths.iter().any(|path| Path::new(changed).starts_with(path)))
+}
+
 /// Returns the line of a step.
-fn row(step: &Step, steps: &[Step], changes: &StepChanges, undone: &UndoneSteps) -> (Style, Row) {
+fn row(
+    step: &Step,
+    steps: &[Step],
+    changes: &StepChanges,
+    elsewhere: &[ChangesElsewhere],
+    undone: &UndoneSteps,
+    is_unreadable: bool,
+) -> (Style, Row) {
     let (tool, title) = match &step.kind {
         StepKind::Call(call) => (call.tool.as_str(), text::call_title("", &call.title)),
         StepKind::Undo(undo) => (text::undo_word(undo, steps), format!("of {}", text::numbers(&undo.of))),
     };
-    let is_undone = undone.wholly.contains(&step.number);
+    // An undo of all later calls includes those with changes in other roots alone.
+    let has_own = elsewhere.is_empty() || !changes.is_empty();
+    let is_undone = has_own && undone.wholly.contains(&step.number);
     let state = match (is_undone, undone.partly.contains(&step.number)) {
         (true, _) => "undone",
         (false, true) => "partly undone",
@@ -181,11 +204,16 @@ fn row(step: &Step, steps: &[Step], changes: &StepChanges, undone: &UndoneSteps)
     };
     let notes = [state, text::outcome_text(step)];
     let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
-    let files = [text::changes_text(step, changes), notes.join(", ")];
+    let changes = match elsewhere {
+        [] if is_unreadable => "unreadable".to_owned(),
+        [] => text::changes_text(step, changes),
+        elsewhere => elsewhere.iter().map(ChangesElsewhere::short_text).collect::<Vec<_>>().join(", "),
+    };
+    let files = [changes, notes.join(", ")];
     let files: Vec<&str> = files.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
     let style = match () {
         () if is_undone => GONE,
-        () if step.not_captured.is_some() => BAD,
+        () if is_unreadable || step.not_captured.is_some() => BAD,
         () => PLAIN,
     };
     let (number, when) = (step.number.to_string(), time_text(step.opened_at));

@@ -1,10 +1,6 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-
-use foldlog::filesystem::escape_path;
-use foldlog_timeline::{Step, Timeline, UndoPlan};
+use foldlog_timeline::{Step, Timeline, UndoPlan, UndoReport};
 use foldlog_view::clock::now;
 use serde::Serialize;
 
@@ -12,7 +8,7 @@ use crate::command::{Access, Command, Group, Target};
 use crate::consent::ask;
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::timelines::elsewhere::{ChangesElsewhere, lines_elsewhere};
+use crate::timelines::elsewhere::{OtherRoots, lines_elsewhere, note_removed};
 use crate::timelines::{RootArgs, call_around, text};
 
 /// Describes `undo --json`.
@@ -25,7 +21,8 @@ of the directory are not undone.
 
 Within a call of an agent, only a preview is printed: an agent cannot confirm.
 
-The exit code is 1 if nothing was undone, or if a part stays because of later changes.
+The exit code is 1 if nothing was undone, or if a part stays because of later changes or because it
+was not recorded.
 
 With --json one object: steps, changed (paths), conflicts (path, reason), number of the undo's own
 step; for a preview, number is null and changed contains the paths that would change.";
@@ -159,14 +156,7 @@ impl Undo {
             (None, None) => vec![last_call(&timeline, self.confirmation, output)?],
             (None, Some(first)) => calls_from(&timeline, first, output)?,
         };
-        let from = match &self.root.root {
-            Some(root) => std::path::absolute(root),
-            None => std::env::current_dir(),
-        };
-        let from = from.and_then(std::fs::canonicalize);
-        let from = from.map_err(|error| CommandError::file(std::path::Path::new("."), error))?;
-        let paths =
-            self.file.iter().map(|path| relative(&timeline, &from, path)).collect::<Result<Vec<_>>>()?;
+        let paths = self.root.paths(&timeline, &self.file)?;
         let request = Request { root: &self.root, numbers: &numbers, paths: &paths, times: self.times };
         request.carry_out(timeline, self.confirmation, output)
     }
@@ -174,33 +164,43 @@ impl Undo {
 
 /// Returns the last call with changes, and reports later ones that are passed over.
 fn last_call(timeline: &Timeline, confirmation: Confirmation, output: &mut Output<'_>) -> Result<u64> {
-    let last = timeline.last_call();
+    let last = match timeline.last_call() {
+        Err(error @ foldlog_timeline::Error::NothingToUndo(_)) => Err(error),
+        last => Ok(last?),
+    };
     let (steps, undone) = (timeline.steps()?, timeline.undone()?);
     let after = last.as_ref().ok().copied().unwrap_or_default();
     let is_passed =
         |step: &&Step| step.number > after && step.call().is_some() && !undone.wholly.contains(&step.number);
-    for step in steps.iter().filter(is_passed) {
+    let passed: Vec<&Step> = steps.iter().filter(is_passed).collect();
+    let others = OtherRoots::of_steps(passed.iter().copied(), timeline.place())?;
+    let (mut elsewhere, mut reader) = (others.reader(), timeline.changes_reader(&steps)?);
+    let is_confirmed = confirmation.yes && call_around(timeline)?.is_none();
+    for step in passed {
         let (number, title) = (step.number, text::step_title(step, &steps));
-        let elsewhere = ChangesElsewhere::of_step(step, timeline)?;
-        if let Some(changes) = elsewhere.first().filter(|_| !step.is_open()) {
-            let what = format!("{number}  {title} {}", changes.text());
-            if confirmation.yes && call_around(timeline)?.is_none() {
+        if step.is_open() {
+            let what = format!("call {number} ({title}) has not ended");
+            let next = format!("if it was interrupted, `foldlog undo {number}` undoes it");
+            if is_confirmed {
+                return Err(CommandError::usage(what, format!("wait for it; {next}")));
+            }
+            output.note(format_args!("note: {what}; {next}"));
+        } else if let Some(changes) = elsewhere.changes(step).first() {
+            let what = format!("call {number} ({title}) {}", changes.text());
+            if is_confirmed {
                 return Err(CommandError::usage(what, "name the call to undo an earlier one here"));
             }
             output.note(format_args!("note: {what}"));
-        } else if !step.is_open() {
-            let reason = if undone.partly.contains(&number) { "is partly undone" } else { "changed no file" };
-            output.note(format_args!("note: {number}  {title} {reason}"));
-        } else if confirmation.yes && call_around(timeline)?.is_none() {
-            return Err(CommandError::usage(
-                format!("{number}  {title} has not ended"),
-                format!("wait for it; if it was interrupted, `foldlog undo {number}` undoes it"),
-            ));
         } else {
-            output.note(format_args!(
-                "note: {number}  {title} has not ended; if it was interrupted, `foldlog undo {number}` undoes it"
-            ));
+            let reason = match undone.partly.contains(&number) {
+                true => "is partly undone".to_owned(),
+                false => text::passed_reason(step, &reader.changes(number)?),
+            };
+            output.note(format_args!("note: call {number} ({title}) {reason}"));
         }
+    }
+    if last.is_err() {
+        note_removed(timeline, output)?;
     }
     Ok(last?)
 }
@@ -218,7 +218,8 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
         match &step.not_captured {
             _ if step.is_open() || undone.wholly.contains(&number) => {}
             Some(reason) => {
-                output.note(format_args!("note: {number}  {title} stays: it was not captured: {reason}"));
+                output
+                    .note(format_args!("note: call {number} ({title}) stays: it was not captured: {reason}"));
             }
             None => numbers.push(number),
         }
@@ -228,25 +229,6 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
         return Err(foldlog_timeline::Error::NothingToUndo(what).into());
     }
     Ok(numbers)
-}
-
-/// Returns a path of the command line relative to the root.
-fn relative(timeline: &Timeline, from: &Path, path: &str) -> Result<String> {
-    let root = &timeline.place().root;
-    let outside = || {
-        let root = foldlog_codec::escape::path(root);
-        CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
-    };
-    let mut absolute = std::path::PathBuf::new();
-    for part in from.join(path).components() {
-        match part {
-            std::path::Component::ParentDir => drop(absolute.pop()),
-            std::path::Component::CurDir => {}
-            part => absolute.push(part),
-        }
-    }
-    let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
-    Ok(escape_path(relative.as_os_str().as_bytes()))
 }
 
 #[derive(Serialize)]
@@ -297,7 +279,7 @@ impl Request<'_> {
             ));
         }
         if !output.json() {
-            for line in text::plan_lines(&plan, &steps) {
+            for line in text::plan_lines(&plan, &steps, &timeline.place().root) {
                 output.line(line)?;
             }
             for line in lines_elsewhere(self.numbers, &timeline)? {
@@ -324,7 +306,8 @@ impl Request<'_> {
         }
         let plan = &plan;
         let report = if is_confirmed { Some(timeline.apply_undo(plan, now())?) } else { None };
-        let is_done = report.as_ref().is_some_and(|report| report.conflicts.is_empty());
+        let is_whole = |report: &UndoReport| report.conflicts.is_empty() && !plan.to_undo().has_conflicts;
+        let is_done = report.as_ref().is_some_and(is_whole);
         let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
         if output.json() {
             let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
@@ -345,11 +328,14 @@ impl Request<'_> {
         }
         match report {
             Some(report) => {
-                for line in text::report_lines(&report, plan, &steps) {
+                for line in text::report_lines(&report, plan, &steps, "foldlog ") {
                     output.line(line)?;
                 }
             }
-            None if plan.is_empty() => {}
+            None if plan.is_empty() && plan.conflicts.is_empty() => {}
+            None if plan.is_empty() => {
+                output.note("`foldlog log` lists earlier calls, which `foldlog undo N` undoes")
+            }
             None => output.line("nothing was changed")?,
         }
         Ok(code)

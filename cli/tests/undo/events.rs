@@ -231,9 +231,13 @@ fn a_call_that_has_not_ended_is_undone_only_by_its_number() {
     project.write("two", "x");
     let ran = project.command(&["undo", "--yes"]).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
-    assert!(text(&ran).contains("2  Bash: command running has not ended"), "{}", text(&ran));
+    assert!(text(&ran).contains("call 2 (Bash: command running) has not ended"), "{}", text(&ran));
     let preview = project.command(&["undo", "--preview"]).output().unwrap();
-    assert!(text(&preview).contains("note: 2  Bash: command running has not ended"), "{}", text(&preview));
+    assert!(
+        text(&preview).contains("note: call 2 (Bash: command running) has not ended"),
+        "{}",
+        text(&preview)
+    );
     project.foldlog(&["undo", "2", "--yes"]);
     assert!(!project.root.join("two").exists() && project.root.join("one").exists());
     let elsewhere = project.command(&["undo"]).current_dir(project.home()).output().unwrap();

@@ -10,6 +10,7 @@ mod disks;
 mod events;
 mod kills;
 mod project;
+mod reports;
 mod repositories;
 mod sessions;
 mod viewing;

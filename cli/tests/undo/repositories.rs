@@ -168,7 +168,7 @@ fn a_cd_into_another_repository_makes_it_a_root_of_the_session() {
     let command = format!("foldlog undo 2 --root {other_text}");
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        text(&refused).contains(&format!("3  Bash: ./run changed 1 file in {other_text}; `{command}`")),
+        text(&refused).contains(&format!("call 3 (Bash: ./run) changed 1 file in {other_text}; `{command}`")),
         "{}",
         text(&refused)
     );

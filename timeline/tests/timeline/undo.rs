@@ -186,7 +186,7 @@ fn steps_that_cannot_be_undone_are_refused_with_the_reason() {
     let unknown = world.open().end_call(shell("unknown", None), ended(), now()).unwrap();
     assert!(refused(&[unknown]).contains("its beginning was not reported"));
     world.undo(&[open]);
-    assert_eq!(refused(&[open]), "call 1 cannot be undone: it is undone already");
+    assert_eq!(refused(&[open]), "call 1 cannot be undone: it is undone already, by step 3");
 }
 
 #[test]
