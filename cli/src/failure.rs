@@ -103,7 +103,9 @@ impl From<foldlog_timeline::Error> for CommandError {
             Timeline::NoTimeline { .. } => {
                 "`foldlog hook install claude` records the calls of Claude Code from its next session on"
             }
-            Timeline::NoStep { .. } | Timeline::NotUndoable { .. } => "`foldlog log` lists the calls",
+            Timeline::NoStep { .. } | Timeline::NotUndoable { .. } | Timeline::NotPinnable { .. } => {
+                "`foldlog log` lists the calls"
+            }
             _ => "`foldlog log` lists the calls, and which of them are undone",
         };
         CommandError::usage(error.to_string(), next)

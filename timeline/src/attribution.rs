@@ -48,7 +48,7 @@ pub(crate) struct Interval<'a> {
     repositories: Vec<String>,
 }
 
-/// The intervals of a timeline, in ascending order.
+/// The intervals of a timeline, in ascending order. None spans a moment whose capture was removed.
 pub struct Intervals<'a>(Vec<Interval<'a>>);
 
 impl<'a> Intervals<'a> {
@@ -62,8 +62,11 @@ impl<'a> Intervals<'a> {
         // A call that was taken for interrupted ends with its late report.
         let ends = moments.iter().enumerate().filter(|(_, moment)| moment.edge == Edge::Closed);
         let ends: BTreeMap<u64, usize> = ends.map(|(place, moment)| (moment.step, place)).collect();
-        for (place, Moment { step: number, edge, capture }) in moments.into_iter().enumerate() {
+        for (place, Moment { step: number, edge, capture, is_removed }) in moments.into_iter().enumerate() {
             let is_captured = capture.is_some();
+            if is_removed {
+                last = None;
+            }
             if let Some(to) = capture
                 && let Some((after, from)) = last.replace((number, to.clone()))
             {

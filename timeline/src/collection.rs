@@ -1,59 +1,177 @@
-use std::collections::BTreeSet;
+//! Removing captures to free space.
+//!
+//! 1. A step needs the captures from its beginning to its end, and an undo also those of its earlier
+//!    attempts. A step that has lost one of them cannot be undone any more.
+//! 2. A capture stays as long as the most important step that needs it: see [`Importance`].
+//! 3. No [interval](crate::Intervals) spans a removed capture, so that no change gets the wrong author.
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::FilesystemSnapshot;
 
-use crate::Result;
-use crate::step::{CapturesCollected, Step, StepChanged};
+use crate::step::{CapturesCollected, Edge, Moment, Step, StepChanged};
 use crate::timeline::Timeline;
+use crate::undo_plan::attempts;
+use crate::{Error, Result};
+
+/// Reason why a step whose captures were removed cannot be undone.
+pub(crate) const REMOVED: &str = "its captures were removed to free space";
+
+/// Time since the end of a step in which it is recent.
+const RECENT: TimeDelta = TimeDelta::hours(24);
+
+/// Importance of a step's captures: those of the least important steps are removed first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Importance {
+    Old,
+    /// The step is open, or has ended within the last 24 hours.
+    Recent,
+    Pinned,
+}
+
+/// Places of the moments whose captures each step that can be undone needs.
+type NeededMoments = BTreeMap<u64, Vec<Range<usize>>>;
 
 impl Timeline {
     /// Returns the captures at the beginnings and ends of steps that are kept, the earliest first.
     ///
     /// # Errors
     ///
-    /// [`Error::Engine`](crate::Error::Engine) if the log cannot be read.
+    /// [`Error::Engine`] if the log cannot be read.
     pub fn captures(&self) -> Result<Vec<FilesystemSnapshot>> {
         Ok(self.moments()?.into_iter().filter_map(|moment| moment.capture).collect())
     }
 
-    /// Removes captures, the earliest first, until they take at most `bytes_max` bytes on the disk.
-    /// The steps whose captures are removed stay in the list, and cannot be undone any more. The
-    /// latest capture is always kept. Returns whether any was removed.
+    /// Pins a step, so that its captures are removed after those of all other steps, or unpins it.
     ///
     /// # Errors
     ///
-    /// - [`Error::Engine`](crate::Error::Engine) if the log cannot be written.
-    /// - [`Error::Filesystem`](crate::Error::Filesystem) if a capture is damaged, or an object cannot be
-    ///   removed.
-    pub fn collect(&mut self, bytes_max: u64) -> Result<bool> {
+    /// - [`Error::NoStep`] if there is no such step.
+    /// - [`Error::NotPinnable`] if it was not captured, or its captures were removed.
+    /// - [`Error::Engine`] if the log cannot be written.
+    pub fn set_pinned(&mut self, number: u64, pinned: bool) -> Result<()> {
+        let step = self.steps()?.into_iter().find(|step| step.number == number);
+        let step = step.ok_or(Error::NoStep { number })?;
+        if let Some(reason) = step.not_captured.clone().filter(|_| pinned) {
+            return Err(Error::NotPinnable { number, reason });
+        }
+        if step.pinned != pinned {
+            self.session.dispatch(StepChanged { step: Step { pinned, ..step }, moment: None })?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether captures since the beginning of a step were removed.
+    pub(crate) fn has_lost_captures(&self, number: u64) -> Result<bool> {
+        let moments = self.moments()?;
+        let mut since = moments.iter().skip_while(|moment| moment.step != number);
+        Ok(since.any(|moment| moment.is_removed))
+    }
+
+    /// Removes captures until they take at most `bytes_max` bytes on the disk: first those of steps
+    /// that ended more than 24 hours before `now`, then those of later steps, and then those of pinned
+    /// steps, each time the earliest first. The steps whose captures are removed stay in the list, and
+    /// cannot be undone any more. The latest capture is always kept. Returns whether any was removed.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Engine`] if the log cannot be written.
+    /// - [`Error::Filesystem`] if a capture is damaged, or an object cannot be removed.
+    pub fn collect(&mut self, bytes_max: u64, now: DateTime<Utc>) -> Result<bool> {
         let mut is_any = false;
+        if bytes_on_disk(&self.place.captures()) > bytes_max {
+            // Previews leave captures that belong to no step, and so does a collection that was killed.
+            self.files()?.collect(&self.captures()?)?;
+        }
         while bytes_on_disk(&self.place.captures()) > bytes_max {
-            let moments = self.moments()?;
-            let count = moments.len().saturating_sub(1).div_ceil(4);
-            let (gone, kept) = moments.split_at(count);
+            let (steps, mut moments) = (self.steps()?, self.moments()?);
+            let needed = needed_moments(&steps, &moments);
+            let gone = least_important(&steps, &moments, &needed, now);
             if gone.is_empty() {
                 break;
             }
-            let gone_steps: BTreeSet<u64> = gone.iter().map(|moment| moment.step).collect();
-            for step in self.steps()?.into_iter().filter(|step| gone_steps.contains(&step.number)) {
-                if step.not_captured.is_none() {
-                    let reason = "its captures were removed to free space".to_owned();
-                    let step = Step { not_captured: Some(reason), ..step };
-                    self.session.dispatch(StepChanged { step, moment: None })?;
+            let is_gone = |step: &&Step| {
+                let mut needed = needed.get(&step.number).into_iter().flatten();
+                needed.any(|range| gone.range(range.clone()).next().is_some())
+            };
+            for step in steps.iter().filter(is_gone) {
+                let not_captured = Some(REMOVED.to_owned());
+                let step = Step { not_captured, pinned: false, ..step.clone() };
+                self.session.dispatch(StepChanged { step, moment: None })?;
+            }
+            for place in gone {
+                if let Some(moment) = moments.get_mut(place) {
+                    (moment.capture, moment.is_removed) = (None, true);
                 }
             }
-            let moments = self.collected()?.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-            self.session.dispatch(CapturesCollected { moments })?;
+            let places = || (0_u64..).zip(&moments);
+            let removed = places().filter(|(_, moment)| moment.is_removed).last();
+            let end = removed.map_or(0, |(place, _)| place + 1);
+            let kept =
+                places().take_while(|(place, _)| *place < end).filter(|(_, moment)| !moment.is_removed);
+            let kept = kept.map(|(place, _)| place).collect();
+            self.session.dispatch(CapturesCollected { moments: end, kept })?;
             let keep: Vec<FilesystemSnapshot> =
-                kept.iter().filter_map(|moment| moment.capture.clone()).collect();
+                moments.into_iter().filter_map(|moment| moment.capture).collect();
             self.files()?.collect(&keep)?;
             is_any = true;
         }
         Ok(is_any)
     }
+}
+
+fn needed_moments(steps: &[Step], moments: &[Moment]) -> NeededMoments {
+    let mut spans: BTreeMap<u64, Range<usize>> = BTreeMap::new();
+    for (place, moment) in moments.iter().enumerate() {
+        let span = spans.entry(moment.step).or_insert(place..moments.len());
+        if moment.edge == Edge::Closed {
+            span.end = place + 1;
+        }
+    }
+    let undoable = steps.iter().filter(|step| step.not_captured.is_none());
+    let ranges = undoable.map(|step| {
+        let parts = attempts(steps, step).filter(|step| step.not_captured.is_none()).chain([step]);
+        (step.number, parts.filter_map(|part| spans.get(&part.number).cloned()).collect())
+    });
+    ranges.collect()
+}
+
+/// Returns the places of the captures that are removed next: a quarter of the least important ones.
+fn least_important(
+    steps: &[Step],
+    moments: &[Moment],
+    needed: &NeededMoments,
+    now: DateTime<Utc>,
+) -> BTreeSet<usize> {
+    let mut importances = vec![Importance::Old; moments.len()];
+    for step in steps {
+        let importance = match step.closed_at {
+            _ if step.pinned => Importance::Pinned,
+            Some(closed_at) if now - closed_at > RECENT => Importance::Old,
+            _ => Importance::Recent,
+        };
+        for range in needed.get(&step.number).into_iter().flatten() {
+            let of_step = importances.get_mut(range.clone()).unwrap_or_default();
+            of_step.iter_mut().for_each(|known| *known = importance.max(*known));
+        }
+    }
+    // The next capture is compared with the latest one.
+    let latest = moments.iter().rposition(|moment| moment.capture.is_some()).unwrap_or_default();
+    let all = moments.iter().zip(importances).enumerate().take(latest);
+    let all: Vec<(usize, Importance)> = all
+        .filter(|(_, (moment, _))| !moment.is_removed)
+        .map(|(place, (_, importance))| (place, importance))
+        .collect();
+    let least = all.iter().map(|(_, importance)| *importance).min();
+    let places: Vec<usize> =
+        all.iter().filter(|(_, one)| Some(*one) == least).map(|(place, _)| *place).collect();
+    let count = places.len().div_ceil(4);
+    places.into_iter().take(count).collect()
 }
 
 /// Returns the bytes that the files in a directory take on the disk.

@@ -60,6 +60,14 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// The step cannot be pinned, since it is not captured.
+    #[error("call {number} cannot be pinned: {reason}")]
+    NotPinnable {
+        /// Number of the step.
+        number: u64,
+        /// Reason why it is not captured.
+        reason: String,
+    },
     /// There is no step to undo, or no undo to reverse.
     #[error("{0}")]
     NothingToUndo(&'static str),

@@ -14,7 +14,7 @@
 //! | `attribution` | the author of a change: the user, one step, or several |
 //! | `further_roots` | the further roots of a session, and paths outside of all |
 //! | `changes` | [`StepChanges`]: the changes of one step |
-//! | `collection` | removing the earliest captures to free space |
+//! | `collection` | removing captures to free space, those of pinned steps last |
 //! | `unreported` | closing calls without a reported end |
 //! | `undo_plan` | [`UndoPlan`]: planning an undo |
 //! | `undo` | carrying a plan out |
@@ -36,7 +36,7 @@
 //! - The root of a *session* is the directory in which its program was started. A session can have
 //!   further roots, such as another repository; its calls are steps in the timelines of all of them.
 //! - An *interval* is the time between two successive captures. Its *owners* are the steps that
-//!   were open at any time in it.
+//!   were open at any time in it. No interval spans a moment whose capture was removed.
 //!
 //! # Authors of changes
 //!

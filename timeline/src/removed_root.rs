@@ -122,8 +122,9 @@ impl Timeline {
         if let Some(last) = last.filter(|last| !undone.wholly.contains(&last.number)) {
             return Ok(last.number);
         }
-        let before = self.moments()?.into_iter().rev().find_map(|moment| moment.capture);
-        let before = before.ok_or(Error::NothingToUndo("nothing to undo: no file is captured here"))?;
+        let before = self
+            .latest_capture()?
+            .ok_or(Error::NothingToUndo("nothing to undo: no file is captured here"))?;
         let after = self.capture()?;
         self.close_unreported(&steps, |_| true, Outcome::Interrupted, Some(&before), now)?;
         let number = steps.last().map_or(1, |step| step.number + 1);

@@ -43,6 +43,9 @@ pub struct Step {
     /// Reason why the step was not captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_captured: Option<String>,
+    /// Whether the step's captures are removed after those of all other steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
     /// Paths that the user changed after the step began and before its tool was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub yours: Vec<String>,
@@ -210,11 +213,15 @@ pub struct Moment {
     /// Capture of the root; `None` if it could not be captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<FilesystemSnapshot>,
+    /// Whether the capture was removed, so that changes up to here are unknown. `CapturesCollected`
+    /// records it.
+    #[serde(skip)]
+    pub(crate) is_removed: bool,
 }
 
 impl Moment {
-    pub(crate) fn closed(step: u64, capture: FilesystemSnapshot) -> Moment {
-        Moment { step, edge: Edge::Closed, capture: Some(capture) }
+    pub(crate) fn new(step: u64, edge: Edge, capture: Option<FilesystemSnapshot>) -> Moment {
+        Moment { step, edge, capture, is_removed: false }
     }
 }
 
@@ -233,6 +240,16 @@ pub enum Edge {
 pub(crate) struct CapturesCollected {
     /// Number of moments, from the first one.
     pub(crate) moments: u64,
+    /// Places of those whose captures are kept.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) kept: BTreeSet<u64>,
+}
+
+impl CapturesCollected {
+    /// Returns whether the capture of the moment at a place, counted from 0, was removed.
+    pub(crate) fn contains(&self, place: u64) -> bool {
+        place < self.moments && !self.kept.contains(&place)
+    }
 }
 
 impl Event for CapturesCollected {

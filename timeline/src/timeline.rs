@@ -13,6 +13,7 @@ use foldlog::filesystem::{
 use foldlog::{Durability, Policy, Session, SessionOptions, SessionTypes, SliceOp, Store, StoreOptions};
 use uuid::Uuid;
 
+use crate::collection::REMOVED;
 use crate::further_roots::CallReach;
 use crate::ignored::WITHHELD;
 use crate::places::TimelinePlace;
@@ -316,7 +317,11 @@ impl Timeline {
             return Ok(number);
         }
         let capture = self.capture();
-        let reason = capture.as_ref().err().map(ToString::to_string);
+        let mut reason = capture.as_ref().err().map(ToString::to_string);
+        // The captures between the interruption and the late end belong to the call as well.
+        if !step.is_open() && self.has_lost_captures(number)? {
+            reason = Some(REMOVED.to_owned());
+        }
         let step = Step { not_captured: step.not_captured.clone().or(reason), ..step };
         self.close_call(step, end, capture.ok(), now)?;
         Ok(number)
@@ -360,8 +365,7 @@ impl Timeline {
         if !was_held_up || step.paths.is_some() {
             return Ok(());
         }
-        let before = self.moments()?.into_iter().rev().find_map(|moment| moment.capture);
-        let Some(before) = before else { return Ok(()) };
+        let Some(before) = self.latest_capture()? else { return Ok(()) };
         for change in self.reader().changes(Some(&before), capture)? {
             // The time of the last change of state is set by the system, and cannot be faked.
             let changed = fs::symlink_metadata(self.place.root.join(&change.path)).ok();
@@ -395,7 +399,7 @@ impl Timeline {
     }
 
     pub(crate) fn open_step(&mut self, step: Step, capture: Option<FilesystemSnapshot>) -> Result<()> {
-        let moment = Some(Moment { step: step.number, edge: Edge::Opened, capture });
+        let moment = Some(Moment::new(step.number, Edge::Opened, capture));
         self.session.dispatch(StepChanged { step, moment })?;
         Ok(())
     }
@@ -414,24 +418,39 @@ impl Timeline {
                 step.head_logs.clear();
             }
         }
-        let moment = Some(Moment { step: step.number, edge: Edge::Closed, capture });
+        let moment = Some(Moment::new(step.number, Edge::Closed, capture));
         step.closed_at = Some(now);
         step.outcome = Some(outcome);
+        step.pinned &= step.not_captured.is_none();
         self.session.dispatch(StepChanged { step, moment })?;
         Ok(())
     }
 
-    /// Returns the moments whose captures are kept.
-    pub(crate) fn moments(&self) -> Result<Vec<Moment>> {
-        let collected = self.collected()?;
+    /// Returns the latest capture, which is never removed.
+    pub(crate) fn latest_capture(&self) -> Result<Option<FilesystemSnapshot>> {
         let moments = self.session.log().slice::<Moments>()?;
-        let kept = (collected..moments.len()).filter_map(|place| moments.get(place).transpose());
-        kept.map(|moment| Ok((*moment?).clone())).collect()
+        for place in (0..moments.len()).rev() {
+            if let Some(capture) = moments.get(place)?.and_then(|moment| moment.capture.clone()) {
+                return Ok(Some(capture));
+            }
+        }
+        Ok(None)
     }
 
-    /// Returns the number of moments, from the first one, whose captures were removed.
-    pub(crate) fn collected(&self) -> Result<u64> {
-        Ok(self.session.view::<Collections>()?.iter().next().map_or(0, |collected| collected.moments))
+    /// Returns all moments, without the captures that were removed.
+    pub(crate) fn moments(&self) -> Result<Vec<Moment>> {
+        let collections = self.session.view::<Collections>()?;
+        let collected = collections.iter().next();
+        let moments = self.session.log().slice::<Moments>()?;
+        let all = (0..moments.len()).filter_map(|place| Some((place, moments.get(place).transpose()?)));
+        let moments = all.map(|(place, moment)| {
+            let moment = moment?;
+            Ok(match collected.is_some_and(|collected| collected.contains(place)) {
+                true => Moment { is_removed: true, ..Moment::new(moment.step, moment.edge, None) },
+                false => (*moment).clone(),
+            })
+        });
+        moments.collect()
     }
 
     /// Returns a reader of the captures.
@@ -460,6 +479,7 @@ pub(crate) fn new_step(number: u64, kind: StepKind, now: DateTime<Utc>) -> Step 
         outcome: None,
         paths: None,
         not_captured: None,
+        pinned: false,
         yours: Vec::new(),
         possibly_yours: Vec::new(),
         working_tree: None,

@@ -10,7 +10,7 @@ use foldlog::filesystem::{
 };
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
-use crate::step::{Moment, Outcome, Step, Undo};
+use crate::step::{Edge, Moment, Outcome, Step, Undo};
 use crate::timeline::Timeline;
 use crate::times::PlannedTimes;
 use crate::undone::UndoneSteps;
@@ -143,7 +143,7 @@ impl Timeline {
         let present = self.capture()?;
         let mut moments = self.moments()?;
         let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
-        moments.extend(open.map(|step| Moment::closed(step.number, present.clone())));
+        moments.extend(open.map(|step| Moment::new(step.number, Edge::Closed, Some(present.clone()))));
         let intervals = Intervals::new(&steps, moments, &self.reader());
         let mut reader = self.reader();
         let selection = Selection { steps: &wanted, paths };
@@ -314,18 +314,23 @@ fn check(steps: &[Step], wanted: &BTreeSet<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Adds to each undo its earlier attempts that were interrupted or failed.
+/// Returns the earlier attempts of an undo that were interrupted or failed.
+pub(crate) fn attempts<'a>(steps: &'a [Step], repeated: &'a Step) -> impl Iterator<Item = &'a Step> {
+    repeated.undo().into_iter().flat_map(move |Undo { of, .. }| {
+        let before = steps.iter().rev().filter(move |step| step.number < repeated.number);
+        before
+            .filter(move |step| step.undo().is_some_and(|undo| undo.of == *of))
+            .take_while(|step| step.outcome != Some(Outcome::Succeeded))
+    })
+}
+
+/// Adds to each undo its earlier [attempts] that are not undone.
 fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
     let undone = UndoneSteps::new(steps);
     let mut added = BTreeSet::new();
     for repeated in steps.iter().filter(|step| wanted.contains(&step.number)) {
-        let Some(of) = repeated.undo().map(|undo| &undo.of) else { continue };
-        let before = steps.iter().rev().filter(|step| step.number < repeated.number);
-        let attempts = before
-            .filter(|step| step.undo().is_some_and(|undo| undo.of == *of))
-            .take_while(|step| step.outcome != Some(Outcome::Succeeded));
         let is_undoable = |step: &&Step| !undone.wholly.contains(&step.number) && step.not_captured.is_none();
-        added.extend(attempts.filter(is_undoable).map(|step| step.number));
+        added.extend(attempts(steps, repeated).filter(is_undoable).map(|step| step.number));
     }
     wanted.extend(added);
     wanted

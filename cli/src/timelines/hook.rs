@@ -309,7 +309,7 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
         timeline.capture()?;
     }
     let bytes_max = CAPTURES_BYTES_MAX.min(timeline.free_bytes() / 10);
-    timeline.collect(bytes_max)?;
+    timeline.collect(bytes_max, now())?;
     TimelinePlace::collect_removed(&dirs.timelines()?, std::time::SystemTime::now())?;
     Ok(())
 }

@@ -147,6 +147,12 @@ fn call_diff(call: Option<PathBuf>, root: &RootArgs, output: &mut Output<'_>) ->
     let steps = timeline.steps()?;
     if let Some(step) = steps.iter().find(|step| step.number == number) {
         output.styled_line(HEADING, format_args!("{number}  {}", text::step_title(step, &steps)))?;
+        if step.pinned {
+            output.line("pinned")?;
+        }
+        if let Some(reason) = &step.not_captured {
+            output.line(format_args!("not undoable: {}", escape::text(reason)))?;
+        }
     }
     let mut reader = timeline.reader();
     for (changes, note) in [(&changes.files, ""), (&changes.shared, ", shared with overlapping calls")] {

@@ -25,14 +25,17 @@ Calls of agents whose hooks were installed by `foldlog hook install`, the latest
 large ignored ones; `shared`: overlapping calls may have changed them; `possibly yours`: changed
 while a permission dialog was open; `commit`: made by the call, and not undone; `git`: other changes
 of a repository; `outside`: a path outside of all recorded directories that the call names, so that it
-could have written there; `not undoable`: the files were not captured. Calls of a session that was
-started elsewhere are listed if they changed files here.
+could have written there; `not undoable`: the files were not captured, or the captures were removed;
+`pinned`: the captures are removed after all others. Calls of a session that was started elsewhere are
+listed if they changed files here.
 
 With --json one object a line:
   number, kind, opened_at, closed_at, outcome
                kind: call (lane, id, tool, arguments, title, result, exit_code, duration_ms, roots,
                outside) or undo (of)
   head_changes working_tree, commit and action of each commit and other change of HEAD
+  pinned       true if the step is pinned
+  not_captured why the step cannot be undone
   undone       whether the step is undone as a whole
   files        path, kind, before and after (len, permissions, digest)
   shared       the same, of overlapping calls
@@ -202,7 +205,7 @@ fn row(
         (false, true) => "partly undone",
         (false, false) => "",
     };
-    let notes = [state, text::outcome_text(step)];
+    let notes = [state, text::outcome_text(step), if step.pinned { "pinned" } else { "" }];
     let notes: Vec<&str> = notes.into_iter().filter(|note| !note.is_empty()).collect();
     let changes = match elsewhere {
         [] if is_unreadable => "unreadable".to_owned(),

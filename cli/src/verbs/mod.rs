@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod log;
 pub mod man;
 pub mod pending;
+pub mod pin;
 pub mod recover;
 pub mod replay;
 pub mod replica;
@@ -49,6 +50,7 @@ commands! {
         Undo(undo::Undo),
         Redo(undo::Redo),
         Oops(undo::Oops),
+        Pin(pin::Args),
         Rewind(rewind::Args),
         Sessions(sessions::Args),
         Show(show::Args),

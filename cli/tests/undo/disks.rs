@@ -97,6 +97,47 @@ fn a_hook_on_a_full_disk_reports_that_the_call_is_not_undoable_and_earlier_calls
 }
 
 #[test]
+fn a_pinned_call_stays_undoable_when_captures_of_later_calls_are_removed() {
+    let Some(disk) = disk() else { return };
+    let project = Project::new();
+    let noise = |seed: u32| {
+        let hash = |part: u32| blake3::hash(format!("{seed} {part}").as_bytes()).to_hex().to_string();
+        (0..80_000).map(hash).collect::<String>()
+    };
+    project.call("pinned", |project| project.write("notes", "changed\n"));
+    for number in 0..3 {
+        project.call(&format!("call {number}"), |project| project.write("noise", &noise(number)));
+    }
+    assert_eq!(project.foldlog(&["pin", "1"]), "call 1 is pinned\n");
+    assert_eq!(project.foldlog(&["--json", "pin", "1"]), "{\"number\":1,\"pinned\":true}\n");
+    assert!(project.foldlog(&["log"]).contains("Bash  command pinned  1 changed; pinned"));
+    assert!(project.foldlog(&["diff", "1"]).starts_with("1  Bash: command pinned\npinned\n"));
+    assert_eq!(project.steps()[0]["pinned"], true);
+    // On a disk with little space, the captures may take a tenth of it.
+    fs::rename(project.state(), project.home().join("state")).unwrap();
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&project.home().join("state"), &disk.root());
+    std::os::unix::fs::symlink(disk.root().join("state"), project.state()).unwrap();
+    project.foldlog(&["hook", "prepare", project.root.to_str().unwrap()]);
+    fs::remove_file(project.state()).unwrap();
+    copy(&disk.root().join("state"), &project.state());
+    let refused = project.command(&["pin", "2"]).output().unwrap();
+    let printed = text(&refused);
+    assert!(
+        printed.contains("call 2 cannot be pinned: its captures were removed to free space"),
+        "{printed}"
+    );
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(project.foldlog(&["diff", "2"]).contains("\nnot undoable: its captures were removed"));
+    project.foldlog(&["undo", "1", "--yes"]);
+    assert_eq!(read(&project.root.join("notes")), "keep\n");
+    assert_eq!(project.foldlog(&["pin", "1", "--remove"]), "call 1 is not pinned\n");
+    assert_eq!(project.steps()[0]["pinned"], Json::Null);
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_stays_and_is_reported() {
     let mut project = Project::new();
     project.write("closed/file", "1\n");

@@ -1,8 +1,6 @@
 //! Recording calls.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -190,50 +188,6 @@ fn a_timeline_that_another_process_has_open_is_waited_for_and_then_reported() {
     assert!(Timeline::open_read_only(&world.place, &options).is_ok());
     drop(held);
     assert!(Timeline::open(&world.place, &options).is_ok());
-}
-
-#[test]
-fn captures_are_removed_from_the_earliest_on_and_their_calls_stay_in_the_list() {
-    let world = World::new();
-    let calls: Vec<u64> = (0..8)
-        .map(|n| world.call(&format!("{n}"), || world.write(&format!("f{n}"), &random_text(n))))
-        .collect();
-    assert!(!world.open().collect(u64::MAX).unwrap());
-    let bytes = bytes_in(&world.place.dir.join("captures"));
-    assert!(world.open().collect(bytes - 1).unwrap());
-    assert!(bytes_in(&world.place.dir.join("captures")) < bytes);
-    let refused = world.try_undo(&calls[..1], &[]).unwrap_err().to_string();
-    assert!(refused.contains("its captures were removed to free space"), "{refused}");
-    assert!(world.open_changes(calls[0]).files.is_empty());
-    assert_eq!(world.open().steps().unwrap().len(), 8);
-    world.undo(&calls[7..]);
-    assert!(world.read("f7").is_none() && world.read("f0").is_some());
-    world.open().collect(0).unwrap();
-    world.call("later", || world.write("later", "x"));
-    let last = world.open().last_call().unwrap();
-    world.undo(&[last]);
-    assert!(world.read("later").is_none());
-}
-
-/// Returns the bytes that the files in a directory take on the disk.
-fn bytes_in(directory: &Path) -> u64 {
-    let bytes = |entry: fs::DirEntry| {
-        let found = entry.metadata().unwrap();
-        if found.is_dir() { bytes_in(&entry.path()) } else { found.blocks() * 512 }
-    };
-    fs::read_dir(directory).unwrap().map(|entry| bytes(entry.unwrap())).sum()
-}
-
-/// Text of 100 KB that cannot be compressed.
-fn random_text(seed: u64) -> String {
-    let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..6250).map(|_| format!("{:016x}", next())).collect()
 }
 
 #[test]

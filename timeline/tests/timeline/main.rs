@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod calls;
+mod collections;
 mod kills;
 mod model;
 mod times;

@@ -17,17 +17,19 @@
 //! 4. Undoing the undo brings every file back as it was.
 //! 5. The content of a file before an undo changes it is in a capture.
 //! 6. Every capture has all files as they were at that moment.
+//! 7. After captures were removed, the undo of each step that has kept its captures has the same
+//!    result as before, and that of each other one is refused.
 //!
 //! `FOLDLOG_TIMELINE_CASES` sets the number of cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::filesystem::FileFacts;
-use foldlog_timeline::{NewCall, UndoReport};
+use foldlog_timeline::{Conflict, NewCall, Step, UndoReport};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::world::{World, edit, ended, now, shell};
+use crate::world::{Manifest, World, edit, ended, now, shell};
 
 const PATHS: [&str; 4] = ["a", "b", "d/a", "d/e/b"];
 const LANES: [Option<&str>; 3] = [None, Some("1"), Some("2")];
@@ -198,16 +200,18 @@ impl Model {
                 }
             }
             Op::Undo { which } => {
-                let undone = self.world.open().undone().unwrap();
+                let undoable = self.undoable();
                 let calls: Vec<u64> =
-                    self.closed.iter().copied().filter(|call| !undone.wholly.contains(call)).collect();
+                    self.closed.iter().copied().filter(|call| undoable.contains(call)).collect();
                 if !calls.is_empty() {
                     self.check_undo(calls[usize::from(*which) % calls.len()]);
                 }
             }
             Op::Redo => {
                 let last = self.world.open().last_undo();
-                if let Ok(undo) = last {
+                if let Ok(undo) = last
+                    && self.undoable().contains(&undo)
+                {
                     self.undo(undo);
                 }
             }
@@ -218,6 +222,49 @@ impl Model {
         match file {
             Some(path) => edit("call", &self.world.root.join(PATHS[path]), LANES[lane]),
             None => shell("call", LANES[lane]),
+        }
+    }
+
+    /// Returns the closed steps that are not undone and have kept their captures.
+    fn undoable(&self) -> Vec<u64> {
+        let timeline = self.world.open();
+        let undone = timeline.undone().unwrap();
+        let is_undoable = |step: &Step| {
+            !step.is_open() && step.not_captured.is_none() && !undone.wholly.contains(&step.number)
+        };
+        let steps = timeline.steps().unwrap().into_iter();
+        steps.filter(is_undoable).map(|step| step.number).collect()
+    }
+
+    /// Undoes a step, reverses the undo, and returns the files in between.
+    fn undone_files(&self, step: u64) -> (Manifest, Vec<Conflict>) {
+        let before = self.world.manifest();
+        let report = self.world.undo(&[step]);
+        let found = (self.world.manifest(), report.conflicts);
+        self.world.undo(&[report.number]);
+        assert_eq!(self.world.manifest(), before, "redo of {step}");
+        found
+    }
+
+    /// Pins some steps, and removes captures until they take a part of their space, in 256ths.
+    fn check_collection(&self, pins: u64, part: u8) {
+        let undoable = self.undoable();
+        let results: BTreeMap<u64, _> =
+            undoable.iter().map(|step| (*step, self.undone_files(*step))).collect();
+        for step in undoable.iter().filter(|step| pins >> (*step % 64) & 1 == 1) {
+            self.world.pin(*step);
+        }
+        let bytes_max = self.world.captured_bytes() / 256 * u64::from(part);
+        self.world.open().collect(bytes_max, now()).unwrap();
+        let kept = self.world.captured();
+        for (step, result) in results {
+            match kept.contains(&step) {
+                true => assert_eq!(self.undone_files(step), result, "undo of {step}"),
+                false => {
+                    let refused = self.world.try_undo(&[step], &[]).unwrap_err().to_string();
+                    assert!(refused.ends_with("its captures were removed to free space"), "{refused}");
+                }
+            }
         }
     }
 
@@ -307,17 +354,33 @@ fn text(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-#[test]
-fn no_interleaving_loses_a_line_of_the_user_or_of_another_call() {
+fn check<S: Strategy>(cases: u32, strategy: &S, check: impl Fn(S::Value)) {
     let cases =
-        std::env::var("FOLDLOG_TIMELINE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24);
+        std::env::var("FOLDLOG_TIMELINE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
-    let ops = proptest::collection::vec(op(), 1..40);
-    let run = runner.run(&ops, |ops| {
-        let mut model = Model::new();
-        ops.iter().for_each(|op| model.step(op));
-        model.check_captures();
+    let run = runner.run(strategy, |value| {
+        check(value);
         Ok(())
     });
     run.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn no_interleaving_loses_a_line_of_the_user_or_of_another_call() {
+    check(24, &proptest::collection::vec(op(), 1..40), |ops| {
+        let mut model = Model::new();
+        ops.iter().for_each(|op| model.step(op));
+        model.check_captures();
+    });
+}
+
+#[test]
+fn no_removal_of_captures_changes_the_undo_of_a_call_that_stays_undoable() {
+    let ops = || proptest::collection::vec(op(), 1..24);
+    check(12, &(ops(), any::<u64>(), 64..=255_u8, ops()), |(before, pins, part, after)| {
+        let mut model = Model::new();
+        before.iter().for_each(|op| model.step(op));
+        model.check_collection(pins, part);
+        after.iter().for_each(|op| model.step(op));
+    });
 }
