@@ -76,9 +76,9 @@ mod stream;
 mod version;
 
 pub use adapter::{
-    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OnLeftover,
-    OutputBy, ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns, RunOptions, SandboxSettings,
-    TurnFailure, end_programs, is_unclear,
+    CallObserver, ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig,
+    DEFAULT_MODEL, OnLeftover, OutputBy, ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns,
+    RUN_VARIABLE, RunOptions, SandboxSettings, TurnFailure, end_programs, is_unclear,
 };
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{

@@ -1,8 +1,9 @@
 //! Records the tool calls of coding agents in a directory, with the state of the directory's files
 //! between them, and undoes single calls.
 //!
-//! The agents are programs that foldlog did not start. They report the beginning and the end of
-//! each call through hooks, from processes that live for milliseconds. A [`Timeline`] belongs to
+//! The agents are programs that foldlog did not start, which report the beginning and the end of each
+//! call through hooks, from processes that live for milliseconds; `foldlog run` reports calls of the
+//! program that it starts. A [`Timeline`] belongs to
 //! one directory, the root. It is a session of foldlog, next to a store of captures of the root, and
 //! next to a second session with the agents' conversations.
 //!

@@ -39,6 +39,7 @@ use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE
 use super::asked_calls::{CallNumber, MeantCall};
 use super::config::RunOptions;
 use super::conversation::{BegunCall, Recorders};
+use super::observer::CallObserver;
 use super::own_tools::left_text;
 use crate::{HookReply, PermissionReply, ToolReply};
 use foldlog_agent::deadline::Deadline;
@@ -154,6 +155,7 @@ pub(super) struct CallRunner<'a> {
     pub(super) shown_of: BTreeMap<CallNumber, (String, bool)>,
     /// Additional text for the model about such calls.
     pub(super) context_of: BTreeMap<CallNumber, String>,
+    pub(super) observer: Option<&'a dyn CallObserver>,
     /// Approved calls of the program's own tools that have not run.
     pub(super) approved: ApprovedCalls,
     /// Waiting calls.
@@ -177,6 +179,8 @@ pub(super) struct OpenCall {
     pub(super) together: bool,
     /// Start of the call; `None` if it leaves no processes that have to be ended.
     pub(super) since: Option<StartMoment>,
+    /// Input of the hook before the call.
+    pub(super) hook: Value,
     /// Time at which its command times out, in microseconds since 1970-01-01 UTC; `None` if it runs
     /// no command.
     pub(super) times_out_us: Option<i64>,
@@ -269,6 +273,7 @@ impl<'a> CallRunner<'a> {
             denied: BTreeSet::new(),
             shown_of: BTreeMap::new(),
             context_of: BTreeMap::new(),
+            observer: None,
             approved,
             waiting: VecDeque::new(),
             held: Vec::new(),
@@ -276,6 +281,10 @@ impl<'a> CallRunner<'a> {
             stopped: None,
             responded: None,
         }
+    }
+
+    pub(super) fn observed_by(self, observer: Option<&'a dyn CallObserver>) -> CallRunner<'a> {
+        CallRunner { observer, ..self }
     }
 
     /// Returns the cause and the text for the model if a tool must not run; `None` if it may.

@@ -19,7 +19,7 @@ use super::failure;
 use super::home::Directories;
 use super::logs;
 use super::own_tools;
-use super::recovery::{self, MARK, end_left};
+use super::recovery::{self, RUN_VARIABLE, end_left};
 use super::run::ProgramRun;
 use super::start_or_resume::{self, ProgramSession, RunOrigin, close_open};
 use super::sub_agents::SubAgentCleanup;
@@ -315,7 +315,8 @@ impl ClaudeAgentSDKAdapter {
                 options.deadline,
                 &clock,
                 is_structured,
-            ),
+            )
+            .observed_by(self.observer.as_deref().filter(|_| !session.replays())),
             heard: Recorders::new(session, recorder),
             capture,
             state: provider_state,
@@ -351,7 +352,7 @@ impl ClaudeAgentSDKAdapter {
                         &tools,
                         options.deadline,
                     );
-                    with.variables.set(MARK, recovery::mark(session));
+                    with.variables.set(RUN_VARIABLE, recovery::mark(session));
                     ready.provided.resumes.iter().for_each(|id| logs::report_resume(id));
                     logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
                     self.drive(&mut run, &with, tools, &start_or_resume::to_say(&ready.messages, is_resumed))

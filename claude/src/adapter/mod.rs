@@ -65,6 +65,7 @@ mod failure;
 mod home;
 mod inspect;
 mod logs;
+mod observer;
 mod own_tools;
 mod recovery;
 mod run;
@@ -75,6 +76,7 @@ mod transcript;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog::SequenceNumber;
@@ -90,7 +92,8 @@ pub use self::config::{
 
 pub use self::arrival::ProgramRuns;
 pub use self::failure::{ProgramExit, TurnFailure};
-pub use self::recovery::{ProgramRecovery, end_programs};
+pub use self::observer::CallObserver;
+pub use self::recovery::{ProgramRecovery, RUN_VARIABLE, end_programs};
 pub use self::tool_outcome::is_unclear;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
@@ -145,6 +148,7 @@ pub struct ClaudeAgentSDKAdapter {
     /// Session with which a stateful adapter continues.
     kept: Mutex<Option<StatefulSession>>,
     searched: OrphanSearchProgress,
+    observer: Option<Arc<dyn CallObserver>>,
     workspace: Option<String>,
     /// Version of the program in its last run.
     version: Mutex<Option<String>>,
@@ -184,6 +188,7 @@ impl ClaudeAgentSDKAdapter {
             is_stateful: false,
             kept: Mutex::new(None),
             searched: OrphanSearchProgress::default(),
+            observer: None,
             workspace: None,
             version: Mutex::new(None),
         }
@@ -229,6 +234,12 @@ impl ClaudeAgentSDKAdapter {
     #[must_use]
     pub fn with_state_options(self, states: AdapterStateOptions) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { states, ..self }
+    }
+
+    /// Sets an observer of the calls of the program's own tools.
+    #[must_use]
+    pub fn with_call_observer(self, observer: Arc<dyn CallObserver>) -> ClaudeAgentSDKAdapter {
+        ClaudeAgentSDKAdapter { observer: Some(observer), ..self }
     }
 
     /// Makes the adapter stateful: evaluations of one session continue in one session of the

@@ -27,6 +27,7 @@ use super::calls::{
 use super::config::{OnLeftover, RunOptions};
 use super::conversation::{BegunCall, Recorders};
 use super::logs;
+use super::observer::hook_after;
 use super::recovery::end_left;
 use super::tool_outcome::{NativeToolOutcome, ToldError, time_of_command, unclear_result};
 use crate::HookReply;
@@ -163,7 +164,11 @@ impl CallRunner<'_> {
         let since = if together || heard.session.replays() { None } else { StartMoment::now() };
         let time = time_of_command(tool, arguments_in(told));
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
-        self.open.insert(number, OpenCall { call: recorded, operation, together, since, times_out_us });
+        let open = OpenCall { call: recorded, operation, together, since, hook: told.clone(), times_out_us };
+        self.open.insert(number, open);
+        if let Some(observer) = self.observer {
+            observer.call_begins(told);
+        }
         reply_to.hook(HookReply::proceed());
         Ok(RunAction::GoOn)
     }
@@ -224,6 +229,11 @@ impl CallRunner<'_> {
         if let Some(context) = &reply.additional_context {
             self.context_of.insert(number, context.clone());
         }
+        // A replay has no observer, so the conversation in the log does not contain its texts.
+        if let Some(more) = self.observer.and_then(|observer| observer.take_text()) {
+            let text = reply.additional_context.map(|text| format!("{text}\n\n{more}"));
+            reply.additional_context = Some(text.unwrap_or(more));
+        }
         reply_to.hook(reply);
         Ok(then)
     }
@@ -281,7 +291,7 @@ impl CallRunner<'_> {
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
         let has_failed = ending == NativeToolOutcome::Failed;
-        let Some(OpenCall { call, operation, together, since, .. }) = self.open.remove(&number) else {
+        let Some(OpenCall { call, operation, together, since, hook, .. }) = self.open.remove(&number) else {
             return Ok(None);
         };
         if let Some(since) = since.filter(|_| has_failed) {
@@ -309,9 +319,17 @@ impl CallRunner<'_> {
         if !(has_failed && self.stopped.is_some()) {
             self.shown_of.insert(number, (report.message.clone(), is_error));
         }
+        self.observe_end(&hook, is_error || ending == NativeToolOutcome::Unclear, &report.message, response);
         let report = Some(report);
         heard.recorder_of_call(&call.call_id).note_closed(number);
         Ok(report)
+    }
+
+    /// Reports a call whose changes are rolled back, if they have to be, to the observer.
+    fn observe_end(&self, before: &Value, is_error: bool, text: &str, response: &Value) {
+        if let Some(observer) = self.observer {
+            observer.call_ended(&hook_after(before, is_error, text, response));
+        }
     }
 
     /// Processes the result that the program passed to the model. An open call ends with it.
@@ -387,8 +405,10 @@ impl CallRunner<'_> {
     /// Ends all open calls after the program has ended, and rolls back their changes.
     pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
-        while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
-            operation.abort(&self.stopped.unwrap_or(RunStopReason::Ended).running_call_text(together))?;
+        while let Some((number, OpenCall { call, operation, together, hook, .. })) = self.open.pop_last() {
+            let text = self.stopped.unwrap_or(RunStopReason::Ended).running_call_text(together);
+            let report = operation.abort(&text)?;
+            self.observe_end(&hook, true, &report.message, &Value::Null);
             heard.recorder_of_call(&call.call_id).note_closed(number);
         }
         Ok(())

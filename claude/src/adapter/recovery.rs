@@ -27,10 +27,12 @@ use foldlog::process::{ProcessIdentity, StartMoment, end_all_with};
 use foldlog::tools::{ExecuteOptions, ExecutionState, RecoveredOperation, Recovery};
 use foldlog::{Parent, ReplacedContent, SequenceNumber, Session, Settlement};
 use parking_lot::Mutex;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
-use super::arrival::STARTED;
+use super::arrival::{ARRIVED, Arrival, PRE_TOOL_USE, STARTED, TimedArrival};
+use super::observer::hook_after;
 use super::own_tools;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::Prompt;
@@ -65,8 +67,8 @@ pub struct ProgramRecovery {
 pub(super) struct OrphanSearchProgress(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 
 /// Variable in the environment of a session's program, and so of the commands that it runs, even if
-/// these outlive it. Its value is the session's [`mark`].
-pub(super) const MARK: &str = "FOLDLOG_RUN";
+/// these outlive it. Its value identifies the session.
+pub const RUN_VARIABLE: &str = "FOLDLOG_RUN";
 
 /// Returns the mark that identifies a session's program and the directories of its runs: the
 /// session's id, and a digest of the path of its directory. A copy of the session elsewhere has the
@@ -80,7 +82,7 @@ pub(super) fn mark(session: &Session) -> String {
 /// process group, because they could change the workspace. Processes that were started before
 /// `since`, such as the program itself, are not ended. Returns `false` if a process does not end.
 pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
-    end_all_with(MARK, &mark(session), since)
+    end_all_with(RUN_VARIABLE, &mark(session), since)
 }
 
 /// Ends the program of an earlier process of this session, if it outlived its host, and the
@@ -148,21 +150,43 @@ impl ClaudeAgentSDKAdapter {
         self.searched.end_orphan(session)?;
         let runner = own_tools::runner(state, prompt.tools(), &self.options);
         let mut report = ProgramRecovery::default();
-        for one in runner.recover(&ExecuteOptions::default())? {
+        let recovered = runner.recover(&ExecuteOptions::default())?;
+        let hooks = self.hooks_before(session, &recovered)?;
+        for one in recovered {
             let waits = matches!(one.recovery, Recovery::NeedsSettling(_));
             if !waits || !self.is_native(prompt, &one.tool) {
                 report.recovered.push(one);
                 continue;
             }
-            session.calls().settle(
-                one.operation,
-                &Settlement::failed().showing(text_of(&one)),
-                BY,
-                REASON,
-            )?;
+            let text = text_of(&one);
+            let hook = one.call_id.as_ref().and_then(|id| hooks.get(id.as_str()));
+            if let Some((observer, hook)) = self.observer.as_ref().zip(hook) {
+                observer.call_ended(&hook_after(hook, true, &text, &Value::Null));
+            }
+            session.calls().settle(one.operation, &Settlement::failed().showing(text), BY, REASON)?;
             report.undone.push(one);
         }
         Ok(report)
+    }
+
+    /// Returns the inputs of the hooks before some calls, by the ids of the calls, for the observer.
+    fn hooks_before(
+        &self,
+        session: &Session,
+        calls: &[RecoveredOperation],
+    ) -> Result<BTreeMap<String, Value>> {
+        let mut hooks = BTreeMap::new();
+        if self.observer.is_none() || calls.is_empty() || session.replays() {
+            return Ok(hooks);
+        }
+        session.inputs().observations(ARRIVED, &mut |_, TimedArrival { arrival, .. }| {
+            let Arrival::Hook { event, input, tool_use_id: Some(id), .. } = arrival else { return Ok(()) };
+            if event == PRE_TOOL_USE && calls.iter().any(|call| call.call_id.as_deref() == Some(&id)) {
+                hooks.insert(id, serde_json::from_str(&input).unwrap_or_default());
+            }
+            Ok(())
+        })?;
+        Ok(hooks)
     }
 
     /// Returns whether a tool is one of the program's own that this adapter allows.

@@ -43,10 +43,7 @@ pub(crate) fn record(
     }
     if let Some(reason) = dirs.needs_consent(&place) {
         if matches!(input.event, HookEvent::SessionStarted { .. }) {
-            let root = foldlog_codec::escape::path(&place.root);
-            reply.messages.push(format!(
-                "foldlog does not record {root}: {reason}. `foldlog hook allow {root}` allows it."
-            ));
+            reply.messages.push(explain_refusal(&place, &reason));
         }
         reply.answered_prompt =
             prompt_command.map(|_| format!("foldlog does not record this directory: {reason}."));
@@ -73,6 +70,18 @@ pub(crate) fn record(
         further.into_iter().for_each(|other| reply.merge(other, &input.event));
         Ok(reply)
     })
+}
+
+/// Returns why a root is not recorded, and the command that allows it; `None` if it is recorded.
+pub(crate) fn refusal(root: &Path) -> Option<String> {
+    let dirs = UserDirs::from_variables();
+    let place = TimelinePlace::of_root(&dirs.timelines().ok()?, root).ok()?;
+    Some(explain_refusal(&place, &dirs.needs_consent(&place)?))
+}
+
+fn explain_refusal(place: &TimelinePlace, reason: &str) -> String {
+    let root = foldlog_codec::escape::path(&place.root);
+    format!("foldlog does not record {root}: {reason}. `foldlog hook allow {root}` allows it.")
 }
 
 impl HookReply {
@@ -292,8 +301,7 @@ fn start_preparation(place: &TimelinePlace) {
     let _ = std::os::unix::process::CommandExt::process_group(&mut command, 0).stderr(Stdio::null()).spawn();
 }
 
-/// Captures a root for the first time, and removes the earliest captures if all take more than 5 GB
-/// or a tenth of the free space.
+/// Captures a root for the first time, and [removes](collect) captures.
 pub(crate) fn prepare(root: &Path) -> Result<()> {
     let dirs = UserDirs::from_variables();
     let place = TimelinePlace::of_root(&dirs.timelines()?, root)?;
@@ -303,13 +311,22 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
     let mut options = dirs.options();
     // This process runs in the background. Calls during its capture are not captured.
     options.capture = Duration::from_secs(600);
-    let is_new = !place.exists();
-    let mut timeline = Timeline::open(&place, &options)?;
-    if is_new {
-        timeline.capture()?;
+    if !place.exists() {
+        Timeline::open(&place, &options)?.capture()?;
     }
-    let bytes_max = CAPTURES_BYTES_MAX.min(timeline.free_bytes() / 10);
-    timeline.collect(bytes_max, now())?;
-    TimelinePlace::collect_removed(&dirs.timelines()?, std::time::SystemTime::now())?;
+    collect(root)
+}
+
+/// Removes the earliest captures of a recorded root if all take more than 5 GB or a tenth of the free
+/// space.
+pub(crate) fn collect(root: &Path) -> Result<()> {
+    let dirs = UserDirs::from_variables();
+    let place = TimelinePlace::of_root(&dirs.timelines()?, root)?;
+    if place.exists() {
+        let mut timeline = Timeline::open(&place, &dirs.options())?;
+        let bytes_max = CAPTURES_BYTES_MAX.min(timeline.free_bytes() / 10);
+        timeline.collect(bytes_max, now())?;
+        TimelinePlace::collect_removed(&dirs.timelines()?, std::time::SystemTime::now())?;
+    }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod api;
 mod calls;
 mod driver;
 mod event;
+mod foldlog_run;
 mod manifest;
 mod messages;
 mod model;

@@ -40,6 +40,23 @@ fn calls_are_listed_shown_undone_and_redone() {
     assert_eq!(steps[1]["call"]["title"], "command second");
 }
 
+/// `foldlog run` records the calls of its program itself, with their rollbacks.
+#[test]
+fn a_hook_within_a_run_records_nothing() {
+    use std::io::Write as _;
+    let project = Project::new();
+    for event in ["PreToolUse", "PostToolUse"] {
+        let mut command = project.command(&["hook", "event", "claude"]);
+        command.env("FOLDLOG_RUN", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut hook = command.spawn().unwrap();
+        // The hook does not read its input.
+        let _ = writeln!(hook.stdin.take().unwrap(), "{}", project.shell(event, "call"));
+        let ran = hook.wait_with_output().unwrap();
+        assert!(ran.status.success() && ran.stdout.is_empty(), "{}", text(&ran));
+    }
+    assert_eq!(fs::read_dir(project.state()).unwrap().count(), 0);
+}
+
 #[test]
 fn without_a_terminal_and_without_yes_nothing_is_changed() {
     let project = Project::new();

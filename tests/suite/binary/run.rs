@@ -1,6 +1,7 @@
 //! `foldlog run`: an agent's program over a workspace, killed, interrupted and resumed. A stand-in
 //! plays the program.
 
+mod undo;
 mod words;
 
 use std::fs;
@@ -67,8 +68,16 @@ impl Place {
     }
 
     fn start_with(&self, words: &[String]) -> Binary {
-        let mut command = child::command("binary::run::part_that_is_the_binary", &words.join("\n"));
-        Binary(Some(start(command.stdin(Stdio::null()).current_dir(self.0.path()))))
+        Binary(Some(start(self.binary("part_that_is_the_binary", words).current_dir(self.0.path()))))
+    }
+
+    /// Returns a command that runs the binary as a part of these tests, for a user with a home and
+    /// records in this place.
+    fn binary(&self, part: &str, words: &[String]) -> Command {
+        let mut command = child::command(&format!("binary::run::{part}"), &words.join("\n"));
+        command.env("HOME", self.path("home")).env("XDG_STATE_HOME", self.path("state"));
+        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
+        command
     }
 
     /// Returns the words of a run with another value for one of its options.
@@ -338,9 +347,9 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
         fs::set_permissions(&secret, mode).unwrap();
     };
     let run = |words: &[String], others: &[&str]| {
-        let words: Vec<&str> = words.iter().map(String::as_str).chain(others.iter().copied()).collect();
-        let mut command = child::command("binary::run::part_without_rights", &words.join("\n"));
-        let (code, stderr) = Binary(Some(start(command.stdin(Stdio::null())))).ended();
+        let words: Vec<String> =
+            words.iter().map(String::as_str).chain(others.iter().copied()).map(str::to_owned).collect();
+        let (code, stderr) = Binary(Some(start(&mut place.binary("part_without_rights", &words)))).ended();
         (code.unwrap(), stderr)
     };
     let words = place.words_with("--program", program.to_str().unwrap());

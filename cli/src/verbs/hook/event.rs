@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
+use foldlog_claude::RUN_VARIABLE;
+
 use crate::agents::{Agent, AgentProgram, HookEvent, HookReply, PromptCommand};
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, UNUSABLE};
@@ -36,6 +38,10 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog hook event claude";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        if std::env::var_os(RUN_VARIABLE).is_some() {
+            // `foldlog run` records the calls of its program, with their rollbacks.
+            return Ok(HOLDS);
+        }
         let mut bytes = Vec::new();
         let read = io::stdin().lock().take(INPUT_BYTES_MAX).read_to_end(&mut bytes);
         let agent = self.agent.program();

@@ -5,6 +5,7 @@
 //! | `args` | the options, and their effect on the program |
 //! | `tools` | the names of the program's own tools |
 //! | `program` | the location of the program |
+//! | `recorded_calls` | the calls for `foldlog log` and `foldlog undo` |
 //! | `run_session` | the session: a new one, or a recovered one that continues |
 //! | `watch` | waiting for the run and for Ctrl-C, and the status line |
 //! | `resume_command` | the command that resumes |
@@ -23,6 +24,7 @@
 mod args;
 mod next;
 mod program;
+mod recorded_calls;
 mod resume_command;
 mod run_session;
 mod tools;
@@ -50,6 +52,7 @@ use uuid::Uuid;
 
 pub use self::args::{Adapter, Args, Leftover};
 
+use self::recorded_calls::CallRecorder;
 use self::run_session::RunSession;
 use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -229,7 +232,7 @@ fn evaluate(
     let (files, resources) = resources(args, &session)?;
     let state = ExecutionState::builder(session.clone(), resources);
     let state = state.without_capture(args.without_capture).build();
-    let adapter = args.claude()?;
+    let (adapter, recorder) = CallRecorder::attach(args.claude()?, args, &session, output);
     let json = output.json();
     let failed = |error: foldlog_agent::Error| {
         let next = args.next(&error, &session, message.as_deref(), json);
@@ -273,6 +276,7 @@ fn evaluate(
         };
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
+    recorder.iter().for_each(|recorder| recorder.finish(output));
     note_workspace(files.take_notices(), output);
     run_session::note_calls(&session, &args.workspace, before, output)?;
     // An answer from the log leaves no new record.

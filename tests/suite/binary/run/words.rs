@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use foldlog_test_support::child;
 use foldlog_tests::verbs::{foldlog, foldlog_following};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -249,12 +248,12 @@ fn the_command_that_resumes_holds_all_options_and_no_value_of_a_variable() {
     );
     // The words contain a newline, so they are quoted in another way.
     let at = words.iter().position(|word| *word == "--model").unwrap();
-    let words: Vec<&str> =
-        words.iter().enumerate().map(|(n, word)| if n == at + 1 { "m" } else { *word }).collect();
+    let words = words.iter().enumerate().skip(1).map(|(n, word)| if n == at + 1 { "m" } else { *word });
+    let words: Vec<String> = words.map(str::to_owned).collect();
     place.play(&answering("done"));
-    let mut command = child::command("binary::run::part_that_is_the_binary", &words[1..].join("\n"));
+    let mut command = place.binary("part_that_is_the_binary", &words);
     command.env("STAND_IN_SCRIPT", place.path("script")).env("SECRET", "swordfish").current_dir("/");
-    let (code, stderr) = Binary(Some(start(command.stdin(Stdio::null())))).ended();
+    let (code, stderr) = Binary(Some(start(&mut command))).ended();
     assert_eq!(code, Some(0), "{stderr}");
     let arguments = place.starts()[1]["arguments"].to_string();
     let given = ["--max-turns=7", "--max-budget-usd=1.5", "-Say $HOME", "--tools=Read,Bash"];
