@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use foldlog::filesystem::FilesystemSnapshot;
+use foldlog::filesystem::{FileForm, FilesystemSnapshot};
 
 use crate::step::{CapturesCollected, Edge, Moment, Step, StepChanged};
 use crate::timeline::Timeline;
@@ -49,6 +49,9 @@ impl Timeline {
 
     /// Pins a step, so that its captures are removed after those of all other steps, or unpins it.
     ///
+    /// Files of the latest capture that are clones of files in the root do not count, since they share
+    /// their blocks. Clones in earlier captures count whole, although they may share blocks, too.
+    ///
     /// # Errors
     ///
     /// - [`Error::NoStep`] if there is no such step.
@@ -84,11 +87,11 @@ impl Timeline {
     /// - [`Error::Filesystem`] if a capture is damaged, or an object cannot be removed.
     pub fn collect(&mut self, bytes_max: u64, now: DateTime<Utc>) -> Result<bool> {
         let mut is_any = false;
-        if bytes_on_disk(&self.place.captures()) > bytes_max {
+        if self.exceeds(bytes_max)? {
             // Previews leave captures that belong to no step, and so does a collection that was killed.
             self.files()?.collect(&self.captures()?)?;
         }
-        while bytes_on_disk(&self.place.captures()) > bytes_max {
+        while self.exceeds(bytes_max)? {
             let (steps, mut moments) = (self.steps()?, self.moments()?);
             let needed = needed_moments(&steps, &moments);
             let gone = least_important(&steps, &moments, &needed, now);
@@ -122,6 +125,28 @@ impl Timeline {
             is_any = true;
         }
         Ok(is_any)
+    }
+
+    /// Returns whether the captures take more bytes on the disk, without the clones of the latest one.
+    fn exceeds(&self, bytes_max: u64) -> Result<bool> {
+        let captures = self.place.captures();
+        if bytes_on_disk(&captures, &BTreeSet::new()) <= bytes_max {
+            return Ok(false);
+        }
+        let moments = self.moments()?;
+        let latest = moments.iter().rev().find_map(|moment| moment.capture.as_ref());
+        let clones = latest.map_or_else(|| Ok(BTreeSet::new()), |latest| self.clones(latest))?;
+        Ok(bytes_on_disk(&captures, &clones) > bytes_max)
+    }
+
+    /// Returns the names of the clones that a capture needs.
+    fn clones(&self, capture: &FilesystemSnapshot) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        self.reader().files(capture, |_, facts| {
+            names.extend((facts.form == FileForm::Shared).then(|| facts.digest.clone()));
+            Ok(())
+        })?;
+        Ok(names)
     }
 }
 
@@ -174,13 +199,14 @@ fn least_important(
     places.into_iter().take(count).collect()
 }
 
-/// Returns the bytes that the files in a directory take on the disk.
-fn bytes_on_disk(directory: &Path) -> u64 {
+/// Returns the bytes that the files in a directory take on the disk, except clones.
+fn bytes_on_disk(directory: &Path, clones: &BTreeSet<String>) -> u64 {
     let (mut bytes, mut left) = (0_u64, vec![directory.to_owned()]);
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.metadata() {
                 Ok(found) if found.is_dir() => left.push(entry.path()),
+                Ok(_) if entry.file_name().to_str().is_some_and(|name| clones.contains(name)) => {}
                 Ok(found) => bytes = bytes.saturating_add(found.blocks().saturating_mul(512)),
                 Err(_) => {}
             }

@@ -67,13 +67,18 @@ pub struct TimelineOptions {
     /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
     /// begins with `!` captures paths that an earlier one, or the default, only notes.
     pub noted: Vec<String>,
-    /// Sizes from which files are only noted. Default: 50 MB, and 1 MiB for ignored files.
+    /// Sizes from which files are only noted. Default: 50 MB, or 2 GB where the file system can clone
+    /// files, and 1 MiB for ignored files.
     pub sizes: PartialCapture,
 }
 
 impl Default for TimelineOptions {
     fn default() -> TimelineOptions {
-        let sizes = PartialCapture { file_bytes_max: 50_000_000, ignored_file_bytes_max: 1 << 20 };
+        let sizes = PartialCapture {
+            file_bytes_max: 50_000_000,
+            ignored_file_bytes_max: 1 << 20,
+            shared_file_bytes_max: 2_000_000_000,
+        };
         let (wait, capture) = (Duration::from_secs(8), Duration::from_secs(11));
         TimelineOptions { wait, capture, free_bytes_min: 2_000_000_000, noted: Vec::new(), sizes }
     }

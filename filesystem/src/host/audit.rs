@@ -12,12 +12,13 @@ use super::FilesystemSnapshot;
 use super::collect::read_collected;
 use super::git_packs::{GitPack, damage_of_file, is_pack_file};
 use super::known_objects::doubt;
-use super::manifest::GitMode;
+use super::manifest::{FileForm, GitMode};
 use super::metadata::Metadata;
 use super::object_files::{NO_HEAD, OpenedObject, open_file};
 use super::objects::{ObjectId, ObjectKind, ObjectPlace, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
+use super::shared::Shared;
 use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
@@ -71,6 +72,7 @@ pub fn audit_snapshots<'a>(
         seen: HashSet::new(),
         seen_times: HashSet::new(),
         looked_at: HashSet::new(),
+        shared: HashSet::new(),
         told: HashSet::new(),
         packs: HashSet::new(),
         audited: SnapshotsAudited::default(),
@@ -135,6 +137,8 @@ struct Audit<'a> {
     seen: HashSet<ObjectId>,
     seen_times: HashSet<ObjectId>,
     looked_at: HashSet<ObjectId>,
+    /// Blobs of the files with shared blocks that were checked.
+    shared: HashSet<ObjectId>,
     told: HashSet<(PathBuf, String)>,
     /// Paths of the packs that were compared with their checksums.
     packs: HashSet<PathBuf>,
@@ -181,6 +185,13 @@ impl Audit<'_> {
         let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;
         let data = self.trees.sparse_data(self.objects, commit.tree, &metadata)?;
         data.into_iter().for_each(|id| self.content(id));
+        for id in self.trees.of_form(self.objects, commit.tree, &metadata, FileForm::Shared)? {
+            if self.shared.insert(id)
+                && let Err(error) = self.look_at_shared(id)
+            {
+                self.tell(error);
+            }
+        }
         if let Some(id) = repositories {
             let copies = Repositories::read(self.objects, id)?;
             copies.copies().chain([id]).for_each(|id| self.content(id));
@@ -236,6 +247,14 @@ impl Audit<'_> {
         for entry in entries.into_iter().filter(|entry| !self.objects.path(entry.id).exists()) {
             let reason = "its bytes do not match the index of the pack".to_owned();
             self.tell(ObjectPlace::Packed(Arc::clone(pack), entry.offset).damaged(entry.id, reason));
+        }
+    }
+
+    fn look_at_shared(&self, id: ObjectId) -> Result<()> {
+        let (shared, path) = (Shared::read(self.objects, id)?, self.objects.shared_path(id));
+        match (self.is_to_be_read)(&path) || !self.objects.has_shared(id, shared.length) {
+            true => shared.open(self.objects, id).map(drop),
+            false => Ok(()),
         }
     }
 

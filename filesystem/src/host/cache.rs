@@ -5,12 +5,12 @@
 //! unexpected.
 //!
 //! ```text
-//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the directory's inode (8) and creation time (8)
+//! head      "foldlog stat cache 5\n", boot id (16), mark (16), the directory's inode (8) and creation time (8)
 //! directories   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
 //!           stamp (16), durable (1), times (20), stamp (16), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
 //!             0  a directory; the next of the directories not yet named, in order
-//!             1  a file or a link: stat (56), blob (20), stamp (16), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16;
+//!             1  a file or a link: stat (56), blob (20), stamp (16), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16, shared 32;
 //!                of a sparse one the blob of its data (20), stamp (16)
 //! stat      device, inode, length (8 each), times of the last changes of content and of metadata (8 each), mode, user, group,
 //!           names (4 each)
@@ -31,7 +31,7 @@ use super::sparse::Sparse;
 use crate::DirectoryIdentity;
 use crate::path::DEPTH_MAX;
 
-const HEAD: &[u8] = b"foldlog stat cache 4\n";
+const HEAD: &[u8] = b"foldlog stat cache 5\n";
 const HASH_BYTES: usize = 32;
 
 const RACY: u8 = 1;
@@ -39,6 +39,7 @@ const DURABLE: u8 = 2;
 const ATTRIBUTES: u8 = 4;
 const SPARSE: u8 = 8;
 const PREFIX: u8 = 16;
+const SHARED: u8 = 32;
 
 /// Conditions that must be the same as when the file was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,6 +106,7 @@ pub(super) fn encode(
                         FileForm::Whole => 0,
                         FileForm::Sparse => SPARSE,
                         FileForm::Prefix => PREFIX,
+                        FileForm::Shared => SHARED,
                     };
                     let attributed = if attributes.is_some() { ATTRIBUTES } else { 0 };
                     let durable = if objects.is_durable(*blob) { DURABLE } else { 0 };
@@ -249,10 +251,11 @@ impl Rest<'_> {
     fn leaf(&mut self, judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId) -> Option<Leaf> {
         let stat = self.stat()?;
         let (blob, [bits]) = (self.object()?, self.take()?);
-        let form = match bits & (SPARSE | PREFIX) {
+        let form = match bits & (SPARSE | PREFIX | SHARED) {
             0 => FileForm::Whole,
             SPARSE => FileForm::Sparse,
             PREFIX => FileForm::Prefix,
+            SHARED => FileForm::Shared,
             _ => return None,
         };
         let attributes = if bits & ATTRIBUTES == 0 { None } else { self.attributes()? };

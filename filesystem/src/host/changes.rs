@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::manifest::{FileForm, GitMode, escape_path, join};
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::repositories::Repositories;
+use super::shared::Shared;
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
 use super::sparse::Sparse;
@@ -258,6 +259,12 @@ impl SnapshotReader {
         let refused = |reason: String| self.objects.damaged(id, reason);
         let too_long =
             |len: u64| refused(format!("the content of {len} bytes exceeds the limit of {bytes_max} bytes"));
+        if facts.form == FileForm::Shared {
+            return match Shared::read(&self.objects, id)? {
+                shared if shared.length > bytes_max => Err(too_long(shared.length)),
+                shared => shared.content(&self.objects, id),
+            };
+        }
         if facts.form != FileForm::Sparse {
             return match self.objects.said_len(id, ObjectKind::Blob)? {
                 len if len > bytes_max => Err(too_long(len)),
@@ -451,6 +458,38 @@ mod tests {
             let facts = claim(length, pieces, data);
             assert_eq!((facts.form, facts.len), (FileForm::Sparse, length));
             assert!(matches!(forged.reader().content(&facts, u64::MAX), Err(Error::Object { .. })));
+        }
+    }
+
+    #[test]
+    fn a_clone_is_read_only_if_it_is_a_file_with_the_stated_length_and_digest() {
+        let forged = Forgery::new();
+        let claim = |length: u64| {
+            let digest = blake3::hash(blake3::hash(b"content").as_bytes()).to_hex();
+            let blob = forged.blob(&format!("foldlog-shared 1\nlength {length}\nblake3 {digest}\n"));
+            let tree = forged.tree(&[("100644", "image", blob)]);
+            let snapshot = forged.snapshot(tree, 1, Some("foldlog-metadata 1\nowner 0:0\nshared ./image\n"));
+            let facts = forged.reader().changes(None, &snapshot).unwrap().remove(0).after.unwrap();
+            assert_eq!((facts.form, facts.len), (FileForm::Shared, length));
+            let clone = forged.objects.shared_path(blob);
+            std::fs::create_dir_all(clone.parent().unwrap()).unwrap();
+            (facts, clone)
+        };
+        let (sound, clone) = claim(7);
+        let read = |facts: &FileFacts, bytes_max| {
+            forged.reader().content(facts, bytes_max).map_err(|error| error.to_string())
+        };
+        assert!(read(&sound, 7).unwrap_err().contains("No such file"));
+        std::fs::write(&clone, "content").unwrap();
+        assert_eq!(read(&sound, 7).unwrap(), b"content");
+        assert!(read(&sound, 6).unwrap_err().contains("exceeds the limit of 6 bytes"));
+        std::fs::write(&clone, "Content").unwrap();
+        assert!(read(&sound, 7).unwrap_err().contains("does not match its digest"));
+        for length in [6, 8, 1 << 40] {
+            let (lying, clone) = claim(length);
+            std::fs::write(&clone, "content").unwrap();
+            let reason = format!("it has 7 bytes instead of {length}");
+            assert!(read(&lying, u64::MAX).unwrap_err().contains(&reason));
         }
     }
 

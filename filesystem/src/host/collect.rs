@@ -56,7 +56,8 @@ const LINE_LEN: usize = 41;
 pub struct Collection {
     /// Number of objects.
     pub objects: u64,
-    /// Bytes that the disk regains: those of objects that have no other name.
+    /// Bytes that the disk regains: those of objects that have no other name. Files that share blocks
+    /// with captured ones count whole, so the disk may regain less.
     pub bytes: u64,
     /// Paths of unexpected entries, which were left unchanged with their targets: entries other
     /// than regular files in the place of objects, or other than directories in the place of
@@ -322,6 +323,14 @@ fn sweep(
     let packed = sweep_packs(objects, needed, rewrites, asked.dry_run)?;
     removed.objects += packed.objects;
     removed.bytes += packed.bytes;
+    for id in objects.list_shared()?.into_iter().filter(|id| !needed.contains(id)) {
+        let path = objects.shared_path(id);
+        removed.objects += 1;
+        removed.bytes += fs::symlink_metadata(&path).map_or(0, |found| found.len());
+        if !asked.dry_run {
+            remove_if_present(&path)?;
+        }
+    }
     if !asked.dry_run {
         objects.remove_temporaries()?;
     }

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
@@ -28,7 +28,7 @@ use super::step::MOUNT;
 use super::step::{open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 
-const READ_TRIES: usize = 5;
+pub(super) const READ_TRIES: usize = 5;
 
 /// Files up to this length are read into memory.
 const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
@@ -36,6 +36,8 @@ const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct CaptureLimits {
     pub(super) until: Option<Instant>,
+    /// Half of the time until then.
+    half: Option<Instant>,
     /// Greatest number of bytes of contents to read, without holes.
     pub(super) bytes_max: Option<u64>,
     pub(super) progress: Option<OnProgress>,
@@ -52,10 +54,17 @@ enum ExceededLimit {
 
 impl CaptureLimits {
     pub(super) fn new(until: Option<Instant>, bytes_max: Option<u64>) -> CaptureLimits {
-        CaptureLimits { until, bytes_max, ..CaptureLimits::default() }
+        let half =
+            until.and_then(|until| until.checked_sub(until.saturating_duration_since(Instant::now()) / 2));
+        CaptureLimits { until, half, bytes_max, ..CaptureLimits::default() }
     }
 
-    fn take(&self, bytes: u64) -> io::Result<()> {
+    /// Returns the rest of the first half of the time.
+    pub(super) fn half_left(&self) -> Option<Duration> {
+        self.half.map(|half| half.saturating_duration_since(Instant::now()))
+    }
+
+    pub(super) fn take(&self, bytes: u64) -> io::Result<()> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             self.passed.lock().get_or_insert(ExceededLimit::Deadline);
             return Err(io::Error::other("the deadline has passed"));
@@ -178,12 +187,12 @@ impl ContentReader<'_> {
         Err(Error::path(display_path(&(self.path)()), "it changed again and again while it was read"))
     }
 
-    fn io(&self, op: &'static str, error: io::Error) -> Error {
+    pub(super) fn io(&self, op: &'static str, error: io::Error) -> Error {
         Error::io(op, OsStr::from_bytes(&(self.path)()), error)
     }
 
     /// An exceeded limit is more informative than the resulting read error.
-    fn prefer_limit_error<T>(&self, result: Result<T>) -> Result<T> {
+    pub(super) fn prefer_limit_error<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.limits.limit_error(&(self.path)()).unwrap_or(error))
     }
 

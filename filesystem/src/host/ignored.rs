@@ -199,7 +199,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (root, store) = (dir.path().join("work"), dir.path().join("store"));
         fs::create_dir(&root).unwrap();
-        let partial = PartialCapture { file_bytes_max: 1 << 20, ignored_file_bytes_max: 1 << 20 };
+        let partial = PartialCapture {
+            file_bytes_max: 1 << 20,
+            ignored_file_bytes_max: 1 << 20,
+            shared_file_bytes_max: 0,
+        };
         let options = HostFilesystemOptions::default().partial(partial);
         let files = HostFilesystem::open(&root, &store, options).unwrap();
         let (mut reader, mut ignored) = (SnapshotReader::open(&store), IgnoredPaths::default());

@@ -24,12 +24,19 @@ impl Objects {
         Ok(ids)
     }
 
+    /// Returns the blobs of the files with shared blocks.
+    pub(super) fn list_shared(&self) -> Result<Vec<ObjectId>> {
+        let files = names(&self.shared_directory())?.into_iter().filter(|(_, _, is_file)| *is_file);
+        Ok(files.filter_map(|(name, ..)| ObjectId::parse(&name)).collect())
+    }
+
     /// Returns, in ascending order, the paths of unexpected entries: entries other than regular
     /// files in the place of an object, of a git pack or of a leftover of a kill, or other than
     /// directories in the place of their directories.
     pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
-        let mut directories = vec![(String::new(), self.directory())];
+        let roots = [self.directory(), self.shared_directory()];
+        let mut directories: Vec<_> = roots.into_iter().map(|root| (String::new(), root)).collect();
         while let Some((beginning, directory)) = directories.pop() {
             if fs::symlink_metadata(&directory).is_ok_and(|found| !found.is_dir()) {
                 found.push(directory);

@@ -166,6 +166,9 @@ pub enum FileForm {
     /// The file was appended to while the snapshot was taken: the object is a prefix of the
     /// content.
     Prefix,
+    /// The object describes the content, which is in a separate file that shares blocks with the
+    /// captured one.
+    Shared,
 }
 
 impl FileForm {

@@ -1,6 +1,6 @@
 //! The data of a snapshot in addition to contents and permissions: owners, extended attributes,
-//! names of the same file, files with holes, and files that were still being written. It is an
-//! object in the store, which the capture names.
+//! names of the same file, files with holes, files that were still being written, and files with shared
+//! blocks. It is an object in the store, which the capture names.
 //!
 //! ```text
 //! foldlog-metadata 1
@@ -15,6 +15,7 @@
 //! | `link=N` | names with one number are one file; they count from 0, in the order of their first paths |
 //! | `sparse` | the blob lists the ranges of the file's data (`sparse.rs`) |
 //! | `prefix` | the blob is a prefix of the file, which was growing |
+//! | `shared` | the blob describes the file's content (`shared.rs`) |
 //! | `x:NAME=VALUE` | an extended attribute, both in hexadecimal |
 //!
 //! The words are in this order, each once except the last. Any other form than that of
@@ -161,9 +162,10 @@ impl Metadata {
         self.get(path).and_then(|other| other.owner).unwrap_or(self.owner)
     }
 
-    pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
-        let sparse = self.others.iter().filter(|(_, other)| other.form == FileForm::Sparse);
-        sparse.map(|(path, _)| path.as_slice())
+    /// Returns the paths of files of a form.
+    pub(super) fn of_form(&self, form: FileForm) -> impl Iterator<Item = &[u8]> {
+        let of_form = self.others.iter().filter(move |(_, other)| other.form == form);
+        of_form.map(|(path, _)| path.as_slice())
     }
 
     /// Returns the files whose blob is not their content, sorted by path.
@@ -264,6 +266,7 @@ impl PathMetadata {
             FileForm::Whole => "",
             FileForm::Sparse => "sparse ",
             FileForm::Prefix => "prefix ",
+            FileForm::Shared => "shared ",
         });
         for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
             text.push_str("x:");
@@ -289,6 +292,7 @@ impl PathMetadata {
                 other.form = match word {
                     "sparse" => FileForm::Sparse,
                     "prefix" => FileForm::Prefix,
+                    "shared" => FileForm::Shared,
                     _ => return None,
                 };
             }
@@ -330,12 +334,12 @@ mod tests {
             times in any::<Option<[u8; 20]>>(),
             others in prop::collection::btree_map(
                 prop::collection::vec(1u8.., 0..20),
-                (prop::option::of(owner()), any::<Option<u32>>(), 0..3, prop::collection::btree_map(
+                (prop::option::of(owner()), any::<Option<u32>>(), 0..4, prop::collection::btree_map(
                     prop::collection::vec(1u8.., 1..20), prop::collection::vec(any::<u8>(), 0..20), 0..3)),
                 0..5),
             anything in ".{0,200}",
         ) {
-            let form = |number| [FileForm::Whole, FileForm::Sparse, FileForm::Prefix][number as usize];
+            let form = |number| [FileForm::Whole, FileForm::Sparse, FileForm::Prefix, FileForm::Shared][number as usize];
             let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| PathMetadata {
                 owner, link, form: form(number),
                 attributes: (!attributes.is_empty()).then(|| Arc::new(attributes.into_iter().collect())),

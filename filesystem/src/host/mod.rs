@@ -37,6 +37,7 @@
 //! | `cache` | the stat cache's file |
 //! | `content` | from a file to its object, within the limits of a capture |
 //! | `sparse` | files with holes |
+//! | `shared` | large files whose blocks the file system shares |
 //! | `attributes` | owner, permissions, extended attributes and time of one file |
 //! | `metadata` | the data of a snapshot about all files in addition to contents and permissions |
 //! | `times` | times of the files' last changes |
@@ -64,7 +65,8 @@
 //!    that a call created, by the rollback of that call. Only `repositories` reads or writes
 //!    anything named `.git`.
 //! 2. The system never follows a link: every part of a path is opened through its parent directory.
-//! 3. An object's file gets its name only when it is complete, a git pack's only when it is durable. A
+//! 3. An object's file gets its name only when it is complete, a git pack's and a clone's only when
+//!    durable. A
 //!    commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
 //! 5. Nothing depends on the stat cache: without it every result is the same.
@@ -116,6 +118,7 @@ mod root;
 mod rules;
 mod scratch;
 mod set_aside;
+mod shared;
 mod snapshot;
 mod snapshot_comparison;
 mod sparse;

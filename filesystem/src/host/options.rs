@@ -54,10 +54,16 @@ pub struct HostFilesystemOptions {
 /// leave out nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialCapture {
-    /// Greatest length of a captured file in bytes.
+    /// Greatest length in bytes of a file that is captured as an object.
     pub file_bytes_max: u64,
     /// Greatest length in bytes of a captured file that a `.gitignore` ignores.
     pub ignored_file_bytes_max: u64,
+    /// Greatest length in bytes of a longer file that is captured as a clone, which shares its
+    /// blocks, unless it is ignored. It is noted if the file system cannot clone it into the store,
+    /// or if reading such files takes half of the time until a
+    /// [deadline](super::HostFilesystem::snapshot_until). 0 for none. Packs of snapshots contain no
+    /// clones.
+    pub shared_file_bytes_max: u64,
 }
 
 /// Describes the progress of a snapshot.

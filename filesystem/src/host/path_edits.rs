@@ -34,6 +34,7 @@ use super::edit_leftovers::{TemporaryNames, keep_aside};
 use super::file_merge::FileVersion;
 use super::manifest::{FileForm, FileKind, Stat, unshown};
 use super::objects::{Hasher, ObjectId, ObjectKind, pump};
+use super::shared::Shared;
 use super::snapshot::named_object;
 use super::sparse::Sparse;
 use super::step::{
@@ -294,6 +295,10 @@ impl HostFilesystem {
             return Ok(target.and_then(|target| digest_of(&mut target.as_slice(), stat.len)));
         }
         let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(None) };
+        if facts.form == FileForm::Shared {
+            let shared = Shared::read(&self.objects, self.object_of(&facts.digest)?)?;
+            return Ok(shared.is_content_of(&file).then(|| facts.digest.clone()));
+        }
         if facts.form != FileForm::Sparse {
             return Ok(digest_of(&mut &file, stat.len));
         }
@@ -357,6 +362,9 @@ impl HostFilesystem {
     }
 
     fn copy_content(&self, facts: &FileFacts, id: ObjectId, file: &mut File) -> Result<()> {
+        if facts.form == FileForm::Shared {
+            return Shared::read(&self.objects, id)?.copy(&self.objects, id, file);
+        }
         if facts.form != FileForm::Sparse {
             return self.objects.copy(id, ObjectKind::Blob, file).map(drop);
         }

@@ -274,6 +274,9 @@ impl<'a> Planner<'a> {
                 let (sparse, data) = Sparse::read(self.objects, line.id)?;
                 PlannedContent::Sparse(line.id, Arc::new(sparse), data)
             }
+            (_, FileForm::Shared) => {
+                return Err(self.objects.damaged(line.id, "only a partial snapshot contains such a file"));
+            }
             _ => PlannedContent::File(line.id),
         };
         let wanted = self.wanted_attributes(path, line.mode, time.and_then(EntryTime::leaf_ns));

@@ -15,6 +15,7 @@ use super::manifest::{
 };
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
+use super::shared::Shared;
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::sparse::Sparse;
 use super::trees::{Commit, Trees};
@@ -177,6 +178,7 @@ impl File {
         let File { kind, permissions, form, blob } = self;
         let len = match form {
             FileForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+            FileForm::Shared => Shared::read(objects, blob).map(|shared| shared.length),
             FileForm::Whole | FileForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
         };
         let len = len.map_err(|error| add_path(error, "file", path))?;

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, display_path, is_too_deep, join};
+use super::manifest::{
+    FileForm, GitMode, Permissions, TreeEntry, decode_tree, display_path, is_too_deep, join,
+};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
 use super::plan::CapturedDirectory;
@@ -90,14 +92,21 @@ impl Trees {
         root: ObjectId,
         metadata: &Metadata,
     ) -> Result<Vec<ObjectId>> {
-        let mut data = Vec::new();
+        let sparse = self.of_form(objects, root, metadata, FileForm::Sparse)?;
+        sparse.into_iter().map(|id| Sparse::read(objects, id).map(|(_, data)| data)).collect()
+    }
+
+    /// Returns the blobs of the files of a form.
+    pub(super) fn of_form(
+        &mut self,
+        objects: &Objects,
+        root: ObjectId,
+        metadata: &Metadata,
+        form: FileForm,
+    ) -> Result<Vec<ObjectId>> {
         let root = CapturedDirectory { tree: root, times: None };
-        for path in metadata.sparse() {
-            if let Some((line, _)) = self.find(objects, root, path)? {
-                data.push(Sparse::read(objects, line.id)?.1);
-            }
-        }
-        Ok(data)
+        let found = metadata.of_form(form).map(|path| self.find(objects, root, path));
+        found.filter_map(|found| found.map(|found| found.map(|(line, _)| line.id)).transpose()).collect()
     }
 
     /// Reads the times of a directory and of those below it for which `is_new` returns `true`.

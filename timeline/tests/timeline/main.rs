@@ -5,6 +5,7 @@
 mod calls;
 mod collections;
 mod kills;
+mod large_files;
 mod model;
 mod times;
 mod undo;

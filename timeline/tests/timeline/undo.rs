@@ -150,7 +150,8 @@ fn overlapping_calls_share_changes_except_those_of_file_tools() {
 #[test]
 fn files_that_are_only_noted_are_neither_removed_nor_overwritten() {
     let mut world = World::new();
-    world.options.sizes = PartialCapture { file_bytes_max: 100, ignored_file_bytes_max: 10 };
+    world.options.sizes =
+        PartialCapture { file_bytes_max: 100, ignored_file_bytes_max: 10, shared_file_bytes_max: 0 };
     world.write(".gitignore", "*.log\n");
     world.write("node_modules/x/index.js", "module");
     world.write("big", &"x".repeat(101));

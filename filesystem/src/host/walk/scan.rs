@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -127,7 +128,7 @@ impl WorkspaceWalk<'_> {
             let stat = match self.look_at(&directory, &path, name, scope.as_deref(), results) {
                 // It may be listed but not entered.
                 Err(Error::Io { source, .. })
-                    if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
+                    if self.keep.is_none() && source.kind() == ErrorKind::PermissionDenied =>
                 {
                     results.unreadable.push(path);
                     return Ok(());
@@ -232,7 +233,12 @@ impl WorkspaceWalk<'_> {
         let Some(objects) = self.keep.map(|new| new.objects) else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
         objects.is_trusted(leaf.blob, ObjectKind::Blob)
-            && (leaf.form != FileForm::Sparse || !objects.is_due(leaf.blob) || has_data())
+            && match leaf.form {
+                _ if !objects.is_due(leaf.blob) => true,
+                FileForm::Sparse => has_data(),
+                FileForm::Shared => objects.has_shared(leaf.blob, leaf.stat.len),
+                FileForm::Whole | FileForm::Prefix => true,
+            }
     }
 
     /// Returns a directory's own state, its attributes, which are read if they may have changed,
@@ -293,10 +299,18 @@ impl WorkspaceWalk<'_> {
         let Some(partial) = &self.partial else { return false };
         let bytes_max = if is_ignored { partial.ignored_file_bytes_max } else { partial.file_bytes_max };
         match stat.kind() {
-            FileKind::File => stat.len > bytes_max,
+            FileKind::File => {
+                stat.len > bytes_max && (is_ignored || stat.len > partial.shared_file_bytes_max)
+            }
             FileKind::Special => true,
             FileKind::Directory | FileKind::Link => false,
         }
+    }
+
+    /// Returns whether a file is captured only by a clone.
+    fn is_large(&self, stat: &Stat) -> bool {
+        let is_large = self.partial.is_some_and(|partial| stat.len > partial.file_bytes_max);
+        is_large && stat.kind() == FileKind::File
     }
 
     pub(super) fn read_batch(&self, batch: &FileReadBatch, results: &mut Results) -> Result<()> {
@@ -313,15 +327,17 @@ impl WorkspaceWalk<'_> {
                 mounted: &mounted,
                 is_racy: &|stat| self.is_racy(stat),
             };
-            let read = match reading.keep(*stat) {
+            let is_large = self.is_large(stat);
+            let read = match if is_large { reading.share() } else { reading.keep(*stat) } {
                 Err(Error::Io { source, .. })
-                    if self.partial.is_some() && source.kind() == std::io::ErrorKind::PermissionDenied =>
+                    if (self.partial.is_some() && source.kind() == ErrorKind::PermissionDenied)
+                        || (is_large && source.kind() == ErrorKind::Unsupported) =>
                 {
                     results.noted.push(NotedEntry::new(&path(), Some(stat)));
                     None
                 }
                 // Objects know contents but no paths.
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::InvalidData => {
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::InvalidData => {
                     return Err(Error::path(display_path(&path()), source.to_string()));
                 }
                 read => read?,
