@@ -200,15 +200,18 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Returns whether the store has the content of a file or link as one object.
+    /// Returns whether the store has the content of a file or link as one object or as a clone.
     fn is_content_stored(&self, directory: &OwnedFd, name: &[u8], stat: &Stat) -> Result<bool> {
         let digest = match stat.kind() {
             FileKind::Link => {
                 read_link(directory, name).ok().and_then(|target| digest_of(&mut target.as_slice(), stat.len))
             }
             FileKind::File => {
-                let file = open_file(directory, name).map(File::from).ok();
-                file.and_then(|file| digest_of(&mut &file, stat.len))
+                let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(false) };
+                if self.objects.has_clone_of(&file)? {
+                    return Ok(true);
+                }
+                digest_of(&mut &file, stat.len)
             }
             _ => None,
         };

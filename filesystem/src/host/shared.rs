@@ -157,6 +157,19 @@ impl Objects {
         })
     }
 
+    /// Returns whether the store has a clone with the content of a file.
+    pub(super) fn has_clone_of(&self, file: &File) -> Result<bool> {
+        let length = file.metadata().map_or(0, |found| found.len());
+        if length > LENGTH_MAX || !self.shared_directory().is_dir() {
+            return Ok(false);
+        }
+        let Ok(found) = Shared::of(file, length, Path::new(""), &|_| Ok(())) else { return Ok(false) };
+        match Hasher::hash_bytes(ObjectKind::Blob, found.encode().as_bytes()) {
+            Ok(id) => Ok(self.is_sound(id, ObjectKind::Blob)? && found.open(self, id).is_ok()),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Gives a complete clone its name. It replaces an earlier one, which may be damaged.
     fn name_shared(&self, temporary: &Path, id: ObjectId) -> io::Result<()> {
         let clone = open_file(temporary)?;
