@@ -289,10 +289,11 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
     let prefix = command.prefix;
     let mut words = command.words.split_whitespace();
     let verb = words.next().unwrap_or_default();
-    let (mut number, mut is_confirmed) = (None, false);
+    let (mut number, mut is_confirmed, mut with_times) = (None, false, false);
     for word in words {
         match (word, word.parse::<u64>()) {
             ("yes" | "--yes" | "-y", _) => is_confirmed = true,
+            ("--exact-times", _) => with_times = true,
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {
                 return Ok(format!(
@@ -307,7 +308,10 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
             (_, Some(number)) => number,
             (_, None) => timeline.last_call()?,
         };
-        timeline.plan_undo(&[number], &[])
+        match with_times {
+            true => timeline.plan_undo_with_times(&[number], &[]),
+            false => timeline.plan_undo(&[number], &[]),
+        }
     })();
     let plan = match planned {
         Ok(plan) => plan,
@@ -328,7 +332,8 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
                 "undo" => plan.steps.iter().map(|number| format!(" {number}")).collect(),
                 _ => String::new(),
             };
-            lines.push(format!("Type `{prefix}{verb}{number} yes` to carry it out."));
+            let times = if with_times { " --exact-times" } else { "" };
+            lines.push(format!("Type `{prefix}{verb}{number}{times} yes` to carry it out."));
         }
     }
     Ok(lines.join("\n"))

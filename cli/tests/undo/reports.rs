@@ -116,9 +116,14 @@ fn the_list_shows_the_calls_of_a_file_or_a_directory() {
 #[test]
 fn the_prompt_of_an_agent_accepts_the_words_of_the_terminal() {
     let project = Project::new();
+    let time = |project: &Project| fs::metadata(project.root.join("notes")).unwrap().modified().unwrap();
+    let before = time(&project);
     project.call("edit", |project| project.write("notes", "changed\n"));
-    let reply = project.hook(&project.input("UserPromptSubmit", &json!({"prompt": "/undo --yes"})));
+    let ask = |prompt: &str| project.hook(&project.input("UserPromptSubmit", &json!({"prompt": prompt})));
+    let preview = ask("/undo --exact-times");
+    assert!(preview["reason"].as_str().unwrap().contains("Type `/undo 1 --exact-times yes`"), "{preview}");
+    let reply = ask("/undo --exact-times --yes");
     let reason = reply["reason"].as_str().unwrap();
     assert!(reason.contains("undone as step 2: 1 file changed; `/redo` reverses it"), "{reason}");
-    assert_eq!(read(&project.root.join("notes")), "keep\n");
+    assert_eq!((read(&project.root.join("notes")).as_str(), time(&project)), ("keep\n", before));
 }
