@@ -61,7 +61,8 @@ pub use host::{
     IgnoredPaths, NotedEntry, PACK_BYTES_MAX, PackReceiver, PartialCapture, PathEdit, Rebind, RewindMerge,
     RewindMergeInputs, SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable,
     WantedEntry, WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots,
-    collect_pool, collect_snapshots, damage_of_object, escape_path, keeps_any, remember_collected, unpool,
+    collect_pool, collect_snapshots, damage_of_object, escape_path, keeps_any, open_regular_file,
+    read_regular_file, remember_collected, unpool,
 };
 pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

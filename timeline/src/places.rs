@@ -4,6 +4,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use foldlog::filesystem::read_regular_file;
 use uuid::Uuid;
 
 use crate::working_tree::WorkingTree;
@@ -11,6 +12,9 @@ use crate::{Error, Result};
 
 /// File in a timeline's directory with the path of its root.
 const ROOT_FILE: &str = "root";
+
+/// Longest path that is read from a file, in bytes.
+const PATH_BYTES_MAX: u64 = 16 << 10;
 
 /// Where the timeline of a root is.
 ///
@@ -80,7 +84,7 @@ impl TimelinePlace {
     pub(crate) fn all(timelines: &Path) -> Vec<TimelinePlace> {
         let dirs = fs::read_dir(timelines).into_iter().flatten().flatten().map(|dir| dir.path());
         let places = dirs.filter_map(|dir| {
-            let root = PathBuf::from(OsString::from_vec(fs::read(dir.join(ROOT_FILE)).ok()?));
+            let root = recorded_path(&dir.join(ROOT_FILE))?;
             Some(TimelinePlace { root, dir })
         });
         let mut places: Vec<TimelinePlace> = places.collect();
@@ -154,7 +158,7 @@ impl TimelinePlace {
     pub fn of_session(session_dir: &Path) -> Option<TimelinePlace> {
         let session_dir = fs::canonicalize(session_dir).ok()?;
         let dir = session_dir.ancestors().nth(3)?;
-        let root = PathBuf::from(OsString::from_vec(fs::read(dir.join(ROOT_FILE)).ok()?));
+        let root = recorded_path(&dir.join(ROOT_FILE))?;
         let place = TimelinePlace { root, dir: dir.to_owned() };
         (place.session_dir() == session_dir).then_some(place)
     }
@@ -181,4 +185,9 @@ impl TimelinePlace {
     pub(crate) fn lock_file(&self) -> PathBuf {
         self.dir.join("lock")
     }
+}
+
+/// Reads the path in a file of a timeline.
+pub(crate) fn recorded_path(file: &Path) -> Option<PathBuf> {
+    Some(PathBuf::from(OsString::from_vec(read_regular_file(file, PATH_BYTES_MAX).ok()?)))
 }

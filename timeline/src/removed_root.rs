@@ -7,12 +7,13 @@
 //!    [`KEPT`]. Other roots may be on a disk that is not mounted, so their timelines stay.
 
 use std::fs;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
 
+use crate::places::recorded_path;
 use crate::step::{Call, Lane, Outcome, StepKind};
 use crate::timeline::{Timeline, TimelineOptions, new_step};
 use crate::working_tree::WorkingTree;
@@ -44,8 +45,7 @@ impl TimelinePlace {
     }
 
     pub(crate) fn repository(&self) -> Option<PathBuf> {
-        let bytes = fs::read(self.dir.join(REPOSITORY_FILE)).ok()?;
-        Some(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+        recorded_path(&self.dir.join(REPOSITORY_FILE))
     }
 
     /// Returns the removed working trees of the repository around a directory that have a timeline.

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::{
     ChangeKind, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PartialCapture, SnapshotReader,
-    escape_path,
+    escape_path, open_regular_file,
 };
 use foldlog::{Durability, Policy, Session, SessionOptions, SessionTypes, SliceOp, Store, StoreOptions};
 use uuid::Uuid;
@@ -551,6 +552,12 @@ fn lock(place: &TimelinePlace, wait: Duration) -> Result<File> {
         let path = path.clone();
         move |source| Error::Io { action, path, source }
     };
+    // A pipe would block.
+    if let Err(error) = open_regular_file(&path)
+        && error.kind() == ErrorKind::InvalidInput
+    {
+        return Err(io("open")(error));
+    }
     let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(io("open"))?;
     let private = fs::Permissions::from_mode(0o600);
     file.set_permissions(private).map_err(io("set the permissions of"))?;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use foldlog::filesystem::{FilesystemSnapshot, escape_path};
+use foldlog::filesystem::{FilesystemSnapshot, escape_path, open_regular_file, read_regular_file};
 use serde::{Deserialize, Serialize};
 
 use crate::step::Step;
@@ -76,8 +76,7 @@ impl WorkingTree {
 
 /// Reads a file with one path, which may be relative to a directory.
 fn read_pointer(file: &Path, from: &Path, prefix: &[u8]) -> Option<PathBuf> {
-    let mut bytes = Vec::new();
-    File::open(file).ok()?.take(POINTER_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let bytes = read_regular_file(file, POINTER_BYTES_MAX).ok()?;
     let path = bytes.strip_prefix(prefix)?.trim_ascii_end();
     Some(from.join(OsStr::from_bytes(path)))
 }
@@ -108,7 +107,7 @@ impl HeadChange {
 /// Returns the changes in the log of a `HEAD` after its first bytes.
 pub(crate) fn head_changes(log: &Path, from: u64, working_tree: &str) -> Vec<HeadChange> {
     let read = || {
-        let mut file = File::open(log).ok()?;
+        let mut file = open_regular_file(log).ok()?;
         file.seek(SeekFrom::Start(from)).ok()?;
         let mut bytes = Vec::new();
         file.take(LOG_BYTES_MAX).read_to_end(&mut bytes).ok()?;

@@ -14,10 +14,10 @@
 //! - Hooks of `SessionEnd` and `Interrupt` have at most three seconds; longer times are reported as
 //!   a mistake.
 
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use foldlog::filesystem::open_regular_file;
 use foldlog_timeline::{CallEnd, Lane, NewCall};
 use foldlog_view::clock::now;
 use serde::Deserialize;
@@ -193,7 +193,7 @@ struct Payload {
 impl EndedCommand {
     /// Searches for a command at the end of a transcript.
     fn find(transcript: &Path, id: &str) -> Option<EndedCommand> {
-        let mut file = File::open(transcript).ok()?;
+        let mut file = open_regular_file(transcript).ok()?;
         let length = file.metadata().ok()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(TRANSCRIPT_BYTES_MAX))).ok()?;
         let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use chrono::{DateTime, Utc};
-use foldlog::filesystem::escape_path;
+use foldlog::filesystem::{escape_path, read_regular_file};
 use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace};
 use foldlog_view::clock::now;
 
@@ -18,6 +18,9 @@ use crate::failure::{CommandError, Result};
 
 /// A root with more files is recorded only after the user has allowed it.
 pub(crate) const FILES_MAX: usize = 200_000;
+
+/// Longest file with patterns that is read, in bytes.
+const NOTED_BYTES_MAX: u64 = 1 << 20;
 
 /// Greatest number of recorded directories in an error.
 const ROOTS_MAX: usize = 5;
@@ -58,11 +61,12 @@ impl UserDirs {
     }
 
     /// Returns the options of timelines, with the patterns of `foldlog/noted` in the directory of
-    /// configuration.
+    /// configuration. A file of more than 1 MiB is ignored.
     pub(crate) fn options(&self) -> TimelineOptions {
         let mut options = TimelineOptions::default();
         let noted = self.config.as_ref().map(|config| config.join("foldlog/noted"));
-        let noted = noted.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        let noted = noted.and_then(|file| read_regular_file(&file, NOTED_BYTES_MAX).ok()).unwrap_or_default();
+        let noted = String::from_utf8_lossy(&noted);
         let lines = noted.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         options.noted = lines.map(str::to_owned).collect();
         options

@@ -13,4 +13,5 @@ mod project;
 mod reports;
 mod repositories;
 mod sessions;
+mod special_files;
 mod viewing;

@@ -12,6 +12,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use nix::fcntl::OFlag;
 
 use super::objects::{Hasher, ObjectId, ObjectKind, pump};
+use super::regular_files::read_at_most;
 
 /// Opens a regular file for reading.
 ///
@@ -47,12 +48,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
 ///
 /// The errors of [`open_file`]; [`ErrorKind::FileTooLarge`].
 pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = open_file(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
-    match u64::try_from(read).is_ok_and(|read| read <= bytes_max) {
-        true => Ok(bytes),
-        false => Err(ErrorKind::FileTooLarge.into()),
-    }
+    read_at_most(open_file(path)?, bytes_max)
 }
 
 /// Returns whether there is a regular file at a path.
@@ -77,7 +73,7 @@ pub(super) fn is_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn wrong_type_error(kind: FileType, wanted: &str) -> io::Error {
+pub(super) fn wrong_type_error(kind: FileType, wanted: &str) -> io::Error {
     refused_at("it", kind, wanted)
 }
 

@@ -7,6 +7,7 @@ mod collections;
 mod kills;
 mod large_files;
 mod model;
+mod opening;
 mod times;
 mod undo;
 mod working_trees;

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use foldlog::SmolStr;
+use foldlog::filesystem::open_regular_file;
 
 use super::findings::{FindingKind, TranscriptFinding};
 use super::line::{BlockContent, LineFields, MessageContent, content, field, prompt};
@@ -108,11 +109,12 @@ fn changed_error(path: &Path) -> CommandError {
 }
 
 pub(super) fn open(path: &Path) -> Result<File> {
-    let is_file = std::fs::metadata(path).map_err(|error| CommandError::file(path, error))?.is_file();
-    if !is_file {
-        return Err(CommandError::file(path, io::Error::other("it is not a regular file")));
-    }
-    File::open(path).map_err(|error| CommandError::file(path, error))
+    open_regular_file(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            CommandError::file(path, io::Error::other("it is not a regular file"))
+        }
+        _ => CommandError::file(path, error),
+    })
 }
 
 pub(super) fn digest_of(text: &str) -> u64 {
