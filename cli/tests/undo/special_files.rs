@@ -19,6 +19,8 @@ fn a_transcript_that_is_a_pipe_delays_no_hook() {
     for (agent, transcript) in [("codex", &pipe), ("codex", &link), ("claude", &link)] {
         let hook = |event: &str| {
             let fields = json!({
+                // A session of its own is not informed about earlier undos.
+                "session_id": format!("{agent} {}", transcript.display()),
                 "transcript_path": transcript, "tool_name": "Bash", "tool_input": {"command": "make"},
                 "tool_use_id": format!("{agent} {}", transcript.display()), "tool_response": "",
             });
@@ -40,8 +42,16 @@ fn a_list_of_patterns_that_is_a_pipe_or_a_device_is_no_list() {
     fs::create_dir_all(noted.parent().unwrap()).unwrap();
     for is_pipe in [true, false] {
         let _ = fs::remove_file(&noted);
-        if is_pipe { make_pipe(&noted) } else { symlink("/dev/zero", &noted).unwrap() }
-        project.call(if is_pipe { "pipe" } else { "device" }, |project| project.write("notes", "x"));
+        if is_pipe {
+            make_pipe(&noted)
+        } else {
+            symlink("/dev/zero", &noted).unwrap()
+        }
+        let id = if is_pipe { "pipe" } else { "device" };
+        for event in ["PreToolUse", "PostToolUse"] {
+            assert_eq!(project.hook(&project.shell(event, id))["systemMessage"], Json::Null);
+            project.write("notes", "x");
+        }
         project.foldlog(&["undo", "--yes"]);
         assert_eq!(read(&project.root.join("notes")), "keep\n");
     }

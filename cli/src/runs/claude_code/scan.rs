@@ -110,9 +110,7 @@ fn changed_error(path: &Path) -> CommandError {
 
 pub(super) fn open(path: &Path) -> Result<File> {
     open_regular_file(path).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => {
-            CommandError::file(path, io::Error::other("it is not a regular file"))
-        }
+        io::ErrorKind::InvalidInput => CommandError::file(path, io::Error::other("it is not a regular file")),
         _ => CommandError::file(path, error),
     })
 }

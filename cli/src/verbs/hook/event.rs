@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use foldlog_claude::RUN_VARIABLE;
 
-use crate::agents::{Agent, AgentProgram, HookEvent, HookReply, PromptCommand};
+use crate::agents::{Agent, AgentProgram, HookEvent, HookInput, HookReply, PromptCommand};
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::output::Output;
@@ -17,11 +20,18 @@ use crate::timelines::parent_of;
 /// Longest input of a hook in bytes.
 const INPUT_BYTES_MAX: u64 = 256 << 20;
 
+/// Time after which the hook ends without a record. Agents end it after 30 seconds, and report that as
+/// a fault.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Size of a main thread's stack on Linux.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Record one event of an agent, described on standard input.
 ///
 /// The exit code is 0 whatever happens, so that a fault of foldlog never stops the agent. With
 /// --strict, it is 2 if a tool was about to run and its files could not be captured: the agent then
-/// refuses the tool.
+/// refuses the tool. An event that cannot be recorded within 20 seconds is reported as not recorded.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Agent that reports the event
@@ -42,32 +52,15 @@ impl Command for Args {
             // `foldlog run` records the calls of its program, with their rollbacks.
             return Ok(HOLDS);
         }
-        let mut bytes = Vec::new();
-        let read = io::stdin().lock().take(INPUT_BYTES_MAX).read_to_end(&mut bytes);
-        let agent = self.agent.program();
-        let text = String::from_utf8_lossy(&bytes);
-        let input = match read
-            .map_err(|error| error.to_string())
-            .and_then(|_| (agent.read)(&text, agent_process(agent)).map_err(|error| error.to_string()))
-        {
-            Ok(input) => input,
+        let (agent, until) = (self.agent.program(), Instant::now() + DEADLINE);
+        let read = before(until, move || read_input(io::stdin().lock(), agent));
+        let (name, reply) = match read.and_then(|input| input) {
+            Ok(input) => record_event(input, agent, self.strict, until),
             Err(error) => {
                 output.note(format_args!("foldlog: the input is not an event of a hook: {error}"));
                 return Ok(if self.strict { UNUSABLE } else { HOLDS });
             }
         };
-        let (name, root) = (input.name.clone(), project_directory(agent, &input.directory));
-        let prompt = match &input.event {
-            HookEvent::Prompted { text } => text.clone(),
-            _ => None,
-        };
-        let is_call = matches!(input.event, HookEvent::CallBegins(_));
-        let command = prompt.as_deref().and_then(PromptCommand::of);
-        let reply = record(input, root, self.strict, command).unwrap_or_else(|error| HookReply {
-            messages: vec![format!("foldlog could not record {name}: {error}")],
-            refused: is_call.then(|| format!("foldlog could not record the call: {error}")),
-            ..HookReply::default()
-        });
         if let Some(reason) = reply.refused.as_ref().filter(|_| self.strict) {
             output.note(reason);
             return Ok(UNUSABLE);
@@ -81,6 +74,53 @@ impl Command for Args {
         }
         Ok(HOLDS)
     }
+}
+
+/// Runs work in another thread, and returns its result, or the reason for which there is none. Work
+/// that is not done in time ends with the process, as by a kill.
+fn before<T: Send + 'static>(
+    until: Instant,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::result::Result<T, String> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().stack_size(STACK_BYTES);
+    thread.spawn(move || sender.send(work())).map_err(|error| error.to_string())?;
+    receiver.recv_timeout(until.saturating_duration_since(Instant::now())).map_err(|error| match error {
+        RecvTimeoutError::Timeout => format!("it took longer than {} s", DEADLINE.as_secs()),
+        RecvTimeoutError::Disconnected => "foldlog has a fault".to_owned(),
+    })
+}
+
+fn read_input(stdin: impl io::Read, agent: &AgentProgram) -> std::result::Result<HookInput, String> {
+    let mut bytes = Vec::new();
+    stdin.take(INPUT_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&bytes);
+    (agent.read)(&text, agent_process(agent)).map_err(|error| error.to_string())
+}
+
+/// Records an event. Returns its name, and the reply.
+fn record_event(
+    input: HookInput,
+    agent: &'static AgentProgram,
+    is_strict: bool,
+    until: Instant,
+) -> (String, HookReply) {
+    let (name, root) = (input.name.clone(), project_directory(agent, &input.directory));
+    let is_call = matches!(input.event, HookEvent::CallBegins(_));
+    let recorded = before(until, move || {
+        let prompt = match &input.event {
+            HookEvent::Prompted { text } => text.clone(),
+            _ => None,
+        };
+        let command = prompt.as_deref().and_then(PromptCommand::of);
+        record(input, root, is_strict, command).map_err(|error| error.to_string())
+    });
+    let reply = recorded.and_then(|reply| reply).unwrap_or_else(|error| HookReply {
+        messages: vec![format!("foldlog could not record {name}: {error}")],
+        refused: is_call.then(|| format!("foldlog could not record the call: {error}")),
+        ..HookReply::default()
+    });
+    (name, reply)
 }
 
 /// Returns the agent's project directory: a `cd` of the agent changes only the current one.
@@ -99,4 +139,25 @@ fn agent_process(agent: &AgentProgram) -> Option<u32> {
         let is_shell = ["sh", "bash", "dash", "zsh"].contains(&name.trim_end());
         if is_shell { parent_of(parent) } else { Some(parent) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn work_that_is_not_done_in_time_is_given_up() {
+        let (stdin, mut agent) = UnixStream::pair().unwrap();
+        // The input is whole, and its end never comes.
+        agent.write_all(b"{}\n").unwrap();
+        let until = Instant::now() + Duration::from_millis(50);
+        let read = before(until, move || read_input(stdin, Agent::Claude.program()));
+        assert_eq!(read.map(drop).unwrap_err(), "it took longer than 20 s");
+        let late = Instant::now() + Duration::from_secs(20);
+        assert_eq!(before(late, || 7), Ok(7));
+        let fault = before::<()>(late, || panic!("a fault"));
+        assert_eq!(fault.unwrap_err(), "foldlog has a fault", "it is not waited for");
+    }
 }
