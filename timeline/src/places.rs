@@ -97,19 +97,24 @@ impl TimelinePlace {
         self.dir.join(ROOT_FILE).is_file()
     }
 
-    /// Creates the timeline's directory, for its owner only.
-    pub(crate) fn create(&self) -> Result<()> {
-        if self.exists() {
-            return Ok(());
-        }
-        let io = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::Io { action, path, source }
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(io("create", &self.dir))?;
-        let (file, temporary) = (self.dir.join(ROOT_FILE), self.dir.join("root.new"));
-        fs::write(&temporary, self.root.as_os_str().as_bytes()).map_err(io("write", &temporary))?;
-        fs::rename(&temporary, &file).map_err(io("write", &file))
+    /// Creates the timeline's directory, for its owner only. It contains a timeline once the root is
+    /// [recorded](TimelinePlace::record_root).
+    pub(crate) fn create_dir(&self) -> Result<()> {
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        created.map_err(|source| Error::Io { action: "create", path: self.dir.clone(), source })
+    }
+
+    /// Records the path of the root. The caller has locked the timeline.
+    pub(crate) fn record_root(&self) -> Result<()> {
+        if self.exists() { Ok(()) } else { self.write_file(ROOT_FILE, self.root.as_os_str().as_bytes()) }
+    }
+
+    /// Writes a file of the timeline's directory as a whole. The caller has locked the timeline: two
+    /// processes would use the same temporary name.
+    pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let (file, temporary) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
+        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &file));
+        written.map_err(|source| Error::Io { action: "write", path: file, source })
     }
 
     /// Returns the directory of all timelines.

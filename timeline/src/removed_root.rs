@@ -32,15 +32,15 @@ const REMOVED_FILE: &str = "removed";
 const TOOL: &str = "removal";
 
 impl TimelinePlace {
-    /// Records to which repository the root belongs, if it is a linked working tree.
+    /// Records to which repository the root belongs, if it is a linked working tree. The caller has
+    /// locked the timeline.
     pub(crate) fn record_repository(&self) {
-        let file = self.dir.join(REPOSITORY_FILE);
-        if file.exists() {
+        if self.dir.join(REPOSITORY_FILE).exists() {
             return;
         }
         if let Some(tree) = WorkingTree::at(&self.root).filter(WorkingTree::is_linked) {
             // Without it, the timeline is found only by its root.
-            let _ = fs::write(file, tree.common.as_os_str().as_bytes());
+            let _ = self.write_file(REPOSITORY_FILE, tree.common.as_os_str().as_bytes());
         }
     }
 

@@ -147,10 +147,12 @@ impl Timeline {
     ///   [`TimelineOptions::wait`].
     /// - [`Error::Engine`] or [`Error::Filesystem`] if its log or root cannot be opened.
     pub fn open(place: &TimelinePlace, options: &TimelineOptions) -> Result<Timeline> {
-        place.create()?;
-        place.record_repository();
+        place.create_dir()?;
         let lock = lock(place, options.wait)?;
+        place.record_repository();
         let session = open_or_create(place, place.session_id(), &types()?)?;
+        // Readers expect a session where there is a root.
+        place.record_root()?;
         let mut timeline = Timeline::with(place, session, options, Some(lock))?;
         timeline.close_killed_undo()?;
         Ok(timeline)
