@@ -136,11 +136,14 @@ fn call(input: &Input<'_>, lane: &Lane, process: Option<u32>) -> Option<NewCall>
     Some(NewCall { may_overlap: true, ..call })
 }
 
-/// Returns the paths that a patch names.
+/// Returns the paths that a patch names. As in Codex, a marker may have white space around it. A line
+/// of context that looks like a marker is taken for one, too: it may name a file with secrets.
 fn patched_paths(patch: &str) -> Vec<String> {
     const WORDS: [&str; 4] = ["*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: "];
-    let path =
-        |line: &str| WORDS.iter().find_map(|word| line.strip_prefix(word)).map(|path| path.trim().to_owned());
+    let path = |line: &str| {
+        let line = line.trim();
+        WORDS.iter().find_map(|word| line.strip_prefix(word)).map(|path| path.trim().to_owned())
+    };
     let mut paths: Vec<String> = patch.lines().filter_map(path).collect();
     paths.dedup();
     paths
@@ -289,6 +292,8 @@ mod tests {
     fn a_patch_names_all_files_that_it_changes() {
         let patch = "*** Begin Patch\n*** Update File: a b.txt\n*** Move to: src/c.txt\n@@\n-*** Add File: no\n+x\n*** Add File: n.txt\n+*** Delete File: no\n*** Delete File: /abs/d\n*** End Patch\n";
         assert_eq!(patched_paths(patch), ["a b.txt", "src/c.txt", "n.txt", "/abs/d"]);
+        let padded = "*** Begin Patch\n *** Update File: .env\n@@\n-A=1\n+A=2\n\t*** Add File: .envrc \n+A=1\n*** End Patch\n";
+        assert_eq!(patched_paths(padded), [".env", ".envrc"]);
         assert_eq!(patched_paths("no patch"), [""; 0]);
     }
 
