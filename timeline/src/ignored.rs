@@ -12,19 +12,27 @@ use foldlog::filesystem::{IgnoredPaths, escape_path};
 
 use crate::step::Call;
 use crate::timeline::Timeline;
+use crate::working_tree::WorkingTree;
 
 /// Recorded in place of arguments and results that may contain parts of an ignored file.
 pub const WITHHELD: &str = "{\"foldlog\":\"not recorded: the file is ignored\"}";
 
 impl Timeline {
-    /// Returns whether a file is ignored by a list of the project, or has a name of files that
-    /// usually contain secrets.
+    /// Returns whether a file is ignored by a list of its project, or has a name of files that
+    /// usually contain secrets. The file may be outside of the root.
     pub fn ignores(&self, path: &Path) -> bool {
-        let Some(relative) = self.relative(path) else {
-            let name = path.file_name().unwrap_or_default();
-            return IgnoredPaths::default().contains(&escape_path(name.as_bytes()));
-        };
-        self.owns_ignored(Some(&BTreeSet::from([relative])))
+        // The name counts even if it is a link to a file with another one.
+        if is_secret(path) {
+            return true;
+        }
+        let Some(resolved) = self.resolved(path) else { return false };
+        if resolved.starts_with(&self.place.root) {
+            return is_ignored_below(&self.place.root, &resolved);
+        }
+        match resolved.parent().and_then(WorkingTree::around) {
+            Some(tree) => is_ignored_below(&tree.top, &resolved),
+            None => is_secret(&resolved),
+        }
     }
 
     /// Returns whether a step that owns these paths owns an ignored one.
@@ -34,8 +42,20 @@ impl Timeline {
     }
 
     pub(crate) fn withholds_result(&self, call: &Call, paths: Option<&BTreeSet<String>>) -> bool {
-        names_secrets(&call.title) || self.owns_ignored(paths)
+        call.arguments == WITHHELD || names_secrets(&call.title) || self.owns_ignored(paths)
     }
+}
+
+/// Returns whether a file has a name of files that usually contain secrets.
+fn is_secret(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default();
+    IgnoredPaths::default().contains(&escape_path(name.as_bytes()))
+}
+
+/// Returns whether a file is ignored by a list in a directory around it, from `top` on.
+fn is_ignored_below(top: &Path, file: &Path) -> bool {
+    let relative = file.strip_prefix(top).unwrap_or(file);
+    IgnoredPaths::at(top, relative).contains(&escape_path(relative.as_os_str().as_bytes()))
 }
 
 /// Returns whether a command names a file that usually contains secrets, such as `.env`.

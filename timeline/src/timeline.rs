@@ -269,6 +269,8 @@ impl Timeline {
         let is_stale = |step: &Step| step.call().is_some_and(has_ended);
         self.close_unreported(&steps, is_stale, Outcome::Interrupted, capture.as_ref(), now)?;
         let number = steps.last().map_or(1, |step| step.number + 1);
+        // Those that are outside of the root, too.
+        let is_ignored = call.paths.iter().flatten().any(|path| self.ignores(path));
         let paths = call.paths.map(|paths| {
             let relative = paths.iter().filter_map(|path| self.relative(path));
             relative.collect()
@@ -276,7 +278,6 @@ impl Timeline {
         let directory = call.reach.directory.as_deref();
         let working_tree = directory.and_then(|directory| self.linked_working_tree(directory));
         let head_logs = self.head_logs(capture.as_ref());
-        let is_ignored = self.owns_ignored(paths.as_ref());
         let kind = StepKind::Call(Box::new(Call {
             lane: call.lane,
             id: call.id,
@@ -467,14 +468,19 @@ impl Timeline {
     }
 
     pub(crate) fn relative(&self, path: &Path) -> Option<String> {
+        let resolved = self.resolved(path)?;
+        let relative = resolved.strip_prefix(&self.place.root).ok()?;
+        Some(escape_path(relative.as_os_str().as_bytes()))
+    }
+
+    /// Returns a path with all links resolved, as far as it exists.
+    pub(crate) fn resolved(&self, path: &Path) -> Option<PathBuf> {
         // A tool may name a file through a link to it or to its directory.
         let absolute = self.place.root.join(path);
         let (parent, name) = (absolute.parent()?, absolute.file_name()?);
         let around =
             || fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name));
-        let absolute = fs::canonicalize(&absolute).unwrap_or_else(|_| around());
-        let relative = absolute.strip_prefix(&self.place.root).ok()?;
-        Some(escape_path(relative.as_os_str().as_bytes()))
+        Some(fs::canonicalize(&absolute).unwrap_or_else(|_| around()))
     }
 }
 

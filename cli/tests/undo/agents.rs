@@ -1,7 +1,7 @@
 //! Inputs as Codex 0.171.0 and Gemini CLI 0.61.0 write them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
@@ -225,4 +225,53 @@ fn a_command_of_the_user_of_gemini_cli_is_answered() {
     assert_eq!(answer["decision"], "deny");
     assert!(answer["reason"].as_str().unwrap().contains("undone as step 2"), "{answer}");
     assert!(!project.root.join("made").exists());
+}
+
+/// Their arguments and results were recorded in full, since the files are in no recorded directory.
+#[test]
+fn secrets_in_files_outside_of_the_project_are_not_recorded() {
+    let project = Project::new();
+    let home = project.home();
+    fs::write(home.join(".env"), "A=1\n").unwrap();
+    symlink(home.join(".env"), home.join("settings")).unwrap();
+    let library = home.join("library");
+    fs::create_dir_all(library.join(".git")).unwrap();
+    fs::write(library.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(library.join(".gitignore"), "*.key\n").unwrap();
+    let secrets = [home.join(".env"), home.join("gone/.envrc"), home.join("settings"), library.join("a.key")];
+    let public = home.join("plain");
+    for (agent, begin, end) in
+        [("claude", "PreToolUse", "PostToolUse"), ("gemini", "BeforeTool", "AfterTool")]
+    {
+        for path in secrets.iter().chain([&public]) {
+            let content = if *path == public { "PUBLIC" } else { "SECRET" };
+            let tool = if agent == "claude" { "Write" } else { "write_file" };
+            let fields = json!({
+                "tool_name": tool, "tool_input": {"file_path": path, "content": content},
+                "tool_use_id": path, "tool_response": {"originalFile": content},
+            });
+            let agent = Agent { name: agent, project: &project };
+            agent.hook(begin, &fields);
+            agent.hook(end, &fields);
+        }
+    }
+    let agent = codex(&project);
+    for (id, lines) in
+        ["*** Update File: ../home/.env", " *** Add File: ../.env", "\t*** Add File: .env"].iter().enumerate()
+    {
+        let call = patch(&id.to_string(), &format!("{lines}\n+SECRET"));
+        agent.hook("PreToolUse", &call);
+        agent.hook("PostToolUse", &call);
+    }
+    let timelines = fs::read_dir(project.state().join("foldlog/timelines")).unwrap();
+    let sessions = timelines.map(|timeline| timeline.unwrap().path().join("store/sessions"));
+    let (mut recorded, mut left) = (String::new(), sessions.collect::<Vec<_>>());
+    while let Some(path) = left.pop() {
+        match path.is_dir() {
+            true => left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path())),
+            false => recorded.push_str(&String::from_utf8_lossy(&fs::read(path).unwrap())),
+        }
+    }
+    assert!(recorded.contains("PUBLIC"));
+    assert_eq!(recorded.matches("SECRET").count(), 0);
 }

@@ -33,9 +33,9 @@ fn first_openings_at_the_same_time_succeed() {
         let threads: Vec<_> = threads.collect();
         let opened: Result<Vec<()>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         opened.unwrap();
-        let left = fs::read_dir(&place.dir).unwrap().filter(|entry| {
-            entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".new")
-        });
+        let left = fs::read_dir(&place.dir)
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".new"));
         assert_eq!(left.count(), 0, "a temporary file remains");
     }
 }
