@@ -87,7 +87,7 @@ pub use attribution::Intervals;
 pub use changes::{ChangesReader, StepChanges};
 pub use error::{Error, Result};
 pub use further_roots::CallReach;
-pub use ignored::{WITHHELD, names_secrets};
+pub use ignored::{WITHHELD, names_secrets, read_patterns};
 pub use places::TimelinePlace;
 pub use step::{Call, Edge, Lane, Moment, Outcome, Step, StepChanged, StepKind, Undo};
 pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, shorten};

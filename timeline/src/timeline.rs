@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::collection::REMOVED;
 use crate::further_roots::CallReach;
-use crate::ignored::WITHHELD;
+use crate::ignored::{WITHHELD, excludes};
 use crate::places::TimelinePlace;
 use crate::step::{
     Call, Collections, Edge, FurtherRoots, Lane, Moment, Moments, Outcome, RootAdded, Step, StepChanged,
@@ -68,6 +68,9 @@ pub struct TimelineOptions {
     /// Further patterns of paths that are only noted, in the form of a `.gitignore`. A pattern that
     /// begins with `!` captures paths that an earlier one, or the default, only notes.
     pub noted: Vec<String>,
+    /// Patterns of ignored files in lists outside of projects, such as git's global one. The list
+    /// `info/exclude` of the root's repository applies as well.
+    pub ignored: Vec<String>,
     /// Sizes from which files are only noted. Default: 50 MB, or 2 GB where the file system can clone
     /// files, and 1 MiB for ignored files.
     pub sizes: PartialCapture,
@@ -81,7 +84,14 @@ impl Default for TimelineOptions {
             shared_file_bytes_max: 2_000_000_000,
         };
         let (wait, capture) = (Duration::from_secs(8), Duration::from_secs(11));
-        TimelineOptions { wait, capture, free_bytes_min: 2_000_000_000, noted: Vec::new(), sizes }
+        TimelineOptions {
+            wait,
+            capture,
+            free_bytes_min: 2_000_000_000,
+            noted: Vec::new(),
+            ignored: Vec::new(),
+            sizes,
+        }
     }
 }
 
@@ -93,6 +103,8 @@ pub struct Timeline {
     pub(crate) session: Session,
     /// `None` if the root does not exist.
     files: Option<HostFilesystem>,
+    /// Patterns of ignored files in lists outside of the root.
+    pub(crate) ignored: Vec<String>,
     capture_time: Duration,
     free_bytes_min: u64,
     /// Locked while the timeline is open for writing.
@@ -186,6 +198,8 @@ impl Timeline {
         let mut captured = HostFilesystemOptions::default().partial(options.sizes);
         captured.leave_out = NOTED.iter().map(ToString::to_string).chain(options.noted.clone()).collect();
         captured.pool = place.captures_of_repository();
+        captured.ignored = [options.ignored.clone(), excludes(&place.root)].concat();
+        let ignored = captured.ignored.clone();
         // Steps of a removed root are listed, and shown.
         let is_removed = lock.is_none() && !place.root.exists();
         let files = if is_removed {
@@ -195,7 +209,7 @@ impl Timeline {
         };
         let place = place.clone();
         let (capture_time, free_bytes_min) = (options.capture, options.free_bytes_min);
-        Ok(Timeline { place, session, files, capture_time, free_bytes_min, _lock: lock })
+        Ok(Timeline { place, session, files, ignored, capture_time, free_bytes_min, _lock: lock })
     }
 
     /// Returns where the timeline is.

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::{escape_path, read_regular_file};
-use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace};
+use foldlog_timeline::{Timeline, TimelineOptions, TimelinePlace, read_patterns};
 use foldlog_view::clock::now;
 
 use crate::failure::{CommandError, Result};
@@ -19,8 +19,8 @@ use crate::failure::{CommandError, Result};
 /// A root with more files is recorded only after the user has allowed it.
 pub(crate) const FILES_MAX: usize = 200_000;
 
-/// Longest file with patterns that is read, in bytes.
-const NOTED_BYTES_MAX: u64 = 1 << 20;
+/// Longest configuration of git that is read, in bytes.
+const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Greatest number of recorded directories in an error.
 const ROOTS_MAX: usize = 5;
@@ -61,15 +61,37 @@ impl UserDirs {
     }
 
     /// Returns the options of timelines, with the patterns of `foldlog/noted` in the directory of
-    /// configuration. A file of more than 1 MiB is ignored.
+    /// configuration, and those of git's list of ignored files for all projects.
     pub(crate) fn options(&self) -> TimelineOptions {
         let mut options = TimelineOptions::default();
-        let noted = self.config.as_ref().map(|config| config.join("foldlog/noted"));
-        let noted = noted.and_then(|file| read_regular_file(&file, NOTED_BYTES_MAX).ok()).unwrap_or_default();
-        let noted = String::from_utf8_lossy(&noted);
-        let lines = noted.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        options.noted = lines.map(str::to_owned).collect();
+        if let Some(config) = &self.config {
+            options.noted = read_patterns(&config.join("foldlog/noted"));
+            let ignored = self.excludes_file().unwrap_or_else(|| config.join("git/ignore"));
+            options.ignored = read_patterns(&ignored);
+        }
         options
+    }
+
+    /// Returns the list of ignored files that git's configuration of the user names.
+    fn excludes_file(&self) -> Option<PathBuf> {
+        let (home, config) = (self.home.as_ref()?, self.config.as_ref()?);
+        let files = [home.join(".gitconfig"), config.join("git/config")];
+        files.iter().find_map(|file| {
+            let text = read_regular_file(file, GIT_CONFIG_BYTES_MAX).ok()?;
+            let (mut is_core, mut found) = (false, None);
+            for line in String::from_utf8_lossy(&text).lines().map(str::trim) {
+                if line.starts_with('[') {
+                    is_core = line.eq_ignore_ascii_case("[core]");
+                } else if let Some((name, value)) = line.split_once('=').filter(|_| is_core)
+                    && name.trim().eq_ignore_ascii_case("excludesFile")
+                {
+                    let value = value.trim().trim_matches('"');
+                    found =
+                        Some(value.strip_prefix("~/").map_or_else(|| value.into(), |path| home.join(path)));
+                }
+            }
+            found
+        })
     }
 
     /// Returns why a root is recorded only after the user has allowed it; `None` if it is recorded.

@@ -165,14 +165,29 @@ fn without_a_timeline_the_viewer_fails_like_the_log() {
 fn with_secret(secret: &str) -> Project {
     let project = Project::new();
     project.write(".gitignore", ".env\n/build/\n*.key\n");
+    // Lists outside of the project: that of its repository, and that of git's configuration.
+    project.write(".git/HEAD", "ref: refs/heads/main\n");
+    project.write(".git/info/exclude", "# Mine\n/private.txt\n");
+    fs::write(project.home().join(".gitconfig"), "[user]\n\tname = A\n[core]\n\texcludesFile = ~/ignored\n")
+        .unwrap();
+    fs::write(project.home().join("ignored"), "*.local\n").unwrap();
     project.write(".env", &format!("TOKEN={secret}\n"));
     project.write("build/config", secret);
     project.call("toolu_1", |project| {
         project.write(".env", &format!("TOKEN={secret}\nMORE={secret}\n"));
         project.write("src/tls.key", secret);
+        project.write("private.txt", secret);
+        project.write("src/settings.local", secret);
         project.write("plain", "shown");
     });
     let file = project.root.join(".env");
+    let write = json!({"file_path": project.root.join("private.txt"), "content": secret});
+    let mut input = project
+        .input("PreToolUse", &json!({"tool_name": "Write", "tool_input": write, "tool_use_id": "toolu_6"}));
+    project.hook(&input);
+    input["hook_event_name"] = json!("PostToolUse");
+    input["tool_response"] = json!({"content": secret});
+    project.hook(&input);
     let edit = json!({"file_path": file, "old_string": "", "new_string": secret});
     let mut input = project
         .input("PreToolUse", &json!({"tool_name": "Edit", "tool_input": edit, "tool_use_id": "toolu_2"}));
@@ -207,7 +222,7 @@ fn a_secret_in_an_ignored_file_is_in_no_answer_no_record_no_export_and_no_backup
     let project = with_secret(secret);
     let viewer = Viewer::start(&project);
     let mut page = Page::open(&viewer);
-    page.crawl(&[".env", "build/config", "src/tls.key", "plain"]);
+    page.crawl(&[".env", "build/config", "src/tls.key", "private.txt", "src/settings.local", "plain"]);
     assert!(page.answers.len() > 200);
     for (path, answer) in &page.answers {
         assert!(!answer.contains(secret), "{path}: {answer}");
@@ -216,7 +231,7 @@ fn a_secret_in_an_ignored_file_is_in_no_answer_no_record_no_export_and_no_backup
     assert!(is_in("\"text\":\"shown\"") && is_in("shown to all") && is_in("rotate the token"));
     for (path, answer) in page.answers.iter().filter(|(path, _)| path.starts_with("file")) {
         assert!(
-            !answer.contains("env") && !answer.contains("config") && !answer.contains("tls"),
+            ["env", "config", "tls", "private", "settings"].iter().all(|name| !answer.contains(name)),
             "{path}: {answer}"
         );
     }

@@ -363,6 +363,7 @@ mod tests {
                 path: None,
                 left_out_by: None,
                 partial: false,
+                ignored: Vec::new(),
                 noted: Vec::new(),
                 unless_changed: false,
             }

@@ -28,7 +28,8 @@ const SEEN_MAX: usize = 1 << 20;
 
 /// The paths that are ignored in any of some snapshots.
 ///
-/// A path is ignored if a `.gitignore` in one of the snapshots ignores it or a directory around it,
+/// A path is ignored if a `.gitignore` in one of the snapshots, or a
+/// [list around one](FilesystemSnapshot::ignored), ignores it or a directory around it,
 /// and none in a directory nearer to it includes it again in all snapshots. Also ignored are
 /// `.env`, `.envrc` and `.env.NAME`, except for the names `example`, `sample` and `template`.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct IgnoredPaths {
     secrets: LeaveOut,
     /// Lists by their directory.
     lists: HashMap<Vec<u8>, DirectoryLists>,
+    /// Lists outside of the workspace.
+    around: HashSet<Vec<String>>,
     /// Directories that were read: path and tree.
     seen: HashSet<(Vec<u8>, ObjectId)>,
 }
@@ -51,7 +54,7 @@ struct DirectoryLists {
 impl Default for IgnoredPaths {
     fn default() -> IgnoredPaths {
         let secrets = LeaveOut::new(SECRETS.iter().map(|line| line.as_bytes()));
-        IgnoredPaths { secrets, lists: HashMap::new(), seen: HashSet::new() }
+        IgnoredPaths { secrets, lists: HashMap::new(), around: HashSet::new(), seen: HashSet::new() }
     }
 }
 
@@ -66,6 +69,13 @@ impl IgnoredPaths {
             }
         }
         ignored
+    }
+
+    /// Adds the patterns of a list outside of the workspace, such as git's `info/exclude`.
+    pub fn add_patterns(&mut self, patterns: &[String]) {
+        if !patterns.is_empty() && self.around.insert(patterns.to_vec()) {
+            self.add(Vec::new(), LeaveOut::new(patterns.iter().map(String::as_bytes)));
+        }
     }
 
     fn add(&mut self, directory: Vec<u8>, list: LeaveOut) {
@@ -114,6 +124,7 @@ impl SnapshotReader {
     ///
     /// [`Error::Object`](crate::Error::Object) if an object that is needed is missing or damaged.
     pub fn add_ignored(&mut self, snapshot: &FilesystemSnapshot, ignored: &mut IgnoredPaths) -> Result<()> {
+        ignored.add_patterns(&snapshot.ignored);
         // A list that is only noted has unknown lines.
         for entry in &snapshot.noted {
             let path = unshown(&entry.path).unwrap_or_default();

@@ -44,6 +44,9 @@ pub struct HostFilesystemOptions {
     /// sizes. With sizes, entries that cannot be captured, such as sockets and unreadable files,
     /// are left out, too, and such snapshots are never restored as a whole.
     pub partial: Option<PartialCapture>,
+    /// Patterns of further ignored paths, such as those of git's `info/exclude`. Partial snapshots
+    /// treat them like a `.gitignore` around the workspace.
+    pub ignored: Vec<String>,
     pub(super) progress: Option<OnProgress>,
 }
 
@@ -95,6 +98,7 @@ impl Default for HostFilesystemOptions {
             pool: None,
             keep_lost_commits: true,
             partial: None,
+            ignored: Vec::new(),
             progress: None,
         }
     }

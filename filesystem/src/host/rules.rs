@@ -63,6 +63,8 @@ pub(super) struct Rules {
     mounts: HashSet<Vec<u8>>,
     /// Whether nothing is left out, not even entries named `.git`.
     nothing: bool,
+    /// List around all lists of the workspace.
+    outermost: Option<Arc<Scope>>,
     /// Whether `.gitignore` files only mark paths as ignored, and leave none out.
     only_marks: bool,
 }
@@ -78,7 +80,7 @@ pub(super) struct Scope {
 impl Rules {
     pub(super) fn new(leave_out: &[String], gitignore: Gitignore) -> Rules {
         let host = LeaveOut::new(leave_out.iter().map(String::as_bytes));
-        Rules { host, gitignore, mounts: HashSet::new(), nothing: false, only_marks: false }
+        Rules { host, gitignore, mounts: HashSet::new(), nothing: false, outermost: None, only_marks: false }
     }
 
     /// Leaves out nothing, not even entries named `.git`.
@@ -86,9 +88,16 @@ impl Rules {
         Rules { nothing: true, ..Rules::new(&[], Gitignore::Unread) }
     }
 
-    /// Leaves out nothing that `.gitignore` files ignore; [`ignores`](Rules::ignores) reports it.
-    pub(super) fn only_marking_ignored(self) -> Rules {
-        Rules { only_marks: true, ..self }
+    /// Leaves out nothing that `.gitignore` files or these patterns ignore;
+    /// [`ignores`](Rules::ignores) reports it.
+    pub(super) fn only_marking_ignored(self, ignored: &[String]) -> Rules {
+        let list = LeaveOut::new(ignored.iter().map(String::as_bytes));
+        Rules { only_marks: true, outermost: scope(Some(list), b"", None), ..self }
+    }
+
+    /// Returns the list around all lists of the workspace.
+    pub(super) fn outermost(&self) -> Option<Arc<Scope>> {
+        self.outermost.clone()
     }
 
     /// Also leaves out these paths, which are mounts.

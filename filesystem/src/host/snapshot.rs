@@ -72,6 +72,10 @@ pub struct FilesystemSnapshot {
     /// Entries that a partial snapshot leaves out, in ascending order of their paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub noted: Vec<NotedEntry>,
+    /// Patterns of paths that a partial snapshot contains, and that are ignored by lists outside of
+    /// the workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
     /// Whether a restore is [refused](crate::Error::Changed) if the workspace differs from its last
     /// capture. Never recorded.
     #[serde(skip)]
@@ -166,7 +170,8 @@ impl HostFilesystem {
             false => Gitignore::Unread,
         };
         let rules = Rules::new(&self.options.leave_out, gitignore);
-        let rules = if self.options.gitignore { rules } else { rules.only_marking_ignored() };
+        let rules =
+            if self.options.gitignore { rules } else { rules.only_marking_ignored(&self.options.ignored) };
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
         let new = NewObjects::new(&self.objects);
@@ -257,6 +262,7 @@ impl HostFilesystem {
             left_out_by: None,
             partial: partial.is_some(),
             noted: walked.noted,
+            ignored: if partial.is_some() { self.options.ignored.clone() } else { Vec::new() },
             unless_changed: false,
         })
     }

@@ -149,7 +149,7 @@ impl<'a> WorkspaceWalk<'a> {
             at,
             path: Vec::new(),
             last: self.last.clone(),
-            scope: None,
+            scope: self.rules.outermost(),
             is_ignored: false,
         };
         let queue = Queue { tasks: vec![WalkTask::Scan(first)], working: 0, next_id: 1, failed: None };
