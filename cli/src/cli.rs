@@ -131,6 +131,8 @@ fn run_paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> 
     };
     let code = verb(asked, &mut within);
     let ended = paged.end();
+    // Notes follow the results of a pager that could not be started, too.
+    let _ = output.stdout.flush();
     // If standard error is closed, the notes have no reader.
     let _ = output.stderr.write_all(&notes);
     let code = code?;

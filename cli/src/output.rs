@@ -151,6 +151,7 @@ impl<'a> Output<'a> {
     /// [`line`](Output::line). In its commands, which are in backquotes, `SESSION` becomes the
     /// session of the command line.
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
+        self.flush_results();
         let note = self.places.put_into(&note.to_string());
         // If standard error is closed, the note has no reader.
         let _ = writeln!(self.stderr, "{}", escape::lines(note));
@@ -158,9 +159,17 @@ impl<'a> Output<'a> {
 
     /// Writes an error to standard error, escaped as by [`line`](Output::line).
     pub(crate) fn error(&mut self, error: impl fmt::Display) {
+        self.flush_results();
         let style = if self.colors_notes() { BAD } else { PLAIN };
         // As above.
         let _ = writeln!(self.stderr, "{style}error:{style:#} {}", escape::lines(error));
+    }
+
+    /// Writes the results so far, so that notes and errors follow them if both streams have one
+    /// destination.
+    fn flush_results(&mut self) {
+        // The next write of results reports a failure.
+        let _ = self.stdout.flush();
     }
 
     /// Starts to show the progress of work of `total` steps, named `what`.

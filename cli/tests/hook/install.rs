@@ -40,6 +40,15 @@ fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
 }
 
 #[test]
+fn notes_follow_the_results_before_them_in_a_common_pipe() {
+    let place = Place::with_claude("2.1.332");
+    let line = format!("{} hook install claude --yes 2>&1", env!("CARGO_BIN_EXE_foldlog"));
+    let shown = ran(place.command("sh", "").args(["-c", &line])).stdout;
+    let at = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text}: {shown}"));
+    assert!(at("\ninstalled 11 hooks in ") < at("\n  next: "), "{shown}");
+}
+
+#[test]
 fn only_events_that_the_installed_version_knows_are_written() {
     let place = Place::with_claude("2.0.44");
     let old = place.succeeds("hook install claude --yes");
