@@ -16,7 +16,12 @@ const NEW: [&str; 4] = ["PermissionRequest", "PostToolUseFailure", "CwdChanged",
 fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
     let place = Place::with_claude("2.1.332");
     let ran = place.succeeds("hook install claude --yes");
-    assert!(ran.stdout.starts_with("--- /dev/null\n+++ "), "{}", ran.stdout);
+    let (file, own) = (place.settings(), env!("CARGO_BIN_EXE_foldlog"));
+    let expected = format!("{} (new file)\n  adds hooks of SessionStart, ", file.display());
+    assert!(ran.stdout.starts_with(&expected), "{}", ran.stdout);
+    assert!(ran.stdout.contains(&format!("\n  command: {own} hook event claude\n")), "{}", ran.stdout);
+    assert!(ran.stdout.contains("undo.md (new file)\n  adds the command `/undo`\n"), "{}", ran.stdout);
+    assert_eq!(ran.stdout.lines().count(), 8, "{}", ran.stdout);
     assert!(ran.stdout.contains("\ninstalled 11 hooks in "), "{}", ran.stdout);
 
     let text = place.read_settings();
@@ -33,7 +38,8 @@ fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
     assert_eq!(place.read_settings(), text);
 
     let removed = place.succeeds("hook uninstall claude --yes");
-    assert!(removed.stdout.contains("+++ /dev/null\n"), "{}", removed.stdout);
+    let expected = format!("{} (is removed)\n  removes the hooks of SessionStart, ", file.display());
+    assert!(removed.stdout.starts_with(&expected), "{}", removed.stdout);
     assert!(!place.settings().exists());
     let again = place.succeeds("hook uninstall claude");
     assert!(again.stdout.starts_with("not installed: "), "{}", again.stdout);
@@ -61,8 +67,9 @@ fn only_events_that_the_installed_version_knows_are_written() {
     assert_eq!(commands(&place.read_settings()).len(), 11);
 
     place.set_claude("2.0.55");
-    place.succeeds("hook install claude --yes");
+    let ran = place.succeeds("hook install claude --yes");
     assert_eq!(commands(&place.read_settings()).len(), 8);
+    assert!(ran.stdout.contains("\n  removes the hooks of "), "{}", ran.stdout);
     place.succeeds("hook uninstall claude --yes");
     assert!(!place.settings().exists());
 
@@ -231,6 +238,7 @@ fn a_link_to_the_program_is_named_and_a_moved_one_replaced() {
     let mut shell = place.command("sh", "");
     let moved = ran(shell.args(["-c", "foldlog hook install claude --yes"]));
     assert_eq!(moved.code, 0, "{moved:?}");
+    assert!(moved.stdout.contains("\n  replaces the command of the hooks of SessionStart, "), "{moved:?}");
     assert_eq!(
         place.read_settings(),
         before.replace(&quoted, &format!("{} hook event claude", second.display()))

@@ -21,7 +21,7 @@ const DIFF_TIME_MAX: Duration = Duration::from_millis(200);
 /// How a change is confirmed.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct ConfirmArgs {
-    /// Show the change, and write nothing
+    /// Show the whole change as a diff, and write nothing
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
     /// Write the change without asking
@@ -34,6 +34,8 @@ pub struct ConfirmArgs {
 pub(super) struct Change<'a> {
     file: &'a SettingsFile,
     after: WithoutHooks,
+    /// Lines about the change in words.
+    summary: Vec<String>,
     /// Unified diff; empty if nothing changes.
     pub(super) diff: String,
 }
@@ -51,7 +53,7 @@ pub(super) enum Outcome {
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(file: &'a SettingsFile, after: WithoutHooks) -> Change<'a> {
+    pub(super) fn new(file: &'a SettingsFile, after: WithoutHooks, summary: Vec<String>) -> Change<'a> {
         let before = file.text.as_deref().unwrap_or_default();
         let text = match &after {
             WithoutHooks::Text(text) => text,
@@ -62,7 +64,17 @@ impl<'a> Change<'a> {
         let names = (name(file.text.is_some()), name(after != WithoutHooks::Nothing));
         let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(before, text);
         let diff = diff.unified_diff().context_radius(CONTEXT).header(names.0, names.1).to_string();
-        Change { file, after, diff }
+        Change { file, after, summary, diff }
+    }
+
+    fn summarize(&self, output: &mut Output<'_>) -> Result<()> {
+        let kind = match (&self.file.text, &self.after) {
+            (None, _) => " (new file)",
+            (Some(_), WithoutHooks::Nothing) => " (is removed)",
+            (Some(_), WithoutHooks::Text(_)) => "",
+        };
+        output.styled_line(HEADING, format_args!("{}{kind}", escape::path(&self.file.path)))?;
+        self.summary.iter().try_for_each(|line| output.line(format_args!("  {line}")))
     }
 
     fn show(&self, output: &mut Output<'_>) -> Result<()> {
@@ -73,7 +85,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Shows changes, unless results are printed as JSON, and writes them if that is wanted.
+/// Summarizes changes, unless results are printed as JSON, and writes them if that is wanted. A dry
+/// run shows them whole.
 ///
 /// # Errors
 ///
@@ -89,12 +102,21 @@ pub(super) fn apply(
         return Ok(Outcome::Unchanged);
     }
     if !output.json() {
-        changes.iter().try_for_each(|change| change.show(output))?;
+        changes.iter().try_for_each(|change| match confirm.dry_run {
+            true => change.show(output),
+            false => change.summarize(output),
+        })?;
     }
     if confirm.dry_run {
         return Ok(Outcome::Shown);
     }
-    if !confirm.yes && !ask("Write this change?", "nothing was written", output)? {
+    if !confirm.yes
+        && !ask(
+            "`--dry-run` shows the lines that change.\nWrite this change?",
+            "nothing was written",
+            output,
+        )?
+    {
         return Ok(Outcome::Declined);
     }
     for change in changes {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::program::{hook_command, shared_command, this_program};
 use super::prompt_command::PromptCommand;
-use super::settings::{WantedHooks, WithoutHooks, facts, with_hooks};
+use super::settings::{WantedHooks, WithoutHooks, facts, summary, with_hooks};
 use super::settings_file::{SettingsFile, unusable};
 use super::{ScopeArgs, process};
 use crate::agents::{Agent, AgentEvent, AgentProgram, ProgramVersion, Scope};
@@ -49,7 +49,7 @@ With --json one object:
 
 /// Add foldlog's hooks to an agent's settings.
 ///
-/// Shows the change of the settings file and asks before it writes. Without a terminal, --yes is
+/// Describes the change of the settings file and asks before it writes. Without a terminal, --yes is
 /// necessary. All other contents of the file remain as they are. `foldlog hook uninstall` removes
 /// the hooks again.
 #[derive(Clone, Debug, clap::Args)]
@@ -114,7 +114,9 @@ impl Command for Args {
         }
         let after =
             with_hooks(file.text.as_deref(), &wanted).map_err(|error| unusable(&file.path, &error))?;
-        let change = Change::new(&file, WithoutHooks::Text(after));
+        let after = WithoutHooks::Text(after);
+        let words = summary(file.text.as_deref(), &after, agent);
+        let change = Change::new(&file, after, words.map_err(|error| unusable(&file.path, &error))?);
         let commands = PromptCommand::read_all(agent, scope)?;
         let added: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::addition).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();

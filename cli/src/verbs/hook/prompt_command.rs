@@ -31,12 +31,23 @@ impl PromptCommand {
     /// Returns the change that adds the command, unless the user has one.
     pub(super) fn addition(&self) -> Option<Change<'_>> {
         let is_missing = self.file.text.is_none();
-        is_missing.then(|| Change::new(&self.file, WithoutHooks::Text(self.text.to_owned())))
+        is_missing.then(|| {
+            let summary = vec![format!("adds the command `{}`", self.name())];
+            Change::new(&self.file, WithoutHooks::Text(self.text.to_owned()), summary)
+        })
     }
 
     /// Returns the change that removes the command, unless it is another one.
     pub(super) fn removal(&self) -> Option<Change<'_>> {
         let is_own = self.file.text.as_deref() == Some(self.text);
-        is_own.then(|| Change::new(&self.file, WithoutHooks::Nothing))
+        is_own.then(|| {
+            let summary = vec![format!("removes the command `{}`", self.name())];
+            Change::new(&self.file, WithoutHooks::Nothing, summary)
+        })
+    }
+
+    /// Returns what the user types at the prompt.
+    fn name(&self) -> String {
+        format!("/{}", self.file.path.file_stem().unwrap_or_default().display())
     }
 }

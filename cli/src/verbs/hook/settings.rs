@@ -147,6 +147,53 @@ pub(super) fn facts(text: &str, agent: &AgentProgram) -> Result<SettingsFacts, T
     Ok(SettingsFacts { hooks, is_disabled })
 }
 
+/// Describes a change of a settings file in words.
+///
+/// # Errors
+///
+/// As of [`with_hooks`].
+pub(super) fn summary(
+    before: Option<&str>,
+    after: &WithoutHooks,
+    agent: &AgentProgram,
+) -> Result<Vec<String>, TextError> {
+    let hooks = |text| Ok(facts(text, agent)?.hooks);
+    let before = before.map_or(Ok(Vec::new()), hooks)?;
+    let after = match after {
+        WithoutHooks::Text(text) => hooks(text)?,
+        WithoutHooks::Nothing => Vec::new(),
+    };
+    let events = |hooks: &[InstalledHook], others: &[InstalledHook]| {
+        let is_in = |hook: &&InstalledHook| others.iter().any(|other| other.event == hook.event);
+        let found = hooks.iter().filter(|hook| !is_in(hook)).map(|hook| hook.event.as_str());
+        found.collect::<Vec<_>>().join(", ")
+    };
+    let replaced = after
+        .iter()
+        .filter(|hook| before.iter().any(|other| other.event == hook.event && other.command != hook.command));
+    let replaced: Vec<&str> = replaced.map(|hook| hook.event.as_str()).collect();
+    let repeated = before.iter().enumerate().filter(|(place, hook)| {
+        let is_same = |other: &InstalledHook| other.event == hook.event;
+        before.iter().take(*place).any(is_same) && after.iter().filter(|other| is_same(other)).count() == 1
+    });
+    let repeated: BTreeSet<&str> = repeated.map(|(_, hook)| hook.event.as_str()).collect();
+    let repeated: Vec<&str> = repeated.into_iter().collect();
+    let mut lines = Vec::new();
+    for (what, events) in [
+        ("adds hooks of", events(&after, &before)),
+        ("replaces the command of the hooks of", replaced.join(", ")),
+        ("removes repeated hooks of", repeated.join(", ")),
+        ("removes the hooks of", events(&before, &after)),
+    ] {
+        if !events.is_empty() {
+            lines.push(format!("{what} {events}"));
+        }
+    }
+    let commands: BTreeSet<&str> = after.iter().map(|hook| hook.command.as_str()).collect();
+    lines.extend(commands.into_iter().map(|command| format!("command: {command}")));
+    Ok(lines)
+}
+
 /// Parses a text and checks the form of its hooks.
 fn checked(text: &str) -> Result<Document, TextError> {
     let document = Document::parse(text.to_owned())?;

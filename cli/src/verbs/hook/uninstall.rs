@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::ScopeArgs;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::prompt_command::PromptCommand;
-use super::settings::{WithoutHooks, facts, without_hooks};
+use super::settings::{WithoutHooks, facts, summary, without_hooks};
 use super::settings_file::{SettingsFile, unusable};
 use crate::agents::{Agent, Scope};
 use crate::command::{Command, Group, Target};
@@ -31,7 +31,7 @@ With --json one object:
 /// Remove foldlog's hooks from an agent's settings.
 ///
 /// Removes only what `foldlog hook install` has added; all other contents of the file remain as
-/// they are. Shows the change and asks before it writes. Without a terminal, --yes is necessary.
+/// they are. Describes the change and asks before it writes. Without a terminal, --yes is necessary.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = UNINSTALL_JSON)]
 pub struct Args {
@@ -77,7 +77,8 @@ impl Command for Args {
             after = without_hooks(text, agent).map_err(|error| unusable(&file.path, &error))?;
         }
         let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
-        let change = Change::new(&file, after);
+        let words = summary(file.text.as_deref(), &after, agent);
+        let change = Change::new(&file, after, words.map_err(|error| unusable(&file.path, &error))?);
         let commands = PromptCommand::read_all(agent, scope)?;
         let removed: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::removal).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
