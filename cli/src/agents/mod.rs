@@ -205,6 +205,9 @@ impl Scope {
     }
 }
 
+/// Words of a [`PromptCommand`] by which the user confirms it.
+pub(crate) const CONSENT: [&str; 3] = ["yes", "--yes", "-y"];
+
 /// A command that the user has typed at a program's prompt.
 #[derive(Clone, Copy)]
 pub(crate) struct PromptCommand<'a> {
@@ -231,7 +234,8 @@ impl<'a> PromptCommand<'a> {
         let mut each = words.split_whitespace();
         let is_verb = each.next().is_some_and(|verb| ["undo", "redo"].contains(&verb));
         // A sentence may begin with `foldlog undo`, too.
-        let is_whole = prefix == "/" || each.all(|word| word == "yes" || word.parse::<u64>().is_ok());
+        let is_whole =
+            prefix == "/" || each.all(|word| CONSENT.contains(&word) || word.parse::<u64>().is_ok());
         (is_verb && is_whole).then_some(PromptCommand { words, prefix })
     }
 }
@@ -286,7 +290,9 @@ mod tests {
         assert_eq!(words("/foldlog:redo yes"), Some(("/", "redo yes")));
         assert_eq!(words("\n/undo 2 yes\n\nA text."), Some(("/", "undo 2 yes")));
         assert_eq!(words("foldlog undo 4 yes"), Some(("foldlog ", "undo 4 yes")));
-        for other in ["undo", "/undone", "foldlog undo fails", "foldlog", "please /undo", ""] {
+        assert_eq!(words("foldlog undo 1 --yes"), Some(("foldlog ", "undo 1 --yes")));
+        assert_eq!(words("foldlog redo -y"), Some(("foldlog ", "redo -y")));
+        for other in ["undo", "/undone", "foldlog undo fails", "foldlog log", "foldlog", "please /undo", ""] {
             assert_eq!(words(other), None, "{other}");
         }
     }

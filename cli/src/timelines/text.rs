@@ -15,7 +15,7 @@ use foldlog_view::shell::quote_word;
 use foldlog_view::text::count_text;
 
 use super::elsewhere::lines_elsewhere;
-use crate::agents::PromptCommand;
+use crate::agents::{CONSENT, PromptCommand};
 use crate::failure::{CommandError, Result};
 
 /// Longest title of a call in a line, in characters.
@@ -292,7 +292,7 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
     let (mut number, mut is_confirmed, mut with_times) = (None, false, false);
     for word in words {
         match (word, word.parse::<u64>()) {
-            ("yes" | "--yes" | "-y", _) => is_confirmed = true,
+            (word, _) if CONSENT.contains(&word) => is_confirmed = true,
             ("--exact-times", _) => with_times = true,
             (_, Ok(given)) if verb == "undo" => number = Some(given),
             _ => {

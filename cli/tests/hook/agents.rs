@@ -24,6 +24,11 @@ fn hooks_are_installed_and_uninstalled_without_a_trace() {
         let ran = place.succeeds(&format!("hook install {agent} --yes"));
         assert!(ran.stdout.contains(&format!("\ninstalled {count} hooks in ")), "{}", ran.stdout);
         assert_eq!(ran.stderr.contains("Trust all and continue"), agent == "codex", "{}", ran.stderr);
+        let command = match agent {
+            "codex" => "and `foldlog undo`, in a terminal or at its prompt, undoes one",
+            _ => "and `foldlog undo`, or `/undo` at its prompt, undoes one",
+        };
+        assert!(ran.stderr.contains(command), "{}", ran.stderr);
         let text = fs::read_to_string(place.path(file)).unwrap();
         let command = format!("{} hook event {agent}", env!("CARGO_BIN_EXE_foldlog"));
         assert_eq!(commands(&text).len(), count);

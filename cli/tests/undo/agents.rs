@@ -159,7 +159,7 @@ fn codex_learns_of_an_interruption_and_of_an_undo() {
     // Codex refuses an answer with fields that it does not know.
     assert_eq!(preview.as_object().unwrap().len(), 2, "{preview}");
     assert_eq!(prompt("foldlog undo fails, why?"), Json::Null);
-    assert!(prompt("foldlog undo yes")["reason"].as_str().unwrap().contains("undone as step 2"));
+    assert!(prompt("foldlog undo 1 --yes")["reason"].as_str().unwrap().contains("undone as step 2"));
     let told = prompt("go on");
     let context = told["hookSpecificOutput"]["additionalContext"].as_str().unwrap();
     assert!(context.contains("Undone calls: Bash: make. Removed files: made."), "{context}");

@@ -150,8 +150,12 @@ impl Command for Args {
                 true => ", and choose `Trust all and continue`",
                 false => "",
             };
+            let commands = match prefix {
+                "foldlog " => "`foldlog undo`, in a terminal or at its prompt,".to_owned(),
+                prefix => format!("`foldlog undo`, or `{prefix}undo` at its prompt,"),
+            };
             output.note(format_args!(
-                "  next: start {name} again{trust}; then `foldlog log` lists its calls, and `foldlog undo`, or `{prefix}undo` at its prompt, undoes one"
+                "  next: start {name} again{trust}; then `foldlog log` lists its calls, and {commands} undoes one"
             ));
         }
         Ok(HOLDS)
