@@ -166,7 +166,9 @@ impl Recorder<'_> {
                     interrupt(&mut timeline, lane, true, elsewhere, &mut reply)?;
                 }
                 match (prompt_command, self.prompt_command) {
-                    (Some(command), _) => reply.answered_prompt = Some(text::answer(&mut timeline, command)?),
+                    (Some(command), _) => {
+                        reply.answered_prompt = Some(text::answer(&mut timeline, command, self.arrived_at)?)
+                    }
                     // The model does not see the prompt, nor anything else of the reply.
                     (None, Some(_)) => {}
                     (None, None) => report_undos(&mut timeline, lane, elsewhere, &mut reply)?,

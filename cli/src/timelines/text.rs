@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
@@ -26,6 +27,9 @@ const PATHS_MAX: usize = 30;
 
 /// Greatest number of commits and other changes of `HEAD` that a preview names.
 const HEAD_CHANGES_MAX: usize = 10;
+
+/// Hooks that are installed twice report a prompt within this time.
+const REPORTED_TWICE: TimeDelta = TimeDelta::seconds(1);
 
 /// Limits of an undo.
 pub(crate) const OUTSIDE: &str =
@@ -285,7 +289,11 @@ pub(crate) fn undos_for_model(
 
 /// Carries out a command that the user has typed at an agent's prompt: `undo [N] [yes]` or
 /// `redo [yes]`. Without `yes`, it is a preview.
-pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Result<String> {
+pub(crate) fn answer(
+    timeline: &mut Timeline,
+    command: PromptCommand<'_>,
+    arrived_at: DateTime<Utc>,
+) -> Result<String> {
     let prefix = command.prefix;
     let mut words = command.words.split_whitespace();
     let verb = words.next().unwrap_or_default();
@@ -301,6 +309,12 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
                 ));
             }
         }
+    }
+    if is_confirmed
+        && number.is_none()
+        && let Some(number) = just_carried_out(timeline, verb, arrived_at)?
+    {
+        return Ok(format!("carried out as step {number}"));
     }
     let planned = (|| {
         let number = match (verb, number) {
@@ -337,4 +351,14 @@ pub(crate) fn answer(timeline: &mut Timeline, command: PromptCommand<'_>) -> Res
         }
     }
     Ok(lines.join("\n"))
+}
+
+/// Returns the step of an undo or a redo that another hook has made for the same prompt.
+fn just_carried_out(timeline: &Timeline, verb: &str, arrived_at: DateTime<Utc>) -> Result<Option<u64>> {
+    let steps = timeline.steps()?;
+    let is_same = |step: &&Step| {
+        let closed = step.closed_at.is_some_and(|closed| arrived_at - closed < REPORTED_TWICE);
+        closed && step.undo().is_some_and(|undo| undo_word(undo, &steps) == verb)
+    };
+    Ok(steps.last().filter(is_same).map(|step| step.number))
 }

@@ -118,6 +118,19 @@ fn a_command_at_the_prompt_is_answered_without_the_model_and_the_model_is_inform
 }
 
 #[test]
+fn a_command_at_the_prompt_undoes_one_call_if_hooks_are_installed_twice() {
+    let project = Project::new();
+    project.call("first", |project| project.write("first", "x"));
+    project.call("second", |project| project.write("second", "x"));
+    let input = project.input("UserPromptSubmit", &json!({"prompt": "/undo yes"}));
+    let hooks = [project.start_hook(&input, &[]), project.start_hook(&input, &[])];
+    let reasons = hooks.map(|hook| text(&hook.wait_with_output().unwrap()));
+    assert!(reasons.iter().any(|reason| reason.contains("undone as step 3")), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains("carried out as step 3")), "{reasons:?}");
+    assert!(project.root.join("first").exists() && !project.root.join("second").exists());
+}
+
+#[test]
 fn an_interrupted_call_is_closed_at_the_next_prompt_and_the_user_learns_how_to_undo_it() {
     let project = Project::new();
     project.hook(&project.shell("PreToolUse", "lost"));
