@@ -267,6 +267,14 @@ fn each_scope_has_its_own_file() {
     let local = place.path("project/.claude/settings.local.json");
     assert_eq!(commands(&fs::read_to_string(&local).unwrap()).len(), 11);
     assert!(!place.settings().exists());
+    let user = place.succeeds("hook install claude --yes").stderr;
+    for (file, scope) in [(&local, "project"), (&place.path("project/.claude/settings.json"), "shared")] {
+        let (file, option) = (file.display(), format!("--{scope}` removes them"));
+        let note = user.lines().find(|line| line.contains(&format!("note: {file} has hooks of foldlog too")));
+        let is_whole = note.is_some_and(|note| note.contains("recorded once") && note.contains(&option));
+        assert!(is_whole, "{user}");
+    }
+    place.succeeds("hook uninstall claude --yes");
     place.succeeds("hook uninstall claude --project --yes");
     assert!(!local.exists());
 

@@ -203,9 +203,9 @@ fn notes(
         }
         let facts = file.text.as_deref().and_then(|text| facts(text, agent).ok());
         let hooks = facts.unwrap_or_default().hooks;
-        if hooks.iter().any(|hook| hook.command != wanted.command) {
+        if !hooks.is_empty() {
             output.note(format_args!(
-                "note: {} has hooks of foldlog too, so that each event is reported twice; `foldlog hook uninstall {name} --{}` removes them",
+                "note: {} has hooks of foldlog too, which does no harm: each call is recorded once; `foldlog hook uninstall {name} --{}` removes them",
                 escape::path(&file.path),
                 other.name()
             ));
