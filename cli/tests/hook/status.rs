@@ -41,6 +41,27 @@ fn installed_hooks_run_and_are_well() {
 }
 
 #[test]
+fn without_an_agent_all_are_reported() {
+    let place = Place::with_claude("2.1.332");
+    let none = place.foldlog("hook status");
+    assert_eq!(none.code, 1);
+    for expected in ["Claude Code 2.1.332\n", "Codex: the version is unknown", "Gemini CLI: the version is "]
+    {
+        assert!(none.stdout.contains(expected), "{none:?}");
+    }
+    assert_eq!(none.stderr, "  next: `foldlog hook install claude`, `codex` or `gemini`\n");
+    place.succeeds("hook install claude --yes");
+    let one = place.succeeds("hook status");
+    assert_eq!(one.stderr, "", "{one:?}");
+    assert_eq!(place.succeeds("hook status --json").stdout.lines().count(), 3);
+    for verb in ["install", "uninstall"] {
+        let unnamed = place.foldlog(&format!("hook {verb}"));
+        assert_eq!(unnamed.code, 2);
+        assert!(unnamed.stderr.contains("<claude|codex|gemini>"), "{unnamed:?}");
+    }
+}
+
+#[test]
 fn each_hook_runs_once_in_temporary_directories() {
     let place = Place::with_claude("2.1.332");
     place.succeeds("hook install claude --yes");
@@ -100,6 +121,10 @@ fn events_and_settings_that_stop_hooks_are_problems() {
     let place = Place::with_claude("2.0.44");
     place.succeeds("hook install claude --yes");
     place.set_claude("2.1.332");
+    let shown = place.foldlog("hook status claude").stdout;
+    let state = "settings.json: installed incompletely: foldlog does not learn of failed calls, other directories \
+                 of a session, questions for permission\n  problem: no hook for ";
+    assert!(shown.contains(state), "{shown}");
     let missing = place.foldlog("hook status claude --json").json();
     assert_eq!(
         problems(&missing),

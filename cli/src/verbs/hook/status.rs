@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command as Process;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use foldlog_codec::escape;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::json;
 
@@ -30,7 +32,7 @@ Each hook runs once, in an empty temporary directory, with an event of its kind,
 in another temporary directory. Codex is also asked whether it trusts the hooks. Exit code: 0 if
 hooks are installed and nothing is wrong; otherwise 1.
 
-With --json one object:
+With --json one object for each agent:
   agent          claude, codex or gemini
   agent_version  installed version of the agent; null if unknown
   is_well        whether hooks are installed, and no file has problems
@@ -42,12 +44,24 @@ With --json one object:
 
 /// Report installed hooks, and run each of them once.
 ///
-/// Looks at the settings of the user, and at those of the project in this directory.
+/// Looks at the settings of the user, and at those of the project in this directory. Without an
+/// agent, reports all three.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = STATUS_JSON)]
 pub struct Args {
     /// Agent whose settings are read
-    pub agent: Agent,
+    pub agent: Option<Agent>,
+}
+
+/// State of the hooks of an agent.
+struct AgentStatus {
+    agent: &'static AgentProgram,
+    /// Installed version, or the reason why it is unknown.
+    version: Result<ProgramVersion, String>,
+    is_well: bool,
+    /// Why it is unknown whether the agent trusts the hooks.
+    unknown_trust: Option<String>,
+    files: Vec<FileStatus>,
 }
 
 #[derive(Serialize)]
@@ -66,6 +80,9 @@ struct FileStatus {
     programs: Vec<ProgramState>,
     hooks: Vec<HookRun>,
     problems: Vec<String>,
+    /// Events without a hook that the installed version knows.
+    #[serde(skip)]
+    missing: Vec<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -98,7 +115,23 @@ impl Command for Args {
     ///
     /// [`Error::Usage`](foldlog_view::Error::Usage) if the home directory is unknown.
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let agent = self.agent.program();
+        let agents = self.agent.as_ref().map_or(Agent::value_variants(), std::slice::from_ref);
+        let (mut is_installed, mut is_well) = (false, true);
+        for agent in agents {
+            let status = AgentStatus::of(agent.program())?;
+            is_installed |= status.is_installed();
+            is_well &= !status.is_installed() || status.is_well;
+            status.print(self.agent.is_some(), output)?;
+        }
+        if !is_installed && self.agent.is_none() {
+            output.note("  next: `foldlog hook install claude`, `codex` or `gemini`");
+        }
+        Ok(if is_installed && is_well { HOLDS } else { DOES_NOT_HOLD })
+    }
+}
+
+impl AgentStatus {
+    fn of(agent: &'static AgentProgram) -> Result<AgentStatus> {
         let version = program_version(agent);
         let known = version.as_ref().ok().copied();
         let directory = std::env::current_dir().map_err(|error| CommandError::file(Path::new("."), error))?;
@@ -108,24 +141,42 @@ impl Command for Args {
         let files =
             scopes.map(|scope| file_status(agent, *scope, known, trusted)).collect::<Result<Vec<_>>>()?;
         let is_installed = files.iter().any(|file| file.state == FileState::Installed);
-        let is_well = is_installed && files.iter().all(|file| file.problems.is_empty());
-        if let Some(Err(reason)) = found.filter(|_| is_installed) {
+        Ok(AgentStatus {
+            agent,
+            is_well: is_installed && files.iter().all(|file| file.problems.is_empty()),
+            version,
+            unknown_trust: found.and_then(Result::err),
+            files,
+        })
+    }
+
+    fn is_installed(&self) -> bool {
+        self.files.iter().any(|file| file.state == FileState::Installed)
+    }
+
+    /// Prints the status. Names the command that installs hooks if it `is_asked_for`, or if there
+    /// are others.
+    fn print(self, is_asked_for: bool, output: &mut Output<'_>) -> Result<()> {
+        let (agent, is_installed) = (self.agent, self.is_installed());
+        if let Some(reason) = self.unknown_trust.filter(|_| is_installed) {
             let title = agent.title;
             output.note(format_args!("note: it is unknown whether {title} trusts these hooks: {reason}"));
         }
         if output.json() {
-            let agent_version = known.map(|version| version.to_string());
-            output.value(&StatusDocument { agent: agent.name, agent_version, is_well, files })?;
-        } else {
-            let title = agent.title;
-            match version {
-                Ok(version) => output.line(format_args!("{title} {version}"))?,
-                Err(reason) => output.line(format_args!("{title}: the version is unknown: {reason}"))?,
-            }
-            files.iter().try_for_each(|file| print(file, output))?;
-            next(agent, &files, output);
+            let agent_version = self.version.ok().map(|version| version.to_string());
+            let (is_well, files) = (self.is_well, self.files);
+            return output.value(&StatusDocument { agent: agent.name, agent_version, is_well, files });
         }
-        Ok(if is_well { HOLDS } else { DOES_NOT_HOLD })
+        let title = agent.title;
+        match self.version {
+            Ok(version) => output.line(format_args!("{title} {version}"))?,
+            Err(reason) => output.line(format_args!("{title}: the version is unknown: {reason}"))?,
+        }
+        self.files.iter().try_for_each(|file| print(file, output))?;
+        if is_asked_for || self.files.iter().any(|file| !file.problems.is_empty()) {
+            next(agent, &self.files, output);
+        }
+        Ok(())
     }
 }
 
@@ -147,12 +198,23 @@ fn next(agent: &AgentProgram, files: &[FileStatus], output: &mut Output<'_>) {
 
 fn print(file: &FileStatus, output: &mut Output<'_>) -> Result<()> {
     let state = match file.state {
-        FileState::Missing => "not installed (no such file)",
-        FileState::NotInstalled => "not installed",
-        FileState::Installed => "installed",
-        FileState::Unusable => "unusable",
+        FileState::Missing => "not installed (no such file)".to_owned(),
+        FileState::NotInstalled => "not installed".to_owned(),
+        FileState::Installed if !file.missing.is_empty() => {
+            let unseen: BTreeSet<&str> = file.missing.iter().map(|event| subject(event)).collect();
+            let unseen: Vec<&str> = unseen.into_iter().collect();
+            format!("installed incompletely: foldlog does not learn of {}", unseen.join(", "))
+        }
+        FileState::Installed if !file.problems.is_empty() => {
+            format!("installed, with {}", count_text(file.problems.len() as u64, "problem"))
+        }
+        FileState::Installed => "installed".to_owned(),
+        FileState::Unusable => "unusable".to_owned(),
     };
     output.pieces(&[(HEADING, &file.scope.name()), (PLAIN, &format_args!("  {}: {state}", file.file))])?;
+    for problem in &file.problems {
+        output.styled_line(BAD, format_args!("  problem: {problem}"))?;
+    }
     for program in &file.programs {
         let this = if program.is_this { ": this program" } else { ": another program than this one" };
         let this = if program.exists { this } else { "" };
@@ -166,7 +228,21 @@ fn print(file: &FileStatus, output: &mut Output<'_>) -> Result<()> {
         };
         output.pieces(&[(PLAIN, &format_args!("  {:<18} ", hook.event)), (style, &end)])?;
     }
-    file.problems.iter().try_for_each(|problem| output.styled_line(BAD, format_args!("  problem: {problem}")))
+    Ok(())
+}
+
+/// Returns what an event reports.
+fn subject(event: &str) -> &'static str {
+    match event {
+        "PreToolUse" | "PostToolUse" | "BeforeTool" | "AfterTool" => "calls",
+        "PostToolUseFailure" | "PreModelRequest" => "failed calls",
+        "PermissionRequest" => "questions for permission",
+        "CwdChanged" | "DirectoryAdded" => "other directories of a session",
+        "UserPromptSubmit" | "BeforeAgent" => "`undo` at the prompt",
+        "SessionStart" => "the start of sessions",
+        // Stop, SubagentStop, SessionEnd, Interrupt, AfterAgent.
+        _ => "interrupted calls",
+    }
 }
 
 fn file_status(
@@ -183,6 +259,7 @@ fn file_status(
         programs: Vec::new(),
         hooks: Vec::new(),
         problems: Vec::new(),
+        missing: Vec::new(),
     };
     let read = SettingsFile::read(path.clone()).and_then(|file| {
         let read = file.text.as_deref().map(|text| facts(text, agent)).transpose();
@@ -232,9 +309,11 @@ fn inspect(
     let installed: BTreeSet<&str> = facts.hooks.iter().map(|hook| hook.event.as_str()).collect();
     let known: BTreeSet<&str> = agent.known_events(version).iter().map(|event| event.name).collect();
     let wanted = agent.wanted_events(version, status.scope == Scope::Shared);
-    let wanted: BTreeSet<&str> = wanted.iter().map(|event| event.name).collect();
+    let wanted: BTreeSet<&'static str> = wanted.iter().map(|event| event.name).collect();
     let list = |names: Vec<&str>| names.join(", ");
-    let missing: Vec<&str> = wanted.difference(&installed).copied().collect();
+    let missing: Vec<&'static str> =
+        wanted.iter().copied().filter(|name| !installed.contains(name)).collect();
+    status.missing.clone_from(&missing);
     if !missing.is_empty() {
         let option = status.scope.name();
         let missing = list(missing);

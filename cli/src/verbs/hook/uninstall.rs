@@ -36,6 +36,7 @@ With --json one object:
 #[command(after_help = UNINSTALL_JSON)]
 pub struct Args {
     /// Agent whose settings are changed
+    #[arg(value_name = "claude|codex|gemini", hide_possible_values = true)]
     pub agent: Agent,
     /// Settings file.
     #[command(flatten)]
