@@ -20,6 +20,7 @@ mod input;
 mod reply;
 mod version;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -168,8 +169,12 @@ impl SettingsPlaces {
         std::path::absolute(&path).map_err(|error| CommandError::file(&path, error))
     }
 
+    /// Returns whether the user has named the directory of the user's settings.
+    pub(crate) fn is_named_by_variable(&self) -> bool {
+        self.directory_variable.and_then(variable).is_some()
+    }
+
     fn user_directory(&self) -> Result<PathBuf> {
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         if let Some(directory) = self.directory_variable.and_then(variable) {
             return Ok(PathBuf::from(directory));
         }
@@ -183,6 +188,10 @@ impl SettingsPlaces {
             }
         }
     }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// People and projects for which a settings file is valid.

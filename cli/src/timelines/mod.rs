@@ -3,6 +3,7 @@
 pub(crate) mod elsewhere;
 pub(crate) mod hook;
 mod reach;
+pub(crate) mod records;
 pub(crate) mod text;
 
 use std::fs;

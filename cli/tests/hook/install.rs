@@ -40,9 +40,26 @@ fn hooks_are_installed_once_and_uninstalled_without_a_trace() {
     let removed = place.succeeds("hook uninstall claude --yes");
     let expected = format!("{} (is removed)\n  removes the hooks of SessionStart, ", file.display());
     assert!(removed.stdout.starts_with(&expected), "{}", removed.stdout);
-    assert!(!place.settings().exists());
+    assert!(!place.path("home/.claude").exists(), "a directory remains");
     let again = place.succeeds("hook uninstall claude");
     assert!(again.stdout.starts_with("not installed: "), "{}", again.stdout);
+}
+
+#[test]
+fn directories_with_other_files_remain_and_the_records_are_named() {
+    let place = Place::with_claude("2.1.332");
+    place.succeeds("hook install claude --yes");
+    fs::write(place.path("home/.claude/commands/own.md"), "mine").unwrap();
+    let records = place.path("home/.local/state/foldlog/timelines");
+    fs::create_dir_all(records.join("project-1")).unwrap();
+    fs::write(records.join("project-1/records"), vec![7; 2_000_000]).unwrap();
+    let shown = place.foldlog("hook status claude").stdout;
+    let line = format!("\nrecords: {} (2.0 MB)\n", records.display());
+    assert!(shown.contains(&line), "{shown}");
+    let removed = place.succeeds("hook uninstall claude --yes").stdout;
+    let line = format!("\nthe records stay in {} (2.0 MB); remove that directory", records.display());
+    assert!(removed.contains(&line), "{removed}");
+    assert!(place.path("home/.claude/commands/own.md").exists() && records.exists());
 }
 
 #[test]

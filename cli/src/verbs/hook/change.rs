@@ -1,5 +1,6 @@
 //! Shows the change of a settings file, asks for it, and writes it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use foldlog_codec::escape;
@@ -65,6 +66,10 @@ impl<'a> Change<'a> {
         let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(before, text);
         let diff = diff.unified_diff().context_radius(CONTEXT).header(names.0, names.1).to_string();
         Change { file, after, summary, diff }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.file.path
     }
 
     fn summarize(&self, output: &mut Output<'_>) -> Result<()> {

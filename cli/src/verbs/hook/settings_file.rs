@@ -91,7 +91,7 @@ impl SettingsFile {
         Ok(Ok(File::open(directory)?.sync_all()?))
     }
 
-    /// Removes the file. Its directory remains.
+    /// Removes the file.
     ///
     /// # Errors
     ///

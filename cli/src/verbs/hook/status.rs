@@ -22,6 +22,7 @@ use crate::command::{Command, Group, Target};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::style::{BAD, GOOD, HEADING, PLAIN};
+use crate::timelines::records::{Records, size_text};
 
 /// Longest time of a hook.
 const HOOK_DEADLINE: Duration = Duration::from_secs(20);
@@ -122,6 +123,10 @@ impl Command for Args {
             is_installed |= status.is_installed();
             is_well &= !status.is_installed() || status.is_well;
             status.print(self.agent.is_some(), output)?;
+        }
+        if let Some(Records { directory, bytes }) = Records::find()?.filter(|_| !output.json()) {
+            let (directory, size) = (escape::path(&directory), size_text(bytes));
+            output.line(format_args!("records: {directory} ({size})"))?;
         }
         if !is_installed && self.agent.is_none() {
             output.note("  next: `foldlog hook install claude`, `codex` or `gemini`");

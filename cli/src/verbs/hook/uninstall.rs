@@ -1,5 +1,7 @@
 //! `foldlog hook uninstall`: removes foldlog's hooks from the settings of an agent.
 
+use std::path::Path;
+
 use foldlog_codec::escape;
 use foldlog_view::text::count_text;
 use serde::Serialize;
@@ -9,15 +11,16 @@ use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::prompt_command::PromptCommand;
 use super::settings::{WithoutHooks, facts, summary, without_hooks};
 use super::settings_file::{SettingsFile, unusable};
-use crate::agents::{Agent, Scope};
+use crate::agents::{Agent, AgentProgram, Scope};
 use crate::command::{Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
+use crate::timelines::records::{Records, size_text};
 
 /// Describes the fields of `hook uninstall --json`.
 const UNINSTALL_JSON: &str = "\
-A file that `foldlog hook install` has made, and that has no other content, is removed. Directories
-remain.
+A file that `foldlog hook install` has made, and that has no other content, is removed, and so are
+directories that are empty then. Recorded calls remain.
 
 With --json one object:
   agent         claude, codex or gemini
@@ -84,6 +87,9 @@ impl Command for Args {
         let removed: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::removal).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
         let outcome = apply(&changes, self.confirm, output)?;
+        if outcome == Outcome::Written {
+            remove_directories(agent, scope, &changes)?;
+        }
         if output.json() {
             let document = UninstallDocument {
                 agent: agent.name,
@@ -105,6 +111,29 @@ impl Command for Args {
             Outcome::Declined => "nothing was written".to_owned(),
             Outcome::Written => format!("removed {count} from {path}{rest}"),
         })?;
+        let is_over = [Outcome::Written, Outcome::Unchanged].contains(&outcome);
+        if let Some(Records { directory, bytes }) = Records::find()?.filter(|_| is_over) {
+            let (directory, size) = (escape::path(&directory), size_text(bytes));
+            output.line(format_args!(
+                "the records stay in {directory} ({size}); remove that directory to forget them"
+            ))?;
+        }
         Ok(HOLDS)
     }
+}
+
+/// Removes the directories of removed files that are empty now, except one that the user has named
+/// by a variable.
+fn remove_directories(agent: &AgentProgram, scope: Scope, changes: &[&Change<'_>]) -> Result<()> {
+    let settings = agent.settings.path(scope)?;
+    let commands = changes.iter().map(|change| change.path()).filter(|path| **path != settings);
+    let mut directories: Vec<&Path> = commands.filter_map(Path::parent).collect();
+    if scope != Scope::User || !agent.settings.is_named_by_variable() {
+        directories.extend(settings.parent());
+    }
+    for directory in directories {
+        // Others are not empty.
+        let _ = std::fs::remove_dir(directory);
+    }
+    Ok(())
 }
