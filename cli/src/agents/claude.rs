@@ -59,6 +59,7 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
         ("commands/undo.md", include_str!("../../plugin/claude/commands/undo.md")),
         ("commands/redo.md", include_str!("../../plugin/claude/commands/redo.md")),
     ],
+    rewind_note: Some("note: `/undo` is foldlog's from now on; `/rewind` stays that of Claude Code"),
     prompt_prefix: "/",
     // A `cd` of the agent changes the current directory.
     project_variable: Some("CLAUDE_PROJECT_DIR"),

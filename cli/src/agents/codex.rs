@@ -66,6 +66,7 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
     timeout_units: 1,
     hook_name: None,
     prompt_commands: &[],
+    rewind_note: None,
     // Codex takes `/undo` for a command that it does not know.
     prompt_prefix: "foldlog ",
     project_variable: None,

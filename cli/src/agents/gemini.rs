@@ -54,6 +54,7 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
         ("commands/undo.toml", include_str!("../../plugin/gemini/commands/undo.toml")),
         ("commands/redo.toml", include_str!("../../plugin/gemini/commands/redo.toml")),
     ],
+    rewind_note: None,
     prompt_prefix: "/",
     project_variable: Some("GEMINI_PROJECT_DIR"),
     process_variable: None,

@@ -76,6 +76,8 @@ pub(crate) struct AgentProgram {
     pub(crate) hook_name: Option<&'static str>,
     /// Files of commands at the prompt, next to the user's settings.
     pub(crate) prompt_commands: &'static [(&'static str, &'static str)],
+    /// Note about a command of the program's own that had the name of one of these.
+    pub(crate) rewind_note: Option<&'static str>,
     /// What the user types at the prompt before `undo`.
     pub(crate) prompt_prefix: &'static str,
     /// Variable with the project's directory, in programs whose current directory changes.

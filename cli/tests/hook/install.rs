@@ -172,14 +172,20 @@ fn nothing_temporary_remains(place: &Place) {
 fn the_command_of_the_prompt_is_added_for_the_user_and_never_replaces_another() {
     let place = Place::with_claude("2.1.332");
     let command = place.path("home/.claude/commands/undo.md");
-    place.succeeds("hook install claude --project --yes");
+    let rewind = "note: `/undo` is foldlog's from now on; `/rewind` stays that of Claude Code\n";
+    let noted = place.succeeds("hook install claude --project --yes").stderr;
     assert!(!command.exists(), "the commands of a project belong to all of its people");
-    place.succeeds("hook install claude --yes");
+    assert!(!noted.contains(rewind), "{noted}");
+    let noted = place.succeeds("hook install claude --yes").stderr;
+    assert!(noted.contains(rewind), "{noted}");
     assert!(fs::read_to_string(&command).unwrap().contains("disable-model-invocation: true"));
     place.succeeds("hook uninstall claude --yes");
     assert!(!command.exists());
+    fs::create_dir_all(command.parent().unwrap()).unwrap();
     fs::write(&command, "mine").unwrap();
-    place.succeeds("hook install claude --yes");
+    let noted = place.succeeds("hook install claude --yes").stderr;
+    let own = format!("note: foldlog answers `/undo` in place of your command {}", command.display());
+    assert!(noted.contains(&own) && !noted.contains("answers `/redo`"), "{noted}");
     place.succeeds("hook uninstall claude --yes");
     assert_eq!(fs::read_to_string(&command).unwrap(), "mine");
 }

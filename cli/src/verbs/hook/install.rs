@@ -145,6 +145,11 @@ impl Command for Args {
             })?;
         }
         notes(scope, &wanted, version, unknown, output);
+        if outcome != Outcome::Declined {
+            commands.iter().filter_map(PromptCommand::note).for_each(|note| output.note(note));
+            let rewind = agent.rewind_note.filter(|_| !commands.is_empty() && outcome != Outcome::Unchanged);
+            rewind.into_iter().for_each(|note| output.note(note));
+        }
         if outcome == Outcome::Written {
             let (name, prefix) = (agent.name, agent.prompt_prefix);
             let trust = match agent.asks_for_trust {

@@ -1,5 +1,7 @@
 //! The commands `/undo` and `/redo` at the prompt of a program, which a hook answers.
 
+use foldlog_codec::escape;
+
 use super::change::Change;
 use super::settings::WithoutHooks;
 use super::settings_file::SettingsFile;
@@ -44,6 +46,14 @@ impl PromptCommand {
             let summary = vec![format!("removes the command `{}`", self.name())];
             Change::new(&self.file, WithoutHooks::Nothing, summary)
         })
+    }
+
+    /// Returns the note about a command of the user, in whose place the hook answers.
+    pub(super) fn note(&self) -> Option<String> {
+        let is_other = self.file.text.as_deref().is_some_and(|text| text != self.text);
+        let (name, path) = (self.name(), escape::path(&self.file.path));
+        is_other
+            .then(|| format!("note: foldlog answers `{name}` in place of your command {path}, which remains"))
     }
 
     /// Returns what the user types at the prompt.
