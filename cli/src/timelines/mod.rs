@@ -7,6 +7,7 @@ pub(crate) mod records;
 pub(crate) mod text;
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -116,6 +117,19 @@ pub(crate) fn allow(place: &TimelinePlace) -> Result<()> {
     made.map_err(|error| CommandError::file(&place.dir, error))?;
     let file = place.dir.join(ALLOWED_FILE);
     fs::write(&file, "").map_err(|error| CommandError::file(&file, error))
+}
+
+/// Reverses [`allow`].
+pub(crate) fn disallow(place: &TimelinePlace) -> Result<()> {
+    let file = place.dir.join(ALLOWED_FILE);
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::file(&file, error)),
+        _ => {
+            // It contains records otherwise.
+            let _ = fs::remove_dir(&place.dir);
+            Ok(())
+        }
+    }
 }
 
 /// The directory whose calls a command is about.

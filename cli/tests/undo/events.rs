@@ -187,6 +187,11 @@ fn a_home_directory_is_recorded_only_after_it_was_allowed() {
     project.foldlog(&["hook", "allow", home.to_str().unwrap()]);
     assert_eq!(project.hook(&begin), Json::Null);
     assert!(project.command(&["log"]).current_dir(&home).output().unwrap().status.success());
+    let removed = project.foldlog(&["hook", "allow", "--remove", home.to_str().unwrap()]);
+    assert!(removed.starts_with("hooks do not record ") && removed.contains("home directory"), "{removed}");
+    assert!(start("startup")["systemMessage"].as_str().unwrap().contains("foldlog hook allow"));
+    let root = project.foldlog(&["hook", "allow", "--remove", "."]);
+    assert!(root.ends_with(": it needs no permission\n"), "{root}");
 }
 
 #[test]

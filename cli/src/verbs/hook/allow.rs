@@ -2,32 +2,57 @@
 
 use std::path::PathBuf;
 
+use foldlog_codec::escape;
 use foldlog_timeline::TimelinePlace;
+use serde_json::json;
 
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::timelines::{UserDirs, allow};
+use crate::timelines::{UserDirs, allow, disallow};
 
 /// Allow hooks to record a home directory, or one with many files.
 ///
 /// Hooks record all other directories without being asked to.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "With --json one object: directory, recorded.")]
 pub struct Args {
     /// Directory of an agent's project
+    #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+    /// Take the permission back
+    #[arg(long)]
+    pub remove: bool,
 }
 
 impl Command for Args {
-    const GROUP: Group = Group::Internal;
+    const GROUP: Group = Group::Run;
     const ACCESS: Access = Access::Creates;
     const TARGET: Target = Target::Nothing;
     const EXAMPLE: &'static str = "foldlog hook allow DIR";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let place = TimelinePlace::of_root(&UserDirs::from_variables().timelines()?, &self.directory)?;
-        allow(&place)?;
-        output.line(format_args!("hooks record {} from now on", foldlog_codec::escape::path(&place.root)))?;
+        let dirs = UserDirs::from_variables();
+        let place = TimelinePlace::of_root(&dirs.timelines()?, &self.directory)?;
+        let root = escape::path(&place.root);
+        if self.remove {
+            disallow(&place)?;
+        } else {
+            allow(&place)?;
+        }
+        let refused = dirs.needs_consent(&place);
+        if output.json() {
+            output.value(&json!({ "directory": root, "recorded": refused.is_none() }))?;
+            return Ok(HOLDS);
+        }
+        output.line(match refused {
+            Some(reason) => format!("hooks do not record {root} from now on: {reason}"),
+            None if !self.remove => format!("hooks record {root} from now on"),
+            None if place.exists() => {
+                format!("hooks record {root} as long as {} exists", escape::path(&place.dir))
+            }
+            None => format!("hooks record {root}: it needs no permission"),
+        })?;
         Ok(HOLDS)
     }
 }
