@@ -1,5 +1,6 @@
 //! One event of an agent: recording it, and the reply.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use foldlog_view::clock::now;
 use super::reach::Reach;
 use super::{UserDirs, runs_child_since, text};
 use crate::agents::{HookEvent, HookInput, HookReply, PromptCommand};
-use crate::failure::Result;
+use crate::failure::{CommandError, Result};
 use crate::runs::claude_code::import_new_lines;
 
 /// Greatest size of a timeline's captures on the disk, in bytes.
@@ -60,9 +61,8 @@ pub(crate) fn record(
         Recorder { dirs: &dirs, input: &input, project: &root, arrived_at, is_strict, prompt_command };
     // Each timeline is locked by one thread, which waits for no other lock.
     std::thread::scope(|scope| {
-        let record = |place: &TimelinePlace| {
-            recorder.record(place, None).map_err(|error| (place.root.clone(), error.to_string()))
-        };
+        let record =
+            |place: &TimelinePlace| recorder.record(place, None).map_err(|error| (place.root.clone(), error));
         let further: Vec<_> = reach.further.iter().map(|place| scope.spawn(move || record(place))).collect();
         let own = recorder.record(&place, Some(&reach));
         let further: Vec<_> = further.into_iter().filter_map(|thread| thread.join().ok()).collect();
@@ -70,6 +70,32 @@ pub(crate) fn record(
         further.into_iter().for_each(|other| reply.merge(other, &input.event));
         Ok(reply)
     })
+}
+
+/// Returns an error of [`record`] with its consequence and its remedy.
+pub(crate) fn failure_text(error: &CommandError, root: &Path, is_call: bool) -> String {
+    let timelines = UserDirs::from_variables().timelines();
+    let place = timelines.ok().and_then(|timelines| TimelinePlace::of_root(&timelines, root).ok());
+    let remedy = place.and_then(|TimelinePlace { dir, .. }| {
+        let directory = foldlog_codec::escape::path(&dir);
+        let text = error.to_string();
+        let is_in_state = dir.parent().is_some_and(|state| text.contains(&*state.to_string_lossy()));
+        if matches!(error, CommandError::View(foldlog_view::Error::Engine(error)) if error.is_damage()) {
+            Some(format!("to start anew, without the calls until now, move {directory} away"))
+        } else if is_denied(error) && is_in_state {
+            Some(format!("make {directory} writable for you, or set XDG_STATE_HOME to another directory"))
+        } else {
+            None
+        }
+    });
+    let consequence = is_call.then(|| "this call cannot be undone".to_owned());
+    [Some(error.to_string()), consequence, remedy].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn is_denied(error: &CommandError) -> bool {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    kinds.any(|kind| [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem].contains(&kind))
 }
 
 /// Returns why a root is not recorded, and the command that allows it; `None` if it is recorded.
@@ -86,7 +112,7 @@ fn explain_refusal(place: &TimelinePlace, reason: &str) -> String {
 
 impl HookReply {
     /// Adds the reply of a further root, or the error with which it could not be recorded.
-    fn merge(&mut self, other: std::result::Result<HookReply, (PathBuf, String)>, event: &HookEvent) {
+    fn merge(&mut self, other: Result<HookReply, (PathBuf, CommandError)>, event: &HookEvent) {
         match other {
             Ok(other) => {
                 self.messages.extend(other.messages);
@@ -95,8 +121,9 @@ impl HookReply {
                 self.context = (!contexts.is_empty()).then(|| contexts.join("\n"));
             }
             Err((root, error)) if matches!(event, HookEvent::CallBegins(_)) => self.messages.push(format!(
-                "foldlog could not record the call in {}: {error}",
-                foldlog_codec::escape::path(&root)
+                "foldlog could not record the call in {}: {}",
+                foldlog_codec::escape::path(&root),
+                failure_text(&error, &root, true)
             )),
             // The call was not recorded there either.
             Err(_) => {}

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use serde_json::{Value as Json, json};
@@ -214,6 +215,45 @@ fn a_call_that_cannot_be_recorded_runs_unless_the_hook_is_strict() {
     let strict = hook(&["--strict"]);
     assert_eq!(strict.status.code(), Some(2), "{}", text(&strict));
     assert!(text(&strict).contains("the store is inside the workspace"), "{}", text(&strict));
+}
+
+#[test]
+fn a_failed_record_is_reported_with_its_consequence_and_its_remedy() {
+    let mut project = Project::new();
+    project.call("1", |project| project.write("notes", "changed\n"));
+    let sessions = project.sessions();
+    let timeline = sessions.ancestors().nth(2).unwrap().to_owned();
+    let begin = |project: &Project, id: &str| {
+        let told = project.hook(&project.shell("PreToolUse", id));
+        told["systemMessage"].as_str().unwrap().to_owned()
+    };
+    project.give_away();
+    let mode = |mode| fs::set_permissions(&timeline, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o500);
+    fs::remove_file(timeline.join("lock")).ok();
+    let told = begin(&project, "2");
+    let remedy = format!("; this call cannot be undone; make {} writable for you", timeline.display());
+    assert!(told.contains(&remedy), "{told}");
+    mode(0o700);
+
+    let session = fs::read_dir(&sessions).unwrap().next().unwrap().unwrap().path();
+    let mut left = vec![session];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "seg") {
+            let mut bytes = fs::read(&path).unwrap();
+            let at = bytes.len() / 3;
+            bytes[at] ^= 0xff;
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+    let told = begin(&project, "3");
+    let remedy = format!(
+        "; this call cannot be undone; to start anew, without the calls until now, move {} away",
+        timeline.display()
+    );
+    assert!(told.contains("could not record PreToolUse") && told.contains(&remedy), "{told}");
 }
 
 #[test]

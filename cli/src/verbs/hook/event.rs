@@ -14,7 +14,7 @@ use crate::agents::{Agent, AgentProgram, HookEvent, HookInput, HookReply, Prompt
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::timelines::hook::record;
+use crate::timelines::hook::{failure_text, record};
 use crate::timelines::parent_of;
 
 /// Longest input of a hook in bytes.
@@ -113,7 +113,7 @@ fn record_event(
             _ => None,
         };
         let command = prompt.as_deref().and_then(PromptCommand::of);
-        record(input, root, is_strict, command).map_err(|error| error.to_string())
+        record(input, root.clone(), is_strict, command).map_err(|error| failure_text(&error, &root, is_call))
     });
     let reply = recorded.and_then(|reply| reply).unwrap_or_else(|error| HookReply {
         messages: vec![format!("foldlog could not record {name}: {error}")],
