@@ -526,6 +526,8 @@ pub fn shorten(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
         text.push('…');
+        // Of a text of 100 MB, the rest would stay in memory.
+        text.shrink_to_fit();
     }
     text
 }

@@ -128,8 +128,8 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "DirectoryAdded" => input.directory.clone().map_or(HookEvent::Other, HookEvent::DirectoryAdded),
         _ => HookEvent::Other,
     };
-    let transcript = input.transcript_path;
-    Ok(HookInput { lane, directory: input.cwd, transcript, name: input.hook_event_name, event })
+    let (command, transcript) = (input.command(), input.transcript_path);
+    Ok(HookInput { lane, directory: input.cwd, transcript, name: input.hook_event_name, command, event })
 }
 
 /// Returns the call of a tool that may change files.
@@ -157,7 +157,7 @@ fn end(input: &Input<'_>) -> CallEnd {
         result: input.error.clone().or_else(|| input.response_text()),
         exit_code: failed.or((succeeded && is_shell).then_some(0)),
         duration_ms: input.duration_ms,
-        in_background: input.response().get("backgroundTaskId").is_some_and(|id| !id.is_null()),
+        in_background: input.response().has("backgroundTaskId"),
     }
 }
 

@@ -122,7 +122,15 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "SessionEnd" => HookEvent::SessionEnded,
         _ => HookEvent::Other,
     };
-    Ok(HookInput { lane, directory: input.cwd, transcript: None, name: input.hook_event_name, event })
+    let command = input.command();
+    Ok(HookInput {
+        lane,
+        directory: input.cwd,
+        transcript: None,
+        name: input.hook_event_name,
+        command,
+        event,
+    })
 }
 
 /// Returns the call of a tool that may change files.

@@ -13,6 +13,8 @@ pub(crate) struct HookInput {
     pub(crate) transcript: Option<PathBuf>,
     /// The program's name of the event.
     pub(crate) name: String,
+    /// Command of the tool, up to the length that is recorded.
+    pub(crate) command: Option<String>,
     pub(crate) event: HookEvent,
 }
 

@@ -11,7 +11,6 @@
 //! - `gemini --acp`, which editors use, runs no hooks of tools.
 
 use foldlog_timeline::{CallEnd, Lane, NewCall};
-use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use super::input::Input;
@@ -112,7 +111,15 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "SessionEnd" => HookEvent::SessionEnded,
         _ => HookEvent::Other,
     };
-    Ok(HookInput { lane, directory: input.cwd, transcript: None, name: input.hook_event_name, event })
+    let command = input.command();
+    Ok(HookInput {
+        lane,
+        directory: input.cwd,
+        transcript: None,
+        name: input.hook_event_name,
+        command,
+        event,
+    })
 }
 
 /// Returns the call of a tool that may change files.
@@ -134,10 +141,10 @@ fn call(input: &Input<'_>, lane: &Lane, process: Option<u32>) -> Option<NewCall>
 fn end(input: &Input<'_>) -> CallEnd {
     let response = input.response();
     let is_shell = input.tool_name.as_deref() == Some(SHELL);
-    let content = response.get("llmContent").and_then(Json::as_str).unwrap_or_default();
-    let exit_code = if is_shell { exit_code(content) } else { None };
+    let content = response.text("llmContent").unwrap_or_default();
+    let exit_code = if is_shell { exit_code(&content) } else { None };
     let was_cancelled = content.contains(CANCELLED);
-    let has_error = was_cancelled || response.get("error").is_some_and(|error| !error.is_null());
+    let has_error = was_cancelled || response.has("error");
     CallEnd {
         succeeded: !has_error && exit_code.is_none(),
         result: input.response_text(),

@@ -1,10 +1,10 @@
 //! The input of a hook, in the form that the programs have in common.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use foldlog_timeline::{CallReach, Lane, NewCall};
+use foldlog_timeline::{CallReach, Lane, NewCall, shorten};
 use serde::Deserialize;
-use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use super::AgentProgram;
@@ -51,17 +51,22 @@ impl Input<'_> {
         }
     }
 
-    pub(super) fn arguments(&self) -> Arguments {
-        let text = self.tool_input.map_or("{}", RawValue::get);
-        Arguments(serde_json::from_str(text).unwrap_or_default())
+    pub(super) fn arguments(&self) -> ObjectFields<'_> {
+        ObjectFields::of(self.tool_input)
     }
 
-    pub(super) fn response(&self) -> Json {
-        self.tool_response.and_then(|response| serde_json::from_str(response.get()).ok()).unwrap_or_default()
+    pub(super) fn response(&self) -> ObjectFields<'_> {
+        ObjectFields::of(self.tool_response)
     }
 
+    /// Returns the tool's response, as long as it is recorded.
     pub(super) fn response_text(&self) -> Option<String> {
-        self.tool_response.map(|response| response.get().to_owned())
+        self.tool_response.map(|response| shorten(response.get().to_owned()))
+    }
+
+    /// Returns the command of a shell, as long as it is recorded.
+    pub(super) fn command(&self) -> Option<String> {
+        self.arguments().text("command").map(shorten)
     }
 
     /// Returns a call of this input's tool. The files that it names are relative to the agent's
@@ -84,8 +89,8 @@ impl Input<'_> {
             lane,
             id,
             tool,
-            arguments: self.tool_input.map_or("{}", RawValue::get).to_owned(),
-            title: title.unwrap_or_default(),
+            arguments: shorten(self.tool_input.map_or("{}", RawValue::get).to_owned()),
+            title: shorten(title.unwrap_or_default()),
             paths: paths.map(|paths| paths.iter().map(|path| self.cwd.join(Path::new(path))).collect()),
             process,
             may_overlap: false,
@@ -94,11 +99,21 @@ impl Input<'_> {
     }
 }
 
-/// Arguments of a tool.
-pub(super) struct Arguments(Json);
+/// The fields of an object, such as the arguments of a tool, which may be long.
+pub(super) struct ObjectFields<'a>(HashMap<String, &'a RawValue>);
 
-impl Arguments {
+impl<'a> ObjectFields<'a> {
+    fn of(object: Option<&'a RawValue>) -> ObjectFields<'a> {
+        let fields = object.and_then(|object| serde_json::from_str(object.get()).ok());
+        ObjectFields(fields.unwrap_or_default())
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<String> {
-        self.0.get(name).and_then(Json::as_str).map(str::to_owned)
+        serde_json::from_str(self.0.get(name)?.get()).ok()
+    }
+
+    /// Returns whether there is a field that is not null.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value.get() != "null")
     }
 }

@@ -295,6 +295,23 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_command_the_beginning_is_looked_at() {
+        for (agent, event) in
+            [(Agent::Claude, "PreToolUse"), (Agent::Codex, "PreToolUse"), (Agent::Gemini, "BeforeTool")]
+        {
+            let input = serde_json::json!({
+                "session_id": "s", "cwd": "/", "hook_event_name": event, "tool_name": "Bash",
+                "tool_use_id": "1", "tool_input": {"command": "cd x;".repeat(100_000)},
+            });
+            let input = (agent.program().read)(&input.to_string(), None).unwrap();
+            let HookEvent::CallBegins(call) = input.event else { panic!("{event}") };
+            for text in [call.title, call.arguments, input.command.unwrap()] {
+                assert!((60_000..66_000).contains(&text.len()), "{event}: {}", text.len());
+            }
+        }
+    }
+
+    #[test]
     fn commands_are_told_from_sentences() {
         let words = |prompt| PromptCommand::of(prompt).map(|command| (command.prefix, command.words));
         assert_eq!(words("/undo "), Some(("/", "undo")));

@@ -144,8 +144,7 @@ fn named_directories(input: &HookInput, home: Option<&Path>) -> Vec<NamedDirecto
                     add(around.to_owned(), Some(path.clone()), false);
                 }
             }
-            let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-            let command = arguments.get("command").and_then(serde_json::Value::as_str).unwrap_or_default();
+            let command = input.command.as_deref().unwrap_or_default();
             for directory in command_directories(command, &input.directory, home) {
                 // A missing one is made inside of a known one, or not at all.
                 if directory.is_dir() {

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Instant;
@@ -115,8 +115,8 @@ fn import_file(
         let mut bytes = u64::try_from(read).unwrap_or(u64::MAX);
         let mut is_whole = line.last() == Some(&b'\n');
         if !is_whole && bytes == LINE_BYTES_MAX {
-            bytes +=
-                reader.skip_until(b'\n').map_err(io).map(|skipped| u64::try_from(skipped).unwrap_or(0))?;
+            let Some(rest) = skip_line(&mut reader, until).map_err(io)? else { break };
+            bytes += rest;
             line = json!({"type": "user", "message": {"content": format!("(A line of {bytes} bytes.)")}})
                 .to_string()
                 .into_bytes();
@@ -336,6 +336,23 @@ impl ConversationWriter<'_> {
     }
 }
 
+/// Skips the rest of a line. Returns its length; `None` if that takes longer than until a moment.
+fn skip_line(reader: &mut impl BufRead, until: Instant) -> io::Result<Option<u64>> {
+    let mut bytes = 0;
+    while Instant::now() < until {
+        let part = reader.fill_buf()?;
+        let end = part.iter().position(|byte| *byte == b'\n').map(|end| end + 1);
+        let length = end.unwrap_or(part.len());
+        let is_over = end.is_some() || length == 0;
+        reader.consume(length);
+        bytes += u64::try_from(length).unwrap_or(u64::MAX);
+        if is_over {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns whether a line belongs to the answer of another one.
 fn is_same_answer(line: &[u8], message: &MessageFields<'_>) -> bool {
     let last = LineFields::read(line).and_then(|line| field::<String>(line.message()?.id));
@@ -371,4 +388,22 @@ fn own_form(blocks: &[MessageBlock<'_>]) -> Option<ContentBlocks> {
 fn short_arguments(input: &str) -> String {
     let shorter = shorten(input.to_owned());
     if shorter == input { shorter } else { Json::String(shorter).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_skipped_up_to_its_end_or_for_a_short_time() {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut reader = BufReader::with_capacity(3, &b"long line\nnext"[..]);
+        assert_eq!(skip_line(&mut reader, until).unwrap(), Some(10));
+        assert_eq!(skip_line(&mut reader, until).unwrap(), Some(4));
+        // As of a sparse file of 20 GB.
+        let until = Instant::now() + Duration::from_millis(20);
+        assert_eq!(skip_line(&mut BufReader::new(io::repeat(0)), until).unwrap(), None);
+    }
 }
