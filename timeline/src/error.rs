@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An error of a timeline.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,12 @@ pub enum Error {
         /// The root.
         path: PathBuf,
     },
+    /// Something else is in the place of the root.
+    #[error("{} is not a directory any more; first move it to another place, or remove it", path.display())]
+    RootReplaced {
+        /// The root.
+        path: PathBuf,
+    },
     /// The timeline has no step with this number.
     #[error("there is no call {number}")]
     NoStep {
@@ -71,6 +77,18 @@ pub enum Error {
     /// There is no step to undo, or no undo to reverse.
     #[error("{0}")]
     NothingToUndo(&'static str),
+}
+
+impl Error {
+    /// Returns the error for a root that is not a directory.
+    pub(crate) fn of_lost_root(root: &Path) -> Error {
+        let path = root.to_owned();
+        // A link to nowhere is in the way, too.
+        match root.symlink_metadata() {
+            Ok(_) => Error::RootReplaced { path },
+            Err(_) => Error::RootRemoved { path },
+        }
+    }
 }
 
 /// A result with the error of this crate.

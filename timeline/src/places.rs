@@ -54,6 +54,12 @@ impl TimelinePlace {
         TimelinePlace { root, dir }
     }
 
+    /// Returns the place of the timeline with exactly this root, if there is one. The root may have
+    /// been removed, or something else may be in its place.
+    pub fn of_recorded_root(timelines: &Path, root: &Path) -> Option<TimelinePlace> {
+        Some(TimelinePlace::of_canonical(timelines, root.to_owned())).filter(TimelinePlace::exists)
+    }
+
     /// Finds the timeline whose root is a directory or the nearest one around it. The directory may
     /// have been removed.
     ///

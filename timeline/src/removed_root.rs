@@ -95,6 +95,7 @@ impl Timeline {
     /// # Errors
     ///
     /// - [`Error::NothingToUndo`] if no state of the root was captured.
+    /// - [`Error::RootReplaced`] if there is something else.
     /// - [`Error::Io`] if the directory cannot be created.
     /// - The errors of [`open`](Timeline::open).
     pub fn open_removed(
@@ -103,6 +104,9 @@ impl Timeline {
         now: DateTime<Utc>,
     ) -> Result<(Timeline, u64)> {
         let io = |source| Error::Io { action: "create", path: place.root.clone(), source };
+        if place.root.symlink_metadata().is_ok() {
+            return Err(Error::of_lost_root(&place.root));
+        }
         fs::create_dir_all(&place.root).map_err(io)?;
         let opened = Timeline::open(place, options).and_then(|mut timeline| {
             let number = timeline.record_removal(now)?;
@@ -150,8 +154,8 @@ impl Timeline {
         Ok(number)
     }
 
-    /// Returns whether the root was removed.
+    /// Returns whether the root was removed, or something else is in its place.
     pub fn is_root_removed(&self) -> bool {
-        !self.place().root.exists()
+        !self.place().root.is_dir()
     }
 }

@@ -101,7 +101,7 @@ impl Default for TimelineOptions {
 pub struct Timeline {
     pub(crate) place: TimelinePlace,
     pub(crate) session: Session,
-    /// `None` if the root does not exist.
+    /// `None` if the root is no directory any more.
     files: Option<HostFilesystem>,
     /// Patterns of ignored files in lists outside of the root.
     pub(crate) ignored: Vec<String>,
@@ -200,12 +200,10 @@ impl Timeline {
         captured.pool = place.captures_of_repository();
         captured.ignored = [options.ignored.clone(), excludes(&place.root)].concat();
         let ignored = captured.ignored.clone();
-        // Steps of a removed root are listed, and shown.
-        let is_removed = lock.is_none() && !place.root.exists();
-        let files = if is_removed {
-            None
-        } else {
-            Some(HostFilesystem::open(&place.root, place.captures(), captured)?)
+        // Steps of a removed root are listed, shown and ended.
+        let files = match place.root.is_dir() {
+            true => Some(HostFilesystem::open(&place.root, place.captures(), captured)?),
+            false => None,
         };
         let place = place.clone();
         let (capture_time, free_bytes_min) = (options.capture, options.free_bytes_min);
@@ -249,7 +247,7 @@ impl Timeline {
     }
 
     pub(crate) fn files(&self) -> Result<&HostFilesystem> {
-        self.files.as_ref().ok_or_else(|| Error::RootRemoved { path: self.place.root.clone() })
+        self.files.as_ref().ok_or_else(|| Error::of_lost_root(&self.place.root))
     }
 
     /// Returns the free bytes on the disk of the captures; the greatest number if they are unknown.

@@ -41,9 +41,13 @@ impl Reach {
         // Another hook may be creating it.
         let timeline = Timeline::open_read_only(own, &dirs.options()).ok();
         let mut reach = Reach::default();
+        // The calls of a removed root end, too. None begins there.
+        let begins = matches!(input.event, HookEvent::CallBegins(_));
         let add = |reach: &mut Reach, root: &Path| {
-            let place = TimelinePlace::of_root(&timelines, root);
-            reach.further.extend(place.ok().filter(|place| place.root.is_dir() && place.root != own.root));
+            let place = TimelinePlace::of_root(&timelines, root).ok().filter(|place| place.root.is_dir());
+            let place =
+                place.or_else(|| TimelinePlace::of_recorded_root(&timelines, root).filter(|_| !begins));
+            reach.further.extend(place.filter(|place| place.root != own.root));
         };
         if let HookEvent::CallEnds(call, _) = &input.event {
             // The call is a step where its beginning was recorded.

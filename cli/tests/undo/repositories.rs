@@ -469,3 +469,52 @@ fn working_trees_of_a_repository_share_the_objects_of_their_captures() {
     // Lists of times differ, and so does what names them.
     assert!(two.len() > 20 && shared > 20, "{shared} of {} objects are shared", two.len());
 }
+
+/// Its list showed the call as running, and an entry in its place made all commands fail.
+#[test]
+fn a_call_that_removes_a_root_ends_there_and_an_entry_in_its_place_is_named() {
+    if !has_git() {
+        return;
+    }
+    for entry in ["nothing", "file", "link"] {
+        let project = Project::new();
+        let other = neighbour(&project);
+        let other_text = other.to_str().unwrap();
+        call(&project, "change", "cd ../other && make", &project.root, || {
+            fs::write(other.join("made"), "x").unwrap();
+        });
+        call(&project, "remove", "rm -r ../other", &project.root, || {
+            fs::remove_dir_all(&other).unwrap();
+            match entry {
+                "file" => fs::write(&other, "x").unwrap(),
+                "link" => std::os::unix::fs::symlink("/no/such/directory", &other).unwrap(),
+                _ => {}
+            }
+        });
+        let listed = project.foldlog(&["--json", "log", "--root", other_text]);
+        let last: Json = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            (&last["call"]["title"], &last["outcome"]),
+            (&json!("rm -r ../other"), &json!("succeeded"))
+        );
+        if entry != "nothing" {
+            let ran = project.command(&["undo", "--root", other_text, "--yes"]).output().unwrap();
+            assert_eq!(ran.status.code(), Some(2));
+            let printed = text(&ran);
+            let named = format!("{other_text} is not a directory any more; first move it to another place");
+            assert!(printed.contains(&named) && !printed.contains("--force"), "{printed}");
+            fs::remove_file(&other).unwrap();
+        }
+        project.foldlog(&["undo", "--root", other_text, "--yes"]);
+        assert_eq!(
+            (read(&other.join("made")), read(&other.join("lib"))),
+            ("x".to_owned(), "one\n".to_owned())
+        );
+        // The next call is recorded there again.
+        call(&project, "later", "cd ../other && make", &project.root, || {
+            fs::write(other.join("later"), "x").unwrap();
+        });
+        project.foldlog(&["undo", "--root", other_text, "--yes"]);
+        assert!(!other.join("later").exists() && other.join("made").exists());
+    }
+}
