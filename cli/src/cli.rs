@@ -75,6 +75,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     let arguments = remote::join_session_url(arguments.into_iter().collect());
     let typed = TypedUrls::from_arguments(&arguments);
     let is_run_as_json = asks_for_run_as_json(&arguments);
+    let accepted = accepted_numbers(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
     let parsed = command()
@@ -83,7 +84,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
         .and_then(|matches| <Args as clap::FromArgMatches>::from_arg_matches(&matches));
     let mut arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(error) => return not_parsed(&error, &typed, is_run_as_json, output),
+        Err(error) => {
+            let code = not_parsed(&error, &typed, is_run_as_json, output);
+            accepted.filter(|_| error.use_stderr()).into_iter().for_each(|accepted| output.note(accepted));
+            return code;
+        }
     };
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
@@ -161,6 +166,24 @@ fn asks_for_run_as_json(arguments: &[OsString]) -> bool {
     let mut words =
         behind.filter(|(word, before)| !is_option(word) && *before != "--memory" && *before != "--color");
     arguments.iter().any(|word| word == "--json") && words.next().is_some_and(|(verb, _)| verb == "run")
+}
+
+/// Returns the forms of a command whose arguments are numbers of calls; `None` for other arguments.
+fn accepted_numbers(arguments: &[OsString]) -> Option<&'static str> {
+    let mut words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let verb = words.find(|word| !word.starts_with('-'))?;
+    let mut numbers = words.filter(|word| !word.starts_with('-'));
+    numbers.next()?.parse::<u64>().ok()?;
+    match verb {
+        "undo" => {
+            Some("  next: `foldlog undo 2` undoes call 2, and `foldlog undo --to 2` also all later ones")
+        }
+        "redo" => Some("  next: `foldlog redo` reverses the last undo, and `foldlog undo 3` reverses step 3"),
+        "diff" => Some(
+            "  next: `foldlog diff 3` shows call 3; positions need a session: `foldlog diff SESSION 3 4`",
+        ),
+        _ => None,
+    }
 }
 
 /// Prints clap's message when no verb runs. Help and version are results. Any other message reports

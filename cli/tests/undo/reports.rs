@@ -127,3 +127,19 @@ fn the_prompt_of_an_agent_accepts_the_words_of_the_terminal() {
     assert!(reason.contains("undone as step 2: 1 file changed; `/redo` reverses it"), "{reason}");
     assert_eq!((read(&project.root.join("notes")).as_str(), time(&project)), ("keep\n", before));
 }
+
+#[test]
+fn numbers_that_a_command_does_not_accept_are_answered_with_those_that_it_does() {
+    let project = Project::new();
+    for (words, next) in [
+        (&["undo", "2", "7"][..], "`foldlog undo --to 2`"),
+        (&["redo", "3"], "`foldlog redo` reverses the last undo"),
+        (&["diff", "3", "4"], "`foldlog diff 3` shows call 3"),
+    ] {
+        let refused = project.command(words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused).contains("  next: ") && text(&refused).contains(next), "{}", text(&refused));
+    }
+    let other = project.command(&["undo", "--nothing"]).output().unwrap();
+    assert!(!text(&other).contains("next:"), "{}", text(&other));
+}
