@@ -237,17 +237,10 @@ fn a_failed_record_is_reported_with_its_consequence_and_its_remedy() {
     mode(0o700);
 
     let session = fs::read_dir(&sessions).unwrap().next().unwrap().unwrap().path();
-    let mut left = vec![session];
-    while let Some(path) = left.pop() {
-        if path.is_dir() {
-            left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|extension| extension == "seg") {
-            let mut bytes = fs::read(&path).unwrap();
-            let at = bytes.len() / 3;
-            bytes[at] ^= 0xff;
-            fs::write(&path, bytes).unwrap();
-        }
-    }
+    let segment = session.join("0000000000.seg");
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[450] ^= 0xff;
+    fs::write(&segment, bytes).unwrap();
     let told = begin(&project, "3");
     let remedy = format!(
         "; this call cannot be undone; to start anew, without the calls until now, move {} away",
