@@ -133,6 +133,13 @@ pub struct Undo {
     pub is_reported: bool,
 }
 
+impl Undo {
+    /// Returns whether it reverses other undos.
+    pub fn is_redo(&self, steps: &[Step]) -> bool {
+        steps.iter().any(|step| self.of.contains(&step.number) && step.undo().is_some())
+    }
+}
+
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

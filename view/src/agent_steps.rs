@@ -15,7 +15,7 @@ use foldlog::{Event as _, OperationId, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Action, AnswerBody, Dispatch, Input};
 use foldlog_codec::msgpack;
 use foldlog_timeline::{
-    Edge, Intervals, Moment, Outcome, Step, StepChanged, StepKind, TimelinePlace, UndoneSteps, undone_calls,
+    Edge, Intervals, Moment, Outcome, Step, StepChanged, StepKind, TimelinePlace, UndoneSteps,
 };
 use serde_json::{Value as Json, json};
 
@@ -188,11 +188,11 @@ pub(crate) fn entries(reader: &LogReader, payloads: bool) -> Result<Vec<Json>> {
         let title = match &step.kind {
             StepKind::Call(call) => payloads.then(|| short_title(&call.title)),
             StepKind::Undo(undo) => {
-                let of = undone_calls(&steps, undo.of.iter().copied());
-                let of: Vec<String> = of.iter().map(u64::to_string).collect();
+                let of: Vec<String> = undo.of.iter().map(u64::to_string).collect();
                 Some(format!("of {}", of.join(", ")))
             }
         };
+        let is_redo = step.undo().is_some_and(|undo| undo.is_redo(&steps));
         let state = match undone.wholly.contains(&step.number) {
             true => Some("undone"),
             false => undone.partly.contains(&step.number).then_some("partly undone"),
@@ -202,7 +202,7 @@ pub(crate) fn entries(reader: &LogReader, payloads: bool) -> Result<Vec<Json>> {
         let (conversation, message) = asked_by.map(|(of, place)| (of, place)).unzip();
         let mut entry = json!({
             "operation": OperationId::from(*begin), "parent": null, "undoes": null, "conversation": conversation, "message": message,
-            "call_id": call.map(|call| &call.id), "tool": tool(step), "outcome": outcome_name(step.outcome),
+            "call_id": call.map(|call| &call.id), "tool": if is_redo { "redo" } else { tool(step) }, "outcome": outcome_name(step.outcome),
             "cause": null, "effects": "none", "begin": begin, "end": ends.get(&step.number),
             "elapsed_us": elapsed, "runs": 1, "settled": null, "step": step.number, "title": title,
             "undone": state,
@@ -216,7 +216,9 @@ pub(crate) fn entries(reader: &LogReader, payloads: bool) -> Result<Vec<Json>> {
             let hidden = changes.files.len() + changes.shared.len() - shown.len();
             let files = shown.iter().take(CHANGES_MAX);
             let files: Vec<Json> = files.map(|change| json!([change.kind, change.path])).collect();
-            entry["files"] = json!({ "total": shown.len(), "ignored": hidden, "listed": files });
+            entry["files"] = json!({
+                "total": shown.len(), "ignored": hidden, "unrecorded": changes.not_kept.len(), "listed": files,
+            });
         }
         entries.push(entry);
     }

@@ -56,8 +56,7 @@ pub(crate) fn step_title(step: &Step, steps: &[Step]) -> String {
 
 /// Returns the word for an undo: an undo of an undo is a redo.
 pub(crate) fn undo_word(undo: &Undo, steps: &[Step]) -> &'static str {
-    let of_undo = steps.iter().any(|step| undo.of.contains(&step.number) && step.undo().is_some());
-    if of_undo { "redo" } else { "undo" }
+    if undo.is_redo(steps) { "redo" } else { "undo" }
 }
 
 pub(crate) fn numbers(numbers: &[u64]) -> String {

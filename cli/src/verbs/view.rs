@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::command::{Argument, Command, Group, Target};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::timelines::RootArgs;
 
 /// Describes the fields of `view --json`.
 const VIEW_JSON: &str = "\
@@ -14,7 +15,7 @@ With --json one object, before the first page is requested:
 /// Show a store, a session, or the calls of agents in this directory in a browser.
 ///
 /// Without a session, it shows the calls that `foldlog log` lists: their files, what they
-/// changed, and the conversation. Ignored files are not shown. Serves pages on 127.0.0.1
+/// changed, and the conversation. `--root DIR` shows those of another directory. Ignored files are not shown. Serves pages on 127.0.0.1
 /// only. Everyone who knows the printed address with its token can read the store, so do
 /// not pass it on. $BROWSER names the program that opens the page; the default is
 /// xdg-open. Nothing is written into the store.
@@ -22,7 +23,7 @@ With --json one object, before the first page is requested:
 #[command(after_help = VIEW_JSON)]
 pub struct Args {
     /// Directory of the store or session [default: the calls of agents in this directory]
-    #[arg(value_name = "SESSION|STORE")]
+    #[arg(value_name = "SESSION|STORE", conflicts_with = "root")]
     pub path: Option<PathBuf>,
     /// Port on 127.0.0.1 to listen on [default: a free port]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -30,6 +31,9 @@ pub struct Args {
     /// Print the address without opening a browser
     #[arg(long)]
     pub no_open: bool,
+    /// Directory of the calls.
+    #[command(flatten)]
+    pub root: RootArgs,
 }
 
 impl Command for Args {
@@ -80,7 +84,6 @@ mod serving {
     use crate::failure::{CommandError, HOLDS, Result};
     use crate::output::Output;
     use crate::readers::{open_sound_outline, open_store};
-    use crate::timelines::RootArgs;
 
     /// Delay between two checks for a request to end; a signal ends the delay.
     const WAIT: Duration = Duration::from_secs(60);
@@ -88,7 +91,7 @@ mod serving {
     pub(super) fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
         let shown = match &arguments.path {
             Some(path) => open_scope(path, output)?,
-            None => open_scope(&RootArgs::default().open_read_only()?.place().session_dir(), output)?,
+            None => open_scope(&arguments.root.open_read_only()?.place().session_dir(), output)?,
         };
         // Signals are handled before the address is printed, so that its reader can already end
         // this process.

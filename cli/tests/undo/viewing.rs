@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::{Value as Json, json};
 
@@ -28,7 +28,10 @@ impl Drop for Viewer {
 
 impl Viewer {
     fn start(project: &Project) -> Viewer {
-        let mut command = project.command(&["view", "--no-open"]);
+        Viewer::serve(project.command(&["view", "--no-open"]))
+    }
+
+    fn serve(mut command: Command) -> Viewer {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (mut printed, mut url) = (BufReader::new(child.stdout.take().unwrap()), String::new());
         printed.read_line(&mut url).unwrap();
@@ -131,7 +134,10 @@ fn the_steps_are_shown_with_their_files_their_changes_and_the_conversation() {
     let steps = listed["ledger"].as_array().unwrap();
     assert_eq!(steps.len(), 3);
     assert_eq!((&steps[0]["title"], &steps[0]["call_id"]), (&json!("command toolu_1"), &json!("toolu_1")));
-    assert_eq!(steps[0]["files"], json!({"total": 1, "ignored": 0, "listed": [["modified", "src/main.rs"]]}));
+    assert_eq!(
+        steps[0]["files"],
+        json!({"total": 1, "ignored": 0, "unrecorded": 0, "listed": [["modified", "src/main.rs"]]})
+    );
     assert_eq!((&steps[1]["undone"], &steps[2]["title"]), (&json!("undone"), &json!("of 2")));
 
     // The captures of the step's moments.
@@ -150,6 +156,23 @@ fn the_steps_are_shown_with_their_files_their_changes_and_the_conversation() {
     assert_eq!(messages["total"], 3);
     assert!(messages["items"][1]["value"]["text"].as_str().unwrap().contains("toolu_1"));
     assert_eq!(page.json(&format!("step?at={begin}"))["conversations"][0]["total"], 3);
+}
+
+#[test]
+fn a_removed_root_is_shown_by_its_path_with_its_redos() {
+    let project = Project::new();
+    project.call("toolu_1", |project| project.write("notes", "changed\n"));
+    project.foldlog(&["undo", "--yes"]);
+    project.foldlog(&["redo", "--yes"]);
+    fs::remove_dir_all(&project.root).unwrap();
+    let mut command = project.command(&["view", "--no-open", "--root", project.root.to_str().unwrap()]);
+    command.current_dir(project.home());
+    let viewer = Viewer::serve(command);
+    let mut page = Page::open(&viewer);
+    assert_eq!(page.json("head")["root"], json!(project.root));
+    let listed = page.json("operations");
+    let redo = &listed["ledger"][2];
+    assert_eq!((&redo["tool"], &redo["title"]), (&json!("redo"), &json!("of 2")));
 }
 
 #[test]

@@ -62,7 +62,7 @@ class Page {
     fill(/** @type {Element} */ (this.page.getElementById('app')),
       el('a', { class: 'skip', href: '#main', on: { click: (event) => { event.preventDefault(); this.holder.querySelector('.view')?.focus(); } } }, 'Skip to the view'),
       el('header', { class: 'top' },
-        el('h1', null, el('span', { class: 'brand' }, 'foldlog'), ' ', el('code', { class: 'session', title: head.session }, head.session)),
+        el('h1', null, el('span', { class: 'brand' }, 'foldlog'), ' ', el('code', { class: 'session', title: head.session }, head.root ?? head.session)),
         facts, el('span', { class: 'grow' }),
         el('label', { class: 'step-label' }, 'step ', this.stepField, this.stepCount),
         button('Commands', () => this.palette.open(), { title: 'Ctrl K' }),
@@ -87,7 +87,8 @@ class Page {
     const said = new URLSearchParams(location.hash.slice(1));
     const asked = said.get('at');
     const at = asked === null || !/^\d+$/.test(asked) ? this.head.at : this.within(Number(asked));
-    const view = said.get('view') ?? 'step';
+    // The calls of agents are recorded without a state: they are what there is to see.
+    const view = said.get('view') ?? (this.head.root ? 'operations' : 'step');
     const beyond = /^\d+$/.test(said.get('beyond') ?? '') ? Number(said.get('beyond')) : undefined;
     return { ...Object.fromEntries(said), at, beyond, view: view in this.views || view === 'timeline' ? view : 'step' };
   }

@@ -78,7 +78,7 @@ export class OperationsView {
       el('code', null, visible(one.tool)),
       one.title && el('bdi', { class: 'title-name' }, visible(one.title)),
       el('span', { class: `badge outcome-${one.outcome}` }, one.outcome, one.cause ? `: ${visible(String(one.cause))}` : ''),
-      el('span', { class: 'faint' }, [one.undone, one.files && one.files.total > 0 && counted(one.files.total, 'file'), one.runs > 1 && `${one.runs} runs`, one.undoes !== null && `undoes ${one.undoes}`, effects].filter(Boolean).join(' · ')),
+      el('span', { class: 'faint' }, [one.undone, one.files && one.files.total > 0 && counted(one.files.total, 'file'), one.files?.ignored > 0 && `${counted(one.files.ignored, 'ignored file')} not shown`, one.files?.unrecorded > 0 && `${counted(one.files.unrecorded, 'file')} not recorded`, one.runs > 1 && `${one.runs} runs`, one.undoes !== null && `undoes ${one.undoes}`, effects].filter(Boolean).join(' · ')),
       el('span', { class: 'grow' }),
       el('span', { class: 'time' }, one.elapsed_us === null ? '–' : duration(one.elapsed_us)));
   }
@@ -109,10 +109,11 @@ export class OperationsView {
     const [given, result, shown] = await Promise.all([part(entry.begin, 'arguments'), part(entry.end, 'result'), part(entry.end, 'shown')]);
     const { asked_by: asked, conversation, message, files } = entry;
     const said = conversation && button(`message ${number(message + 1)} of ${visible(conversation)}`, () => this.navigate({ at: entry.begin, view: 'step', part: `conversation:${conversation}`, from: Math.max(0, message - 1) }), { class: 'link' });
-    const changed = files && (files.total > 0 || files.ignored > 0) && [
+    const changed = files && (files.total > 0 || files.ignored > 0 || files.unrecorded > 0) && [
       files.listed.map(([kind, path]) => el('div', null, `${kind} `, bdi(path))),
       files.total > files.listed.length && el('div', null, `and ${number(files.total - files.listed.length)} others`),
       files.ignored > 0 && el('div', { class: 'faint' }, `${counted(files.ignored, 'ignored file')}, not shown`),
+      files.unrecorded > 0 && el('div', { class: 'faint' }, `${counted(files.unrecorded, 'file')}, not recorded`),
       entry.end !== null && button('Show the changes', () => this.navigate({ view: 'diff', before: entry.begin, at: entry.end }), { class: 'link' })];
     const undoneBy = ledger.filter((one) => one.undoes === entry.operation).map((one) => one.operation);
     const row = (name, value) => ![null, undefined, false, ''].includes(value) && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));

@@ -8,7 +8,7 @@ import { ServerSource } from 'view/server-source.js';
 
 try {
   const source = await ServerSource.open();
-  document.title = `foldlog ${source.head().session}`;
+  document.title = `foldlog ${source.head().root ?? source.head().session}`;
   // A store has other sessions to compare with.
   const isInStore = document.documentElement.dataset.store === 'yes';
   const compare = { name: 'compare', label: 'Compare', make: (navigate) => new CompareView(source, navigate) };

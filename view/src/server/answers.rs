@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use foldlog::SequenceNumber;
 use foldlog_codec::escape;
 use foldlog_replay::differences::{DifferenceSink, conversations, states};
+use foldlog_timeline::TimelinePlace;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -110,6 +111,7 @@ fn head(session: &mut Session) -> Result<String> {
         "format": 1,
         "foldlog": env!("CARGO_PKG_VERSION"),
         "session": reader.opening_record().session,
+        "root": TimelinePlace::of_session(reader.dir()).map(|place| escape::path(&place.root)),
         "epoch": session.epoch,
         "from": 0,
         "last": last,
