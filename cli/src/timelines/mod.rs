@@ -1,5 +1,6 @@
 //! The timelines of this user: where they are, which directories have one, and their texts.
 
+mod command_words;
 pub(crate) mod elsewhere;
 pub(crate) mod hook;
 mod reach;

@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use foldlog_timeline::{CallReach, NewCall, Timeline, TimelinePlace, WorkingTree};
 
 use super::UserDirs;
+use super::command_words::{CommandPart, CommandWord, command_parts};
 use crate::agents::{HookEvent, HookInput};
 use crate::failure::Result;
 
@@ -135,7 +136,7 @@ struct NamedDirectory {
 fn named_directories(input: &HookInput, home: Option<&Path>) -> Vec<NamedDirectory> {
     let mut named = Vec::new();
     let mut add = |directory: PathBuf, path: Option<PathBuf>, is_allowed| {
-        let path = path.unwrap_or_else(|| directory.clone());
+        let path = without_dots(path.unwrap_or_else(|| directory.clone()));
         named.push(NamedDirectory { directory, path, is_allowed });
     };
     match &input.event {
@@ -168,25 +169,33 @@ fn named_directories(input: &HookInput, home: Option<&Path>) -> Vec<NamedDirecto
 fn command_directories(command: &str, current: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut current = current.to_owned();
-    let spaced = command.replace(['\n', ';', '(', ')', '&', '|'], " ; ");
-    let words = shlex::split(&spaced).unwrap_or_default();
+    let parts = command_parts(command);
+    let word_at = |place: usize| match parts.get(place) {
+        Some(CommandPart::Word(word)) => Some(word),
+        _ => None,
+    };
     let mut is_first = true;
-    for (place, word) in words.iter().enumerate() {
-        let next = |by: usize| words.get(place + by).map(String::as_str).filter(|word| *word != ";");
+    for (place, part) in parts.iter().enumerate() {
+        let CommandPart::Word(CommandWord { text: word, .. }) = part else {
+            is_first = true;
+            continue;
+        };
+        let next = |by: usize| word_at(place + by);
         let target = match word.as_str() {
-            "cd" | "pushd" if is_first => next(1).filter(|word| *word != "--").or_else(|| next(2)),
-            "git" if is_first && next(1) == Some("-C") => next(2),
+            "cd" | "pushd" if is_first => next(1).filter(|word| word.text != "--").or_else(|| next(2)),
+            "git" if is_first && next(1).is_some_and(|word| word.text == "-C") => next(2),
             _ => None,
         };
-        is_first = [";", "{", "then", "do", "else", "env", "sudo"].contains(&word.as_str());
-        let is_plain = |target: &&str| !target.starts_with('-') && !target.contains(['$', '`', '*']);
-        let Some(target) = target.filter(is_plain) else { continue };
-        let path = match (target.strip_prefix('~'), home) {
+        is_first = ["{", "then", "do", "else", "env", "sudo"].contains(&word.as_str());
+        let Some(target) = target.filter(|target| target.is_certain && !target.text.starts_with('-')) else {
+            continue;
+        };
+        let path = match (target.text.strip_prefix('~').filter(|_| target.has_tilde), home) {
             (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
                 home.join(rest.trim_start_matches('/'))
             }
             (Some(_), _) => continue,
-            (None, _) => current.join(target),
+            (None, _) => current.join(&target.text),
         };
         if word != "git" {
             current.clone_from(&path);
@@ -194,6 +203,16 @@ fn command_directories(command: &str, current: &Path, home: Option<&Path>) -> Ve
         found.push(path);
     }
     found
+}
+
+/// Returns a path that is shown, without `..` if its directory exists.
+fn without_dots(path: PathBuf) -> PathBuf {
+    if !path.components().any(|part| part == Component::ParentDir) {
+        return path;
+    }
+    let whole = || std::fs::canonicalize(&path).ok();
+    let of_file = || Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+    of_file().or_else(whole).unwrap_or_else(|| path.clone())
 }
 
 /// Returns a path with all links resolved, or the nearest directory around it that exists.
@@ -230,10 +249,20 @@ mod tests {
         assert_eq!(found("cd ../other && touch x"), ["/p/../other"]);
         assert_eq!(found("(cd '/a b'; ls)\ncd c"), ["/a b", "/a b/c"]);
         assert_eq!(found("cd a && cd b; git -C /r commit -m 'cd x'"), ["/p/a", "/p/a/b", "/r"]);
+        assert_eq!(found(r"cd 'a;b'; cd $'/new\nline'; cd '~'"), ["/p/a;b", "/new\nline", "/new\nline/~"]);
+        assert_eq!(found("cd '/*' # it's\necho 'open"), ["/*"]);
         assert_eq!(found("cd ~/x; cd ~; cd -- /y"), ["/home/a/x", "/home/a", "/y"]);
-        for none in
-            ["echo cd /x", "cd", "cd -", "cd $HOME/x", "cd ~bob", "make 'cd /x'", "'unclosed", "cd --"]
-        {
+        for none in [
+            "echo cd /x",
+            "cd",
+            "cd -",
+            "cd $HOME/x",
+            "cd ~bob",
+            "make 'cd /x'",
+            "cd 'unclosed",
+            "cd --",
+            "cd a*",
+        ] {
             assert_eq!(found(none), [""; 0], "{none}");
         }
     }

@@ -251,8 +251,12 @@ fn calls_that_name_a_path_outside_of_all_roots_are_marked() {
     tool("own", &project.root.join("own"));
     tool("other", &other.join("new"));
     call(&project, "cd", "cd / && ls; cd /no/such/directory", &project.root, || {});
+    let odd = project.root.parent().unwrap().canonicalize().unwrap().join("a;b *");
+    fs::create_dir(&odd).unwrap();
+    call(&project, "odd", "cd '../a;b *' && ls", &project.root, || {});
     let outside: Vec<Json> = project.steps().iter().map(|step| step["call"]["outside"].clone()).collect();
-    let expected = [json!([home.join(".profile")]), json!([loose]), Json::Null, Json::Null, json!(["/"])];
+    let expected =
+        [json!([home.join(".profile")]), json!([loose]), Json::Null, Json::Null, json!(["/"]), json!([odd])];
     assert_eq!(outside, expected);
     let listed = project.foldlog(&["log"]);
     assert!(
