@@ -12,9 +12,8 @@ const HELP_TEMPLATE: &str = "\
 {about-with-newline}{usage-heading} {usage}{after-help}
 Options:
 {options}
-`foldlog help COMMAND` explains a command. STORE is a directory of sessions. SESSION is one of them:
-STORE/sessions/ID, or URL/sessions/ID in a bucket or database. A position is a record's number from
-0, or a snapshot's tag. Exit codes: 0 success; 1 damaged or invalid data; 2 wrong usage or input.
+`foldlog help COMMAND` explains a command. SESSION is STORE/sessions/ID, or URL/sessions/ID.
+A position is a record's number, or a tag. Exit codes: 0 success; 1 damaged data; 2 wrong usage.
 ";
 
 /// Gives a command line a help that lists its commands in groups.
