@@ -61,8 +61,10 @@ pub(crate) fn record(
         Recorder { dirs: &dirs, input: &input, project: &root, arrived_at, is_strict, prompt_command };
     // Each timeline is locked by one thread, which waits for no other lock.
     std::thread::scope(|scope| {
-        let record =
-            |place: &TimelinePlace| recorder.record(place, None).map_err(|error| (place.root.clone(), error));
+        let record = |place: &TimelinePlace| {
+            let recorded = recorder.record(place, None);
+            recorded.map_err(|error| (place.root.clone(), failure_text(&error, &place.root, true)))
+        };
         let further: Vec<_> = reach.further.iter().map(|place| scope.spawn(move || record(place))).collect();
         let own = recorder.record(&place, Some(&reach));
         let further: Vec<_> = further.into_iter().filter_map(|thread| thread.join().ok()).collect();
@@ -112,7 +114,7 @@ fn explain_refusal(place: &TimelinePlace, reason: &str) -> String {
 
 impl HookReply {
     /// Adds the reply of a further root, or the error with which it could not be recorded.
-    fn merge(&mut self, other: Result<HookReply, (PathBuf, CommandError)>, event: &HookEvent) {
+    fn merge(&mut self, other: Result<HookReply, (PathBuf, String)>, event: &HookEvent) {
         match other {
             Ok(other) => {
                 self.messages.extend(other.messages);
@@ -121,9 +123,8 @@ impl HookReply {
                 self.context = (!contexts.is_empty()).then(|| contexts.join("\n"));
             }
             Err((root, error)) if matches!(event, HookEvent::CallBegins(_)) => self.messages.push(format!(
-                "foldlog could not record the call in {}: {}",
-                foldlog_codec::escape::path(&root),
-                failure_text(&error, &root, true)
+                "foldlog could not record the call in {}: {error}",
+                foldlog_codec::escape::path(&root)
             )),
             // The call was not recorded there either.
             Err(_) => {}
@@ -194,7 +195,7 @@ impl Recorder<'_> {
                 }
                 match (prompt_command, self.prompt_command) {
                     (Some(command), _) => {
-                        reply.answered_prompt = Some(text::answer(&mut timeline, command, self.arrived_at)?)
+                        reply.answered_prompt = Some(text::answer(&mut timeline, command, self.arrived_at)?);
                     }
                     // The model does not see the prompt, nor anything else of the reply.
                     (None, Some(_)) => {}

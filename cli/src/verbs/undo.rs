@@ -334,7 +334,7 @@ impl Request<'_> {
             }
             None if plan.is_empty() && plan.conflicts.is_empty() => {}
             None if plan.is_empty() => {
-                output.note("`foldlog log` lists earlier calls, which `foldlog undo N` undoes")
+                output.note("`foldlog log` lists earlier calls, which `foldlog undo N` undoes");
             }
             None => output.line("nothing was changed")?,
         }
