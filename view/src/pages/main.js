@@ -34,7 +34,8 @@ class Page {
     this.head = source.head();
     const go = (at) => this.navigate({ at, from: null });
     const navigate = (change) => this.navigate(change);
-    this.timeline = new Timeline(source, navigate);
+    // Whoever chooses a record of a list of calls looks for the record.
+    this.timeline = new Timeline(source, (change) => navigate(this.head.root && this.viewShown === 'operations' ? { view: 'step', part: 'record', ...change } : change));
     this.scrubber = new Scrubber(this.head, go);
     this.views = {
       step: new StepView(source, navigate),
