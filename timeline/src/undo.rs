@@ -17,6 +17,24 @@ pub struct UndoReport {
     pub conflicts: Vec<Conflict>,
 }
 
+/// Removes times that are not recorded exactly from edits: those before 1677 and after 2262 are the
+/// nearest one that can be recorded. Returns also the reasons.
+fn without_unknown_times(edits: &[PathEdit]) -> (Vec<PathEdit>, Vec<Conflict>) {
+    let (mut known, mut kept) = (Vec::new(), Vec::new());
+    for edit in edits {
+        if !edit.modified_ns.is_some_and(|ns| [i64::MIN, i64::MAX].contains(&ns)) {
+            known.push(edit.clone());
+            continue;
+        }
+        let reason = "its time is not restored: it is before 1677 or after 2262";
+        kept.push(Conflict::new(edit.path.clone(), reason));
+        if !matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
+            known.push(PathEdit { modified_ns: None, ..edit.clone() });
+        }
+    }
+    (known, kept)
+}
+
 impl Timeline {
     /// Carries a plan out, and records it as a step. A path that was changed since the plan was
     /// made stays as it is, and is reported.
@@ -41,7 +59,8 @@ impl Timeline {
         self.close_unreported(&steps, is_undone, Outcome::Interrupted, Some(&before), now)?;
         self.open_step(step.clone(), Some(before))?;
         let files = self.files()?;
-        let edited = files.edit_paths(&plan.edits);
+        let (edits, times_kept) = without_unknown_times(&plan.edits);
+        let edited = files.edit_paths(&edits);
         if edited.is_err() {
             self.remove_leftovers(&step);
         }
@@ -53,7 +72,8 @@ impl Timeline {
         self.close_step(step, outcome, after, now)?;
         synced?;
         let mut report = UndoReport { number, changed: Vec::new(), conflicts: plan.conflicts.clone() };
-        for (edit, refusal) in plan.edits.iter().zip(edited?) {
+        report.conflicts.extend(times_kept);
+        for (edit, refusal) in edits.iter().zip(edited?) {
             let path = edit.path.clone();
             let is_file = !matches!(
                 edit.wanted,

@@ -112,3 +112,31 @@ fn a_later_change_of_others_keeps_its_time() {
     world.undo_with_times(&[second]);
     assert!(world.read("src/b").is_none());
 }
+
+/// Such times were set to the last moment that can be recorded, without a report.
+#[test]
+fn times_after_2262_are_left_and_reported() {
+    const YEAR_2271: u64 = 9_500_000_000;
+    let world = world();
+    for file in ["tool.sh", "src/deep/other.rs"] {
+        world.set_time(file, YEAR_2271);
+    }
+    if world.times()["tool.sh"] != i128::from(YEAR_2271) * 1_000_000_000 {
+        foldlog_test_support::skipped("the disk has no such times");
+        return;
+    }
+    let before = world.read("tool.sh");
+    let call = world.call("call", || {
+        world.write("tool.sh", "changed\n");
+        world.set_time("src/deep/other.rs", 5);
+    });
+    let changed = world.times()["tool.sh"];
+    let report = world.undo_with_times(&[call]);
+    let conflicts: Vec<&str> = report.conflicts.iter().map(|conflict| conflict.path.as_str()).collect();
+    assert_eq!(conflicts, ["tool.sh", "src/deep/other.rs"]);
+    assert!(report.conflicts[0].reason.contains("after 2262"), "{report:?}");
+    let after = world.times();
+    assert_eq!((world.read("tool.sh"), after["src/deep/other.rs"]), (before, 5_000_000_000));
+    let second = 1_000_000_000;
+    assert!((changed - second..changed + 3600 * second).contains(&after["tool.sh"]), "{}", after["tool.sh"]);
+}
