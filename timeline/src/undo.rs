@@ -41,10 +41,10 @@ impl Timeline {
     ///
     /// # Errors
     ///
-    /// - [`Error::Engine`] if the log cannot be written. Nothing was changed.
-    /// - [`Error::Filesystem`] if the root cannot be captured, which changes nothing, or if a capture
-    ///   is damaged; the edits before the damaged one are done, and [`undo`](Timeline::plan_undo) of
-    ///   this step reverses them.
+    /// - [`Error::Engine`](crate::Error::Engine) if the log cannot be written. Nothing was changed.
+    /// - [`Error::Filesystem`](crate::Error::Filesystem) if the root cannot be captured, which changes
+    ///   nothing, or if a capture is damaged; the edits before the damaged one are done, and
+    ///   [`undo`](Timeline::plan_undo) of this step reverses them.
     pub fn apply_undo(&mut self, plan: &UndoPlan, now: DateTime<Utc>) -> Result<UndoReport> {
         let steps = self.steps()?;
         let number = steps.last().map_or(1, |step| step.number + 1);
