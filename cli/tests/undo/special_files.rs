@@ -43,9 +43,9 @@ fn a_list_of_patterns_that_is_a_pipe_or_a_device_is_no_list() {
     for is_pipe in [true, false] {
         let _ = fs::remove_file(&noted);
         if is_pipe {
-            make_pipe(&noted)
+            make_pipe(&noted);
         } else {
-            symlink("/dev/zero", &noted).unwrap()
+            symlink("/dev/zero", &noted).unwrap();
         }
         let id = if is_pipe { "pipe" } else { "device" };
         for event in ["PreToolUse", "PostToolUse"] {
