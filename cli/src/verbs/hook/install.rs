@@ -151,21 +151,22 @@ impl Command for Args {
             rewind.into_iter().for_each(|note| output.note(note));
         }
         if outcome == Outcome::Written {
-            let (name, prefix) = (agent.name, agent.prompt_prefix);
-            let trust = match agent.asks_for_trust {
-                true => ", and choose `Trust all and continue`",
-                false => "",
-            };
-            let commands = match prefix {
-                "foldlog " => "`foldlog undo`, in a terminal or at its prompt,".to_owned(),
-                prefix => format!("`foldlog undo`, or `{prefix}undo` at its prompt,"),
-            };
-            output.note(format_args!(
-                "  next: start {name} again{trust}; then `foldlog log` lists its calls, and {commands} undoes one"
-            ));
+            output.note(next_step(agent));
         }
         Ok(HOLDS)
     }
+}
+
+fn next_step(agent: &AgentProgram) -> String {
+    let trust = if agent.asks_for_trust { ", and choose `Trust all and continue`" } else { "" };
+    let commands = match agent.prompt_prefix {
+        "foldlog " => "`foldlog undo`, in a terminal or at its prompt,".to_owned(),
+        prefix => format!("`foldlog undo`, or `{prefix}undo` at its prompt,"),
+    };
+    let name = agent.name;
+    format!(
+        "  next: start {name} again{trust}; then `foldlog log` lists its calls, and {commands} undoes one"
+    )
 }
 
 /// Reports events that were left out, and hooks that other files add to the same sessions.
