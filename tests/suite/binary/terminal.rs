@@ -231,7 +231,7 @@ fn long_results_are_shown_by_a_pager() {
         [("/nothing/here -x", "No such file"), ("less 'open", "it contains an unclosed quote")]
     {
         let (text, code) = through(&[("PAGER", wrong)]);
-        let note = text.strip_suffix(&expected).unwrap_or_else(|| panic!("{text}"));
+        let note = text.strip_prefix(&expected).unwrap_or_else(|| panic!("{text}"));
         assert!(
             note.starts_with(&format!("note: the pager `{wrong}` of PAGER cannot be started: ")),
             "{note}"
