@@ -274,13 +274,21 @@ impl SessionCalls<'_> {
     /// Returns the captures of all resources after a recovery of the session: the captures at the
     /// start of the first open call that may have made changes. If there is none, the captures of
     /// the latest call, at its end if it is committed, and at its start if not. Empty if no call
-    /// has recorded any; in the replay of a fork, calls of its parent do not count.
+    /// has recorded any.
     pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
+        self.captures_left_since(SequenceNumber::MIN)
+    }
+
+    /// Returns the same captures, without those by calls of the session's parent: a fork works on
+    /// separate resources.
+    pub(crate) fn own_captures_left(&self) -> Result<RecordedCaptures> {
+        self.captures_left_since(self.opened_sequence())
+    }
+
+    fn captures_left_since(&self, first: SequenceNumber) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing_operation() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
-        // A fork works on separate resources, so its parent's captures do not apply.
-        let first = if self.session.replays() { self.opened_sequence() } else { SequenceNumber::MIN };
         let calls = self.session.log().slice::<ToolInvocations>()?;
         // The latest call nearly always has captures; earlier ones are read only if it does not.
         let (mut end, mut count) = (calls.len(), 1);

@@ -257,6 +257,12 @@ impl SessionCalls<'_> {
         self.session.inner.target(&self.session.inner.state.lock(), to, None).map(drop)
     }
 
+    /// Returns the error with which the live run of a replay refused to roll back to a position, so
+    /// that it wrote no record; `None` if it did not, or the session is live.
+    pub(crate) fn refused_before_turn(&self, to: SequenceNumber) -> Option<Error> {
+        self.session.known_before_turn(|state| self.session.inner.target(state, to, None).err())
+    }
+
     /// Checks that STATE can be rolled back to a position once the session is recovered, which ends
     /// all open calls.
     ///

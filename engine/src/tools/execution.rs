@@ -51,6 +51,9 @@ pub struct ExecutionState {
 
 /// State that all clones of a run share.
 pub(super) struct RunState {
+    /// Resources that the host registered.
+    registered: ResourceRegistry,
+    /// Resources that calls lease, capture and restore; none in a replay.
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
     checkpoints: Option<CheckpointStore>,
@@ -74,8 +77,8 @@ pub(super) struct RunState {
     pub(super) inherited: Vec<OsString>,
     /// Whether rollbacks continue without a capture.
     pub(super) without_capture: bool,
-    /// Copies of the resources. Initialized on first use; `None` if the session does not replay.
-    pub(super) scratch: OnceLock<Option<Scratch>>,
+    /// Copies of the resources, made at the first use; `None` if the session does not replay.
+    pub(super) scratch: Option<OnceLock<Option<Scratch>>>,
 }
 
 /// Leases that the running calls of a run share. They are released when the last call drops them.
@@ -152,7 +155,7 @@ impl fmt::Debug for ExecutionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionState")
             .field("session", &self.session)
-            .field("resources", &self.inner.resources)
+            .field("resources", &self.inner.registered)
             .field("checkpoints", &self.inner.checkpoints.is_some())
             .finish()
     }
@@ -169,7 +172,7 @@ impl fmt::Debug for ExecutionStateBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionStateBuilder")
             .field("session", &self.session)
-            .field("resources", &self.inner.resources)
+            .field("resources", &self.inner.registered)
             .finish_non_exhaustive()
     }
 }
@@ -216,8 +219,8 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let state = ExecutionState { session: self.session, inner: Arc::new(self.inner) };
         state.sync_earlier();
-        if state.inner.parent.is_none() && !state.session().replays() {
-            CaptureSet::carry_over(state.registered_resources(), state.session());
+        if state.inner.parent.is_none() {
+            CaptureSet::carry_over(state.live_resources(), state.session());
         }
         state
     }
@@ -244,8 +247,14 @@ impl ExecutionState {
     /// the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SessionClock(session.clone_uncounted()));
+        // A replay works on copies, and never touches the originals.
+        let (originals, scratch) = match session.replays() {
+            true => (ResourceRegistry::default(), Some(OnceLock::new())),
+            false => (resources.clone(), None),
+        };
         let inner = RunState {
-            resources,
+            registered: resources,
+            resources: originals,
             clock,
             checkpoints: None,
             latest: Mutex::default(),
@@ -258,7 +267,7 @@ impl ExecutionState {
             parent: None,
             inherited: INHERITED.map(OsString::from).to_vec(),
             without_capture: false,
-            scratch: OnceLock::new(),
+            scratch,
         };
         ExecutionStateBuilder { session, inner }
     }
@@ -266,12 +275,12 @@ impl ExecutionState {
     /// Makes the captures of a killed process durable, before the session's first append attests
     /// their records. If that fails, the session rejects writes.
     fn sync_earlier(&self) {
-        if self.registered_resources().captured_resources().is_empty() {
+        if self.live_resources().captured_resources().is_empty() {
             return;
         }
         let synced = self.session().calls().unattested_captures().and_then(|captured| {
             captured.iter().try_for_each(|(name, recorded)| {
-                match self.registered_resources().captured_resources().get(name.as_str()) {
+                match self.live_resources().captured_resources().get(name.as_str()) {
                     Some(resource) => resource.sync_captures(recorded),
                     None => Ok(()),
                 }
@@ -325,8 +334,14 @@ impl ExecutionState {
         &self.session
     }
 
-    /// Returns the resources that the host registered.
-    pub(crate) fn registered_resources(&self) -> &ResourceRegistry {
+    /// Returns the resources that the host registered, also in a replay.
+    pub(super) fn registered_resources(&self) -> &ResourceRegistry {
+        &self.inner.registered
+    }
+
+    /// Returns the resources that calls of this run lease, capture and restore: those that the host
+    /// registered. A replay has none.
+    pub(crate) fn live_resources(&self) -> &ResourceRegistry {
         &self.inner.resources
     }
 
@@ -438,17 +453,17 @@ impl ExecutionState {
     /// the log makes them durable first.
     pub(crate) fn capture(&self, until: Option<Instant>) -> Result<CaptureSet> {
         let latest = self.inner.latest.lock().clone();
-        if latest.are_all(self.registered_resources()) {
+        if latest.are_all(self.live_resources()) {
             return Ok(latest);
         }
         self.check_apart()?;
         let durable = self.session().log().durability() != Durability::Process;
         let options = CaptureOptions { durable, until };
-        let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
+        let captures = CaptureSet::capture_all(self.live_resources(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before
             // any record names them.
-            let captured = self.registered_resources().captured_resources().values();
+            let captured = self.live_resources().captured_resources().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
         let captures = captures?;
@@ -460,7 +475,7 @@ impl ExecutionState {
     /// disk.
     pub(crate) fn free_caches(&self) {
         self.session().give_up_caches();
-        for resource in self.registered_resources().captured_resources().values() {
+        for resource in self.live_resources().captured_resources().values() {
             // A host's resource may panic; the recovery continues.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
@@ -482,7 +497,7 @@ impl ExecutionState {
             return Ok(());
         }
         let directory = self.session().dir();
-        let mut captured = self.registered_resources().captured_resources().iter();
+        let mut captured = self.live_resources().captured_resources().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(directory)) {
             let reason = format!("the session's own directory is in it, {}", directory.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
@@ -495,9 +510,7 @@ impl ExecutionState {
     /// change the resources. Requires the lease that excludes the other children.
     pub(crate) fn announce_work(&self) -> Result<()> {
         match &self.inner.parent {
-            Some(parent) if !self.registered_resources().captured_resources().is_empty() => {
-                parent.announce_work()
-            }
+            Some(parent) if !self.live_resources().captured_resources().is_empty() => parent.announce_work(),
             _ => Ok(()),
         }
     }
@@ -505,7 +518,7 @@ impl ExecutionState {
     /// Returns whether all captures of the run are in memory, so that its calls write only records.
     #[cfg(feature = "async")]
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.inner.parent.is_none() && self.registered_resources().is_in_memory()
+        self.inner.parent.is_none() && self.live_resources().is_in_memory()
     }
 
     /// Lets the resources report changes since the session's last call, with the first captures of
@@ -513,7 +526,7 @@ impl ExecutionState {
     pub(super) fn tell_of_changes(&self, now: &CaptureSet) {
         // A child works on resources that its parent's call captured.
         if !now.is_empty() && self.inner.parent.is_none() && self.inner.compared.set(()).is_ok() {
-            now.tell_of_changes(self.registered_resources(), self.session());
+            now.tell_of_changes(self.live_resources(), self.session());
         }
     }
 

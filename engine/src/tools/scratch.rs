@@ -14,6 +14,7 @@
 //! # Invariants
 //!
 //! 1. A replay never exposes the original of a copy, under any type under which it was registered.
+//!    It leases, captures and restores no original: its run has none to do that with.
 //! 2. A tool runs again only if there is a copy of each resource that is rolled back with a failed
 //!    tool.
 //! 3. No tool runs again on a copy from which the original is reachable, for example by a link: the
@@ -50,7 +51,7 @@ impl Scratch {
         if !state.registered_resources().is_rolled_back() {
             return Ok(None);
         }
-        let recorded = match state.session().calls().captures_left()? {
+        let recorded = match state.session().calls().own_captures_left()? {
             left if left.is_empty() => state.session().calls().captures_to_come()?,
             left => left,
         };
@@ -98,7 +99,7 @@ impl ExecutionState {
         if stand.running > 0 {
             return Ok(());
         }
-        let left = self.session().calls().captures_left()?;
+        let left = self.session().calls().own_captures_left()?;
         if !left.is_empty() {
             scratch.bring(&mut stand, left)?;
         }
@@ -108,11 +109,8 @@ impl ExecutionState {
     /// Returns the copies that the run uses in place of its resources; `None` if it uses the
     /// resources themselves.
     fn scratch(&self) -> Option<&Scratch> {
-        if !self.session().replays() {
-            return None;
-        }
         let made = || self.or_end_replay(Scratch::from_state(self)).ok().flatten();
-        self.inner.scratch.get_or_init(made).as_ref()
+        self.inner.scratch.as_ref()?.get_or_init(made).as_ref()
     }
 
     /// Ends the replay after a fatal error: every further write fails with the reason.
@@ -137,7 +135,7 @@ impl ExecutionState {
     pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<CaptureSet> {
         let Some(scratch) = self.scratch() else { return Ok(CaptureSet::default()) };
         let only_reads = recorded.is_empty();
-        let begun = if only_reads { self.session().calls().captures_left()? } else { recorded };
+        let begun = if only_reads { self.session().calls().own_captures_left()? } else { recorded };
         let mut stand = scratch.stand.lock();
         // Before the first capture, the copies are in that capture's state.
         let captures =

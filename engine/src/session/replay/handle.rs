@@ -58,8 +58,12 @@ impl Session {
         Ok(next.flatten())
     }
 
-    /// Returns whether the current record in this handle's lane starts a fill of directories.
+    /// Returns whether this session replays, and the current record in this handle's lane starts a
+    /// fill of directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
+        if self.inner.replay().is_none() {
+            return Ok(false);
+        }
         let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::ToolBegin])? else {
             return Ok(false);
         };

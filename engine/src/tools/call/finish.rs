@@ -273,7 +273,7 @@ impl RunningCall {
         ending.suspension = self.suspension(&ending);
         // Resources that are never rolled back, such as budgets, keep the use of a failed call.
         let spends = !ending.keeps() && !self.info.reads_only && found.is_none();
-        let kept = if spends { CaptureSet::of_kept(self.state.registered_resources()) } else { None };
+        let kept = if spends { CaptureSet::of_kept(self.state.live_resources()) } else { None };
         let named = after.as_ref().or(found.as_ref()).or(kept.as_ref());
         let mut recorded = self.record(&ending, named);
         let unrecorded = match &recorded {

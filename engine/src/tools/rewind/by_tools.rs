@@ -56,7 +56,7 @@ impl ExecutionState {
     ) -> Result<BTreeSet<String>> {
         let (session, mut here) = (self.session(), BTreeSet::new());
         let elsewhere = |name: &str, recorded: Option<&[u8]>| {
-            recorded.is_some_and(|recorded| present.is_elsewhere(self.registered_resources(), name, recorded))
+            recorded.is_some_and(|recorded| present.is_elsewhere(self.live_resources(), name, recorded))
         };
         let mut open: BTreeSet<String> = found
             .iter()

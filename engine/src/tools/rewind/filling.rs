@@ -51,29 +51,20 @@ impl ExecutionState {
     /// [`rewind`](ExecutionState::rewind).
     pub fn fill(&self, options: &RewindOptions) -> Result<Option<RewindReport>> {
         let session = self.session();
-        let is_replay = session.replays();
         let mut to_be_filled = BTreeSet::new();
         if session.calls().is_interrupted() {
-            if !is_replay {
-                let captures = session.calls().open_captures()?;
-                to_be_filled.extend(captures.into_iter().filter_map(|(name, recorded)| {
-                    let is_here = self.is_here(&name, recorded.as_deref()?)?;
-                    (!is_here).then_some(name)
-                }));
-                self.rebind(&to_be_filled, options.overwrite)?;
-            }
+            let captures = session.calls().open_captures()?;
+            to_be_filled.extend(captures.into_iter().filter_map(|(name, recorded)| {
+                let is_here = self.is_here(&name, recorded.as_deref()?)?;
+                (!is_here).then_some(name)
+            }));
+            self.rebind(&to_be_filled, options.overwrite)?;
             ToolRunner::new(self.clone(), ToolRegistry::new()).end_left_open()?;
         }
         let Some(to) = session.log().position() else { return Ok(None) };
-        let is_to_be_filled = match is_replay {
-            true => session.is_next_a_fill()?,
-            false => {
-                let others = &self.find_unfilled()? - &to_be_filled;
-                self.rebind(&others, options.overwrite)?;
-                !(others.is_empty() && to_be_filled.is_empty())
-            }
-        };
-        if !is_to_be_filled {
+        let others = &self.find_unfilled()? - &to_be_filled;
+        self.rebind(&others, options.overwrite)?;
+        if others.is_empty() && to_be_filled.is_empty() && !session.is_next_a_fill()? {
             return Ok(None);
         }
         let options = RewindOptions { overwrite: true, ..options.clone() };
@@ -84,23 +75,19 @@ impl ExecutionState {
     /// Returns whether a recorded capture of a resource was taken of this run's place; `None` if
     /// the resource is not rolled back with a tool, or the capture cannot be decoded.
     fn is_here(&self, name: &str, recorded: &[u8]) -> Option<bool> {
-        let resource = self
-            .registered_resources()
-            .captured_resources()
-            .get(name)
-            .filter(|resource| resource.rolls_back())?;
+        let resource =
+            self.live_resources().captured_resources().get(name).filter(|resource| resource.rolls_back())?;
         catch_panic(name, || Ok(!resource.is_from_elsewhere(&resource.recall(recorded)?))).ok()
     }
 
     /// Returns the names of the resources to be filled, for a session that is not interrupted.
     fn find_unfilled(&self) -> Result<BTreeSet<String>> {
         let (session, mut unfilled) = (self.session(), BTreeSet::new());
-        let mut open: BTreeSet<String> = self
-            .registered_resources()
-            .captured_resources()
-            .keys()
-            .map(|name| name.clone().into_owned())
-            .collect();
+        let mut open: BTreeSet<String> =
+            self.live_resources().captured_resources().keys().map(|name| name.clone().into_owned()).collect();
+        if open.is_empty() {
+            return Ok(unfilled);
+        }
         session.calls().calls_back(&mut |call| {
             let Some((end, _)) = call.position() else { return Ok(true) };
             if call.tool == RESTORE && call.outcome != Outcome::Committed {
@@ -134,6 +121,9 @@ impl ExecutionState {
     /// also for fills by earlier processes.
     pub(super) fn rebind_filled(&self) -> Result<()> {
         let (session, mut filled) = (self.session(), BTreeSet::new());
+        if self.live_resources().captured_resources().is_empty() {
+            return Ok(());
+        }
         session.calls().calls_back(&mut |call| {
             let Some((end, _)) = call.position() else { return Ok(true) };
             if self.rewind_of(call)?.is_none_or(|rewind| !rewind.fills) {
@@ -153,11 +143,8 @@ impl ExecutionState {
 
     /// Permits captures of other places to be restored into these resources.
     fn rebind(&self, names: &BTreeSet<String>, overwrite: bool) -> Result<()> {
-        let mut named = self
-            .registered_resources()
-            .captured_resources()
-            .iter()
-            .filter(|(name, _)| names.contains(&***name));
+        let mut named =
+            self.live_resources().captured_resources().iter().filter(|(name, _)| names.contains(&***name));
         named.try_for_each(|(name, resource)| catch_panic(name, || resource.rebind(overwrite)))
     }
 }

@@ -319,10 +319,10 @@ impl ExecutionState {
         waiting: &RestoreWait<'_>,
     ) -> Result<RewindReport> {
         let check = || self.session().calls().check_target(goal.to);
-        match self.session().replays() {
-            true => check()?,
-            false => self.rebind_filled()?,
+        if let Some(refused) = self.session().calls().refused_before_turn(goal.to) {
+            return Err(refused);
         }
+        self.rebind_filled()?;
         let RewindOptions { overwrite, by, reason, of: _ } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
         let (fills, undoes_rollback) = (goal.fills, goal.files.is_some());
@@ -352,8 +352,8 @@ impl ExecutionState {
     /// Lists the resources that the last call captured and this run does not have.
     fn missing_resources(&self) -> Result<Vec<SkippedResource>> {
         let names = self.session().calls().captures_left()?.into_keys();
-        let lacking = names
-            .filter(|name| !self.registered_resources().captured_resources().contains_key(name.as_str()));
+        let lacking =
+            names.filter(|name| !self.live_resources().captured_resources().contains_key(name.as_str()));
         Ok(lacking
             .map(|name| SkippedResource { name, reason: "this run does not have it".to_owned() })
             .collect())
@@ -394,7 +394,7 @@ impl ExecutionState {
             false => {
                 session.calls().check_target_recovered(goal.to)?;
                 CaptureSet::from_recorded(session.calls().open_captures()?)
-                    .decode_recorded(self.registered_resources(), true)?
+                    .decode_recorded(self.live_resources(), true)?
             }
         };
         let open = left_open.iter().find(|open| !open.reads_only).map(|open| open.begin);
@@ -443,7 +443,7 @@ impl ExecutionState {
             _ => None,
         };
         let is_elsewhere = Box::new(|name: &str, recorded: &[u8]| {
-            let resource = self.registered_resources().captured_resources().get(name);
+            let resource = self.live_resources().captured_resources().get(name);
             resource.is_some_and(|resource| {
                 resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
             })
@@ -461,7 +461,7 @@ impl ExecutionState {
         open: Option<SequenceNumber>,
         policy: RewindPolicy,
     ) -> Result<RewindPlan> {
-        let (session, registered) = (self.session(), self.registered_resources());
+        let (session, registered) = (self.session(), self.live_resources());
         let rolled_back =
             registered.captured_resources().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
