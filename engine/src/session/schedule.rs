@@ -486,9 +486,28 @@ impl Session {
         }
     }
 
+    /// Waits for an admission by the schedule as [`admit_live`](Session::admit_live) does. Returns
+    /// `None` in a replay, where the log has the order of the operations.
+    pub(crate) fn admit(
+        &self,
+        reads_only: bool,
+        patience: &Patience,
+        asker: Asker,
+    ) -> Result<Option<Admission<'_>>> {
+        match &self.inner.mode {
+            Mode::Live => self.admit_live(reads_only, patience, asker).map(Some),
+            Mode::Replay(_) => Ok(None),
+        }
+    }
+
     /// Blocks until the schedule admits an operation within this handle's operation, if any. Writes
     /// no record.
-    pub(crate) fn admit(&self, reads_only: bool, patience: &Patience, asker: Asker) -> Result<Admission<'_>> {
+    pub(crate) fn admit_live(
+        &self,
+        reads_only: bool,
+        patience: &Patience,
+        asker: Asker,
+    ) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
         // A call must end before the one within which it runs.
         let patience = patience.by(parent.and_then(CallScope::until));

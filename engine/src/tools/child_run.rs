@@ -181,7 +181,7 @@ impl ToolContext {
             if !before.is_empty() {
                 let patience = self.session.patience(self.deadline(), None);
                 let asker = Asker::new("a child session's restore", Location::caller());
-                let _guest = self.session.admit(false, &patience, asker)?.into_guest();
+                let _guest = self.session.admit_live(false, &patience, asker)?.into_guest();
                 put_back.append(state.put_back(&before, false)?);
             }
             Ok(put_back)

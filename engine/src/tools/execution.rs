@@ -30,7 +30,7 @@ use crate::fold::conversation_reading;
 use crate::generator::Generator;
 use crate::operation::PutBack;
 use crate::options::Durability;
-use crate::session::operations::Guest;
+use crate::session::operations::{Admission, Guest};
 use crate::session::{Asker, Patience, Session, SnapshotOptions, SyncCaptures};
 use crate::storage::whole_path;
 use crate::tools::resources::{CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
@@ -430,21 +430,14 @@ impl ExecutionState {
     ) -> Result<CompositeSnapshot> {
         self.check_outside()?;
         let options = SnapshotOptions { tag: metadata.tag.clone(), ..SnapshotOptions::default() };
-        if self.session().replays() {
-            let session = self.session().snapshot(options)?;
-            return Ok(CompositeSnapshot::new(
-                session,
-                self.clock().now_us(),
-                CaptureSet::default(),
-                metadata,
-            ));
-        }
         let asker = Asker::new("snapshot", at);
         let admission = self.session().admit(false, patience, asker.clone())?;
         let _leases = self.lease(true, patience, &asker)?;
         let resources = self.capture(None)?;
         self.tell_of_changes(&resources);
-        let session = admission.handle().snapshot_of(options, resources.to_snapshot_record())?;
+        let admitted = admission.as_ref().map(Admission::handle);
+        let session = admitted.as_ref().unwrap_or_else(|| self.session());
+        let session = session.snapshot_of(options, resources.to_snapshot_record())?;
         Ok(CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata))
     }
 
@@ -574,7 +567,7 @@ impl ExecutionState {
         let mut leases = Leases { session: self.session.clone_uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {
             let reads_only = reads_only || inner.resources.captured_resources().is_empty();
-            leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
+            leases.guest = parent.call.admit_live(reads_only, patience, asker.clone())?.into_guest();
         } else {
             let directory = inner.directory.get_or_init(|| whole_path(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, directory);

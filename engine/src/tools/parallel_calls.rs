@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use foldlog_codec::OperationId;
 use foldlog_codec::body::{Cause, Idempotency};
-use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::call::{CallEnd, CallInfo, DynTool, ExecuteOptions, Operation, ToolCall, ToolReport};
-use super::replay;
+use super::call::{CallEnd, CallInfo, DynTool, ExecuteOptions, Operation, ToolCall, ToolReport, Worker};
 use super::runner::{EarlierCall, HAS_RESULT, Ran, ToolRunner, unsettled_error};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result};
@@ -48,9 +47,6 @@ impl ToolRunner {
         }
         if !self.run_at_once(calls) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
-        }
-        if self.session.replays() {
-            return self.run_together_replayed(calls, options);
         }
         let begun: Vec<_> = calls.iter().map(|call| self.begin_together(call, options)).collect();
         let ran: Vec<Ran> = thread::scope(|scope| {
@@ -93,25 +89,6 @@ impl ToolRunner {
         calls.len() > 1 && calls.iter().all(|call| self.runs_together(&call.tool))
     }
 
-    /// Returns the recorded results of calls that ran together.
-    fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
-        let begin = |call: &ToolCall| -> Result<ControlFlow<ToolReport, (CallInfo, SequenceNumber)>> {
-            if self.find_earlier_call(call)?.is_some() {
-                return Ok(ControlFlow::Break(self.execute(call, options)?));
-            }
-            self.check_own()?;
-            let info = CallInfo::of_tool(call, self.tools.get(&call.tool)?).within(&self.session);
-            let begin = replay::begin(&self.session, &info)?;
-            Ok(ControlFlow::Continue((info, begin)))
-        };
-        let begun: Vec<_> = calls.iter().map(begin).collect();
-        let end = |begun: Result<_>| match begun? {
-            ControlFlow::Break(report) => Ok(report),
-            ControlFlow::Continue((info, begin)) => replay::end(&self.session, &info, begin),
-        };
-        begun.into_iter().map(end).collect()
-    }
-
     /// Returns whether the runner has a tool of that name whose calls may run in parallel with
     /// calls of other such tools: it only reads, or acts only outside.
     pub fn runs_together(&self, tool: &str) -> bool {
@@ -135,7 +112,8 @@ impl ToolRunner {
             return Ok(ControlFlow::Break(self.execute(call, options)?));
         }
         let tool = self.tools.get(&call.tool)?;
-        match self.start(CallInfo::of_tool(call, tool), &self.patience(options), &still_due) {
+        let info = CallInfo { worker: Worker::Once, ..CallInfo::of_tool(call, tool) };
+        match self.start(info, &self.patience(options), &still_due) {
             Ok(operation) => Ok(ControlFlow::Continue((operation, tool))),
             // Another thread's call of the same origin committed while this one waited.
             Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
@@ -166,9 +144,6 @@ impl ToolRunner {
             ControlFlow::Continue(info) => info,
             ControlFlow::Break(report) => return Ok(*report),
         };
-        if self.session.replays() {
-            return self.run_replayed(info);
-        }
         let operation = self.start(info, &self.patience(&ExecuteOptions::default()), &still_due)?;
         operation.finish(CallEnd::with_cause(cause, shown).harmless())
     }
@@ -199,6 +174,7 @@ impl ToolRunner {
             idempotency: Idempotency::Natural,
             reads_only: true,
             closed: Some((cause, text_payload(shown))),
+            worker: Worker::Once,
             ..CallInfo::new(call)
         }))
     }

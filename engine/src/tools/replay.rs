@@ -15,16 +15,11 @@
 use foldlog_codec::body::Outcome;
 use foldlog_codec::{OperationId, SequenceNumber};
 
-use super::call::{CallInfo, ToolReport};
+use super::call::{CallEnd, CallInfo, Operation, ToolReport};
 use crate::error::{Error, Result};
+use crate::operation::RESTORE;
 use crate::session::operation_records::EndRead;
 use crate::session::{RollbackReport, Session};
-
-/// Compares the start record of the call that `info` describes with the recorded one. Returns its
-/// sequence number.
-pub(super) fn begin(session: &Session, info: &CallInfo) -> Result<SequenceNumber> {
-    session.calls().begin_replayed(&info.to_begin())
-}
 
 /// Waits until the call's end comes from the log, and returns the result of the live call.
 pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
@@ -52,19 +47,18 @@ pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> 
     report.into_result(session, suspension, overrides)
 }
 
-/// Returns the result of the recorded restore that `info` describes, and the report of its end
-/// record.
+/// Ends a recorded restore, and returns its result and the report of its end record.
 pub(super) fn go_back(
     session: &Session,
-    info: &CallInfo,
+    restore: Operation,
     to: SequenceNumber,
 ) -> Result<(RollbackReport, ToolReport)> {
-    let begin = begin(session, info)?;
-    // Of the rollback, which follows the start record.
-    let (abandoned, outside) = session.abandoned_by(begin + 1, to)?;
-    let report = end(session, info, begin)?;
+    // The rollback follows the start record.
+    let sequence = restore.begin() + 1;
+    let (abandoned, outside) = session.abandoned_by(sequence, to)?;
+    let report = restore.finish(CallEnd::default())?;
     if report.success {
-        return Ok((RollbackReport { sequence: begin + 1, to, abandoned, outside }, report));
+        return Ok((RollbackReport { sequence, to, abandoned, outside }, report));
     }
-    Err(Error::Resource { resource: info.tool.to_string(), reason: report.message })
+    Err(Error::Resource { resource: RESTORE.to_owned(), reason: report.message })
 }

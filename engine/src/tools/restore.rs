@@ -14,7 +14,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 use foldlog_filesystem as filesystem;
 
-use super::call::{CallEnd, CallInfo, RestoreScope, ToolCall, ToolRegistry, ToolReport};
+use super::call::{CallEnd, CallInfo, RestoreScope, ToolCall, ToolRegistry, ToolReport, Worker};
 use super::captures::CaptureSet;
 use super::checkpoints::ToolCheckpoint;
 use super::composite::CompositeSnapshot;
@@ -176,14 +176,15 @@ impl WayBack<'_> {
         // A recovery rolls the restore back, and the restore has no effects outside of the
         // rolled-back state.
         let idempotency = Idempotency::Natural;
-        let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
-        if state.session().replays() {
-            return replay::go_back(state.session(), &info, position);
-        }
+        let worker = Worker::Once;
+        let info = CallInfo { idempotency, restores: Some(scope), worker, ..CallInfo::new(&call) };
         let RestoreWait { patience, is_wanted } = self.waiting;
         let still_due = || is_wanted().and_then(|()| still_due());
         let runner = ToolRunner::new(state.clone(), ToolRegistry::new());
         let operation = runner.start(info, patience, &still_due)?;
+        if operation.is_from_log() {
+            return replay::go_back(state.session(), operation, position);
+        }
         let session = operation.context().session().clone();
         let restored = catch_panic("the snapshot", || {
             let mut present = operation.before();

@@ -9,12 +9,11 @@ use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{
     CallEnd, CallEndState, CallInfo, CallSource, DynTool, EncodedToolResult, ExecuteOptions, Operation,
-    ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport,
+    ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, Worker,
 };
 use super::captures::CaptureSet;
 use super::execution::{ExecutionState, Leases};
 use super::recovery::Recovery;
-use super::replay;
 use crate::clock;
 use crate::error::{Error, Result, catch_panic};
 use crate::fold::suspensions::SuspensionStatus;
@@ -229,8 +228,7 @@ impl ToolRunner {
     /// [`Error::NoSuchTool`].
     #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
-        let still_due = self.still_due(call);
-        self.start(self.to_begin(call)?, &self.patience(options), &still_due)?.confirm_claim()
+        self.begin_elsewhere(call, options, Worker::Host)
     }
 
     /// Starts a call of a tool that runs elsewhere, like [`begin`](ToolRunner::begin), for a host
@@ -240,11 +238,19 @@ impl ToolRunner {
     /// handle are compared with the log, and its end comes from the log.
     #[track_caller]
     pub fn begin_told(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
-        if !self.session.replays() {
-            return self.begin(call, options);
-        }
-        self.check_own()?;
-        self.start_replayed(self.to_begin(call)?.within(&self.session), CallSource::Log)
+        self.begin_elsewhere(call, options, Worker::Reported)
+    }
+
+    #[track_caller]
+    fn begin_elsewhere(
+        &self,
+        call: &ToolCall,
+        options: &ExecuteOptions,
+        worker: Worker,
+    ) -> Result<Operation> {
+        let still_due = self.still_due(call);
+        let info = CallInfo { worker, ..self.to_begin(call)? };
+        self.start(info, &self.patience(options), &still_due)?.confirm_claim()
     }
 
     /// Describes a call of a tool that runs elsewhere, before its start.
@@ -316,11 +322,10 @@ impl ToolRunner {
         self.check_own()?;
         let (state, session) = (&self.state, &self.session);
         let info = info.within(session);
-        if session.replays() {
-            return self.start_replayed(info, CallSource::RunAgain);
-        }
         let (until, reads_only, asker) = (patience.until(), info.reads_only, info.to_asker());
-        let mut admission = session.admit(reads_only, patience, asker.clone())?;
+        let Some(mut admission) = session.admit(reads_only, patience, asker.clone())? else {
+            return self.start_replayed(info);
+        };
         // A call that ran during the wait may have made this one unnecessary.
         still_due()?;
         // A nested call works under the leases of the enclosing call, and a closed call needs none.
@@ -347,15 +352,20 @@ impl ToolRunner {
     }
 
     /// Starts a call of a replay: compares its start record with the recorded one. Takes no lease
-    /// and no captures. Either the end of the call comes from the log, or its tool runs again, on
-    /// copies of the resources.
-    fn start_replayed(&self, info: CallInfo, source: CallSource) -> Result<Operation> {
+    /// and no captures. A tool that runs again works on copies of the resources.
+    fn start_replayed(&self, info: CallInfo) -> Result<Operation> {
         let (state, session) = (&self.state, &self.session);
-        if source == CallSource::RunAgain && !session.calls().runs_tools_again() {
-            let reason = "it replays recorded records, and in this replay no tool runs";
-            return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
-        }
-        let begun = session.calls().begin_run_again(&info.to_begin())?;
+        let source = match info.worker {
+            Worker::Tool if self.may_run_again(&info)? => CallSource::RunAgain,
+            Worker::Host if session.calls().runs_tools_again() => CallSource::RunAgain,
+            Worker::Host => {
+                let reason = "it replays recorded records, and in this replay no tool runs";
+                return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
+            }
+            Worker::Reported => CallSource::Reported,
+            Worker::Tool | Worker::Once => CallSource::Log,
+        };
+        let begun = session.calls().begin_replayed(&info.to_begin(), source == CallSource::Log)?;
         let mut held = CallEndState::default();
         if source == CallSource::RunAgain {
             let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
@@ -373,20 +383,9 @@ impl ToolRunner {
         still_due: &dyn Fn() -> Result<()>,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<EncodedToolResult, ToolError>,
     ) -> Result<ToolReport> {
-        if self.session.replays() && !self.may_run_again(&info)? {
-            return self.run_replayed(info);
-        }
         let operation = self.start(info, &self.patience(options), still_due)?.confirm_claim()?;
         let ending = run_handler(operation.context(), handler);
         operation.finish(ending)
-    }
-
-    /// Returns the recorded result of the call that `info` describes.
-    pub(super) fn run_replayed(&self, info: CallInfo) -> Result<ToolReport> {
-        self.check_own()?;
-        let info = info.within(&self.session);
-        let begin = replay::begin(&self.session, &info)?;
-        replay::end(&self.session, &info, begin)
     }
 
     /// Returns whether a replay runs the tool of a call again. Conditions: it may run twice, copies
@@ -524,14 +523,15 @@ pub(super) enum Ran {
 }
 
 impl Operation {
-    /// Runs the tool of the call on this thread. With `ends_there`, ends the call too.
+    /// Runs the tool of the call on this thread. With `ends_there`, ends the call too; a replay
+    /// ends it in the order of the calls.
     pub(super) fn run(self, tool: &DynTool, arguments: &str, ends_there: bool) -> Ran {
         let operation = match self.confirm_claim() {
             Ok(operation) => operation,
             Err(error) => return Ran::Ended(Err(error)),
         };
         let ending = run_handler(operation.context(), |context| (tool.call)(arguments, context));
-        match ends_there {
+        match ends_there && !operation.is_from_log() {
             true => Ran::Ended(operation.finish(ending)),
             false => Ran::Returned(operation, Box::new(ending)),
         }
@@ -546,11 +546,15 @@ impl DynTool {
     }
 }
 
-/// Runs the handler of a started call, on this thread. Returns the ending of the call.
+/// Runs the handler of a started call, on this thread, unless its effects come from the log.
+/// Returns the ending of the call.
 fn run_handler(
     context: &ToolContext,
     handler: impl FnOnce(&ToolContext) -> std::result::Result<EncodedToolResult, ToolError>,
 ) -> CallEnd {
+    if context.running.source == CallSource::Log {
+        return CallEnd::default();
+    }
     let within = &context.running.begun.within;
     if let Some(late) = CallEnd::too_late(within) {
         return late;

@@ -22,21 +22,15 @@ use crate::session::write::PendingRecord;
 use crate::session::{SessionCalls, WriterState};
 
 impl SessionCalls<'_> {
-    /// Compares the start of a call with the recorded one, uses the recorded captures, and reads
-    /// everything up to the call's end from the log. Returns the sequence number of the start
-    /// record.
+    /// Compares the start of a call with the recorded one, and uses the recorded captures. With
+    /// `from_log`, everything up to the call's end is read from the log.
     ///
     /// # Errors
     ///
     /// [`Error::Diverged`] if no such start is recorded; [`Error::ReplayEnded`] after the last
     /// record.
-    pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>) -> Result<SequenceNumber> {
-        self.begin_again(begin, true)
-    }
-
-    /// Compares the start of a call that runs again with the recorded one.
-    pub(crate) fn begin_run_again(&self, begin: &ToolBegin<'_>) -> Result<ActiveCall> {
-        let sequence = self.begin_again(begin, false)?;
+    pub(crate) fn begin_replayed(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<ActiveCall> {
+        let sequence = self.write_begin(begin, from_log)?;
         let inner = &self.session.inner;
         // In no schedule, since the log decides the order.
         let within = Arc::new(CallScope {
@@ -53,7 +47,7 @@ impl SessionCalls<'_> {
         Ok(ActiveCall { inner: Arc::clone(inner), within, begin: sequence, began_us: inner.now_us() })
     }
 
-    fn begin_again(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
+    fn write_begin(&self, begin: &ToolBegin<'_>, from_log: bool) -> Result<SequenceNumber> {
         let inner = &self.session.inner;
         let state = inner.writable()?;
         self.session.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
@@ -97,8 +91,8 @@ impl SessionCalls<'_> {
         Ok((replay, replay.turn(state, &RecordProducer::End(begin), None)?))
     }
 
-    /// Reads the rest of a dropped call that ran again from the log. `is_awaited` states that its
-    /// end will be requested.
+    /// Lets the log produce the rest of a call that was dropped, or that the host only reported.
+    /// `is_awaited` states that its end will be requested.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let _state = self.session.inner.state.lock();
         if let Some(replay) = self.session.inner.replay() {

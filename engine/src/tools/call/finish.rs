@@ -250,11 +250,7 @@ impl RunningCall {
         }
         if self.source != CallSource::Live {
             let CallEndState { before, .. } = held.take().unwrap_or_default();
-            if self.source == CallSource::RunAgain {
-                return self.finish_again(ending, &before);
-            }
-            self.state.session().calls().let_go_replayed(self.begun.begin, true);
-            return replay::end(self.state.session(), &self.info, self.begun.begin);
+            return self.finish_replayed(ending, &before);
         }
         let overrides = ending.overrides.as_ref().map(|(overrides, _)| overrides.clone());
         let mut ending = self.checked(ending);
@@ -364,9 +360,15 @@ impl RunningCall {
         None
     }
 
-    /// Ends a call of a replay whose tool ran again on copies of the resources. Compares the copies
-    /// and the end record with the log.
-    fn finish_again(&self, mut ending: CallEnd, before: &CaptureSet) -> Result<ToolReport> {
+    /// Ends a call of a replay. If its tool ran again on copies of the resources, compares the
+    /// copies and the end record with the log; otherwise the end comes from the log.
+    fn finish_replayed(&self, mut ending: CallEnd, before: &CaptureSet) -> Result<ToolReport> {
+        if self.source == CallSource::Reported {
+            self.state.session().calls().let_go_replayed(self.begun.begin, true);
+        }
+        if self.source != CallSource::RunAgain {
+            return replay::end(self.state.session(), &self.info, self.begun.begin);
+        }
         ending.suspension = self.suspension(&ending);
         let session = self.state.session();
         let left = match ending.keeps() {

@@ -61,6 +61,6 @@ pub(super) use answer::EncodedToolResult;
 #[cfg(feature = "async")]
 pub(super) use async_tool::ToolFuture;
 pub(super) use finish::CallEnd;
-pub(super) use operation::{CallEndState, CallInfo, CallSource};
+pub(super) use operation::{CallEndState, CallInfo, CallSource, Worker};
 pub(super) use programs::{ProgramGroup, recorded_groups};
 pub(super) use request::RestoreScope;

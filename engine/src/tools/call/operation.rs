@@ -68,6 +68,20 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) at: &'static Location<'static>,
     /// Whether the thread that starts the call ends it too, unless it hands it over.
     pub(in crate::tools) is_held: bool,
+    pub(in crate::tools) worker: Worker,
+}
+
+/// Who does the work of a call. A replay repeats that work only if it may be done twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tools) enum Worker {
+    /// Its tool, which runs alone.
+    Tool,
+    /// The engine, or a tool that runs at the same time as others. A replay does not repeat it.
+    Once,
+    /// The host, whose tool runs elsewhere.
+    Host,
+    /// A program that reports the call to the host. A replay has the reports.
+    Reported,
 }
 
 impl CallInfo {
@@ -92,6 +106,7 @@ impl CallInfo {
             closed: None,
             at: Location::caller(),
             is_held: false,
+            worker: Worker::Tool,
         }
     }
 
@@ -204,6 +219,8 @@ pub(in crate::tools) enum CallSource {
     Live,
     /// Its tool, which runs again in a replay, on copies of the resources.
     RunAgain,
+    /// The host of a replay, except its end, which comes from the log.
+    Reported,
     /// The log of a replay.
     Log,
 }
@@ -280,12 +297,15 @@ impl Drop for Operation {
             return;
         }
         let begun = &self.running_call().begun;
-        let source = self.running_call().source;
-        if source == CallSource::RunAgain {
-            self.running_call().state.end_on_copies();
-        }
-        if source != CallSource::Live {
-            return self.context.session.calls().let_go_replayed(begun.begin, false);
+        match self.running_call().source {
+            CallSource::Live => {}
+            CallSource::Log => return,
+            source => {
+                if source == CallSource::RunAgain {
+                    self.running_call().state.end_on_copies();
+                }
+                return self.context.session.calls().let_go_replayed(begun.begin, false);
+            }
         }
         let Some(leases) = self.running_call().held.lock().as_ref().map(|held| held.leases.clone()) else {
             return;
@@ -419,6 +439,16 @@ impl Operation {
     /// changes are rolled back.
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
         self.finish(CallEnd::with_cause(Cause::Cancelled, reason))
+    }
+
+    /// Returns the sequence number of the start record.
+    pub(in crate::tools) fn begin(&self) -> SequenceNumber {
+        self.running_call().begun.begin
+    }
+
+    /// Returns whether all effects of the call come from the log, so that no tool runs.
+    pub(in crate::tools) fn is_from_log(&self) -> bool {
+        self.running_call().source == CallSource::Log
     }
 
     /// Returns the captures of the resources from before the call; empty once the call is over.

@@ -379,7 +379,7 @@ impl ExecutionState {
             if session.calls().is_interrupted() { session.calls().left_open() } else { Vec::new() };
         let is_recovered = left_open.is_empty();
         let _admission = match is_recovered && !session.is_for_previews() {
-            true => Some(session.admit(false, patience, asker.clone())?),
+            true => Some(session.admit_live(false, patience, asker.clone())?),
             // An admission would be refused, as for every call. Only a recovery writes until the
             // session is recovered, and a session that was opened for previews is never written.
             false => None,
