@@ -150,8 +150,8 @@ impl SessionCalls<'_> {
     /// [`settle`](crate::SessionCalls::settle) if nothing can be recorded; the decisions then
     /// remain in the directory.
     pub fn take_decisions(&self) -> Result<DecisionsTaken> {
-        if self.session.replays() {
-            return self.take_replayed();
+        if let Some(replay) = self.session.inner.replay() {
+            return self.take_replayed(replay);
         }
         drop(self.session.inner.settleable()?);
         let (storage, dir) = (&self.session.inner.store.options.storage, &self.session.inner.dir);
@@ -263,8 +263,8 @@ impl SessionCalls<'_> {
         operations: &[OperationId],
         until: Instant,
     ) -> Result<ControlFlow<DecisionWait, Rings>> {
-        if self.session.replays() {
-            return self.wait_replayed(operations, until).map(ControlFlow::Break);
+        if let Some(replay) = self.session.inner.replay() {
+            return self.wait_replayed(replay, operations, until).map(ControlFlow::Break);
         }
         let bell: Arc<Bell> = Arc::default();
         let files = bell.watch(self.session.inner.store.options.storage.as_ref(), &self.session.inner.dir);

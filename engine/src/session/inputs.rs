@@ -72,8 +72,8 @@ impl SessionInputs<'_> {
                 reason: format!("its encoded form cannot be decoded: {error}"),
             })
         };
-        if self.session.replays() {
-            return self.session.observe_again(name);
+        if let Some(replay) = self.session.inner.replay() {
+            return self.session.observe_again(replay, name);
         }
         let bytes = encode(name, &read())?;
         let value = decoded(&bytes)?;

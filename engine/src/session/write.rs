@@ -2,10 +2,11 @@
 //! large payloads as objects; the record contains references to them.
 //!
 //! A session is live or a replay. That is chosen once, when it is opened ([`Mode`]). The steps of a
-//! write that differ are here:
+//! write that differ are here and in the schedule:
 //!
 //! | step | live | [replay](super::replay) |
 //! |---|---|---|
+//! | operation | is admitted by the [schedule](super::schedule) | starts when its record is next |
 //! | turn | when the [schedule](super::schedule) allows the write | when the recorded log has a record of this lane next |
 //! | large payload | becomes an object | is retained for the comparison |
 //! | record | is appended and applied | is compared; the recorded one is applied |

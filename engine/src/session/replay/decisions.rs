@@ -5,8 +5,8 @@ use std::time::Instant;
 use foldlog_codec::body::Settle;
 use foldlog_codec::{OperationId, RecordKind};
 
-use super::Waits;
 use super::recorded_log::RecordProducer;
+use super::{SessionReplay, Waits};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -16,10 +16,10 @@ use crate::session::{DecisionWait, DecisionsTaken, SessionCalls, TakenDecision};
 
 impl SessionCalls<'_> {
     /// In a replay, reads the decisions that the host recorded here from the log.
-    pub(in crate::session) fn take_replayed(&self) -> Result<DecisionsTaken> {
+    pub(in crate::session) fn take_replayed(&self, replay: SessionReplay<'_>) -> Result<DecisionsTaken> {
         let lane = self.of_decisions();
         let mut report = DecisionsTaken::default();
-        while let Some((operation, time_us, next)) = lane.calls().next_replayed()? {
+        while let Some((operation, time_us, next)) = lane.calls().next_replayed(replay)? {
             let sequence = lane.calls().settle(operation, &next.settlement, &next.by, &next.reason)?;
             let decided_at = conversation_reading::time(time_us);
             report.taken.push(TakenDecision { operation, by: next.by, decided_at, sequence });
@@ -29,9 +29,11 @@ impl SessionCalls<'_> {
 
     /// Returns the next record of a replay with its operation and its time, if it is a decision of
     /// this lane.
-    fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
-        let source = self.session.log_source();
-        let (replay, own) = (self.session.as_replay()?, self.session.own_producer());
+    fn next_replayed(
+        &self,
+        replay: SessionReplay<'_>,
+    ) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
+        let (source, own) = (self.session.log_source(), self.session.own_producer());
         let mut state = self.session.inner.state.lock();
         // Records of the engine come first; no caller brings them.
         replay.move_on(&mut state, Waits::Others, |recording| {
@@ -56,12 +58,13 @@ impl SessionCalls<'_> {
     /// lanes until `until` at the latest.
     pub(in crate::session) fn wait_replayed(
         &self,
+        replay: SessionReplay<'_>,
         operations: &[OperationId],
         until: Instant,
     ) -> Result<DecisionWait> {
-        let (replay, own) = (self.session.as_replay()?, self.session.own_producer());
+        let own = self.session.own_producer();
         loop {
-            self.take_replayed()?;
+            self.take_replayed(replay)?;
             let decided = self.session.inner.filter_decided(operations);
             if !decided.is_empty() || operations.is_empty() {
                 return Ok(DecisionWait { decided, refused: Vec::new() });

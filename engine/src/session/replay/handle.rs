@@ -8,7 +8,7 @@ use foldlog_codec::{RecordKind, SequenceNumber, msgpack};
 use parking_lot::MutexGuard;
 use serde::de::DeserializeOwned;
 
-use super::recorded_log::{RecordProducer, ReplayRecord};
+use super::recorded_log::RecordProducer;
 use super::{Attempt, SessionReplay};
 use crate::divergence::{Difference, Divergence, LaneName};
 use crate::error::{Error, Result};
@@ -39,20 +39,15 @@ impl Session {
         self.inner.replay().ok_or_else(none)
     }
 
-    /// Waits for the turn of this handle's lane, and returns what `read` reads from the next
-    /// record; `None` after the last.
-    pub(super) fn read_next<T>(&self, read: impl FnOnce(&ReplayRecord) -> T) -> Result<Option<T>> {
-        let replay = self.as_replay()?;
-        let _state = replay.turn(self.inner.writable()?, &self.own_producer(), None)?;
-        replay.with_head(read)
-    }
-
-    /// Returns the current record in this handle's lane, if its kind is one of these.
+    /// Waits for the turn of this handle's lane. Returns its current record, if the kind is one of
+    /// these.
     pub(super) fn next_recorded(
         &self,
+        replay: SessionReplay<'_>,
         kinds: &[RecordKind],
     ) -> Result<Option<(SequenceNumber, RecordKind, Vec<u8>)>> {
-        let next = self.read_next(|head| {
+        let _state = replay.turn(self.inner.writable()?, &self.own_producer(), None)?;
+        let next = replay.with_head(|head| {
             kinds.contains(&head.kind).then(|| (head.sequence, head.kind, head.body.clone()))
         })?;
         Ok(next.flatten())
@@ -61,10 +56,8 @@ impl Session {
     /// Returns whether this session replays, and the current record in this handle's lane starts a
     /// fill of directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
-        if self.inner.replay().is_none() {
-            return Ok(false);
-        }
-        let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::ToolBegin])? else {
+        let Some(replay) = self.inner.replay() else { return Ok(false) };
+        let Some((sequence, _, body)) = self.next_recorded(replay, &[RecordKind::ToolBegin])? else {
             return Ok(false);
         };
         let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
@@ -139,13 +132,17 @@ impl Session {
     }
 
     /// Returns the recorded value of the next observation in a replay.
-    pub(in crate::session) fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let recorded = match self.next_recorded(&[RecordKind::Observed])? {
+    pub(in crate::session) fn observe_again<T: DeserializeOwned>(
+        &self,
+        replay: SessionReplay<'_>,
+        name: &str,
+    ) -> Result<T> {
+        let recorded = match self.next_recorded(replay, &[RecordKind::Observed])? {
             Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
             None => None,
         };
         if let Some((sequence, data)) = recorded {
-            let value = self.read_again(sequence, name, &data);
+            let value = self.read_again(replay, sequence, name, &data);
             self.inputs().write_observation(name, &data)?;
             return value;
         }
@@ -160,8 +157,8 @@ impl Session {
             Ok(())
         })?;
         match found {
-            Some(data) => self.read_again(sequence, name, &data),
-            None => Err(self.as_replay()?.divergence_error()),
+            Some(data) => self.read_again(replay, sequence, name, &data),
+            None => Err(replay.divergence_error()),
         }
     }
 
@@ -169,13 +166,15 @@ impl Session {
     /// observation has changed.
     fn read_again<T: DeserializeOwned>(
         &self,
+        replay: SessionReplay<'_>,
         sequence: SequenceNumber,
         name: &str,
         data: &[u8],
     ) -> Result<T> {
         msgpack::from_slice(data).map_err(|error| {
             let reason = format!("it cannot be read as `{}`: {error}", std::any::type_name::<T>());
-            self.observed_otherwise(sequence, name, Difference::unread("$.data", Payload::new(data), reason))
+            let difference = Difference::unread("$.data", Payload::new(data), reason);
+            self.observed_otherwise(replay, sequence, name, difference)
         })
     }
 
@@ -191,13 +190,15 @@ impl Session {
 
     /// Notes that an observation of this handle's lane has changed, and returns the error that
     /// reports it.
-    fn observed_otherwise(&self, sequence: SequenceNumber, name: &str, difference: Difference) -> Error {
+    fn observed_otherwise(
+        &self,
+        replay: SessionReplay<'_>,
+        sequence: SequenceNumber,
+        name: &str,
+        difference: Difference,
+    ) -> Error {
         let record = format!("{} {name}", RecordKind::Observed);
         let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
-        let replay = match self.as_replay() {
-            Ok(replay) => replay,
-            Err(error) => return error,
-        };
         // Waiting threads have to notice if the replay stops here.
         let _state = self.inner.state.lock();
         replay.with(|recording| recording.note(divergence));

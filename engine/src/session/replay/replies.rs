@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use foldlog_codec::body::{AnswerBody, Payload, Request};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
+use super::SessionReplay;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -38,9 +39,9 @@ impl SessionConversation<'_> {
     /// - [`Error::Object`] if an object is missing or damaged
     /// - [`Error::NoSuchPosition`] if the session does not replay
     pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
-        let Some((sequence, kind, body)) =
-            self.session.next_recorded(&[RecordKind::Answer, RecordKind::Request])?
-        else {
+        let replay = self.session.as_replay()?;
+        let kinds = [RecordKind::Answer, RecordKind::Request];
+        let Some((sequence, kind, body)) = self.session.next_recorded(replay, &kinds)? else {
             return Ok(None);
         };
         let source = self.session.inner.log_source(&self.session.inner.state.lock());
@@ -51,15 +52,15 @@ impl SessionConversation<'_> {
             return Ok(Some(RecordedReply::Answered(Box::new(answer))));
         }
         let Some(failure) = reading.failure(Request::decode(&body).map_err(bad)?)? else { return Ok(None) };
-        let asked_again = self.is_asked_again()?;
+        let asked_again = self.is_asked_again(replay)?;
         Ok(Some(RecordedReply::Failed { failure: Box::new(failure), asked_again }))
     }
 }
 
 impl SessionConversation<'_> {
     /// Returns whether the record after the next one of this lane is a request.
-    fn is_asked_again(&self) -> Result<bool> {
-        let (replay, own) = (self.session.as_replay()?, self.session.own_producer());
+    fn is_asked_again(&self, replay: SessionReplay<'_>) -> Result<bool> {
+        let own = self.session.own_producer();
         let _state = replay.turn(self.session.inner.writable()?, &own, None)?;
         replay.with(|recording| {
             recording.fill()?;
