@@ -9,7 +9,7 @@ mod replays;
 mod verbs;
 
 use std::alloc::System;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cap::Cap;
 use foldlog::{Durability, Policy, SessionTypes, Store, StoreOptions};
@@ -18,11 +18,17 @@ use foldlog_test_support::host::{Noted, Notes};
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
+static MEASUREMENT: RwLock<()> = RwLock::new(());
+
 /// Prevents the other tests of this binary from allocating during a measurement.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
+fn alone() -> RwLockWriteGuard<'static, ()> {
     // A failed test leaves nothing that matters to the others.
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    MEASUREMENT.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Permits to allocate outside of measurements in this process.
+fn together() -> RwLockReadGuard<'static, ()> {
+    MEASUREMENT.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns how many bytes an open session with this many notes takes, after they were written and

@@ -17,7 +17,7 @@ use foldlog_codec::body::{
 };
 use foldlog_tests::forge;
 
-use super::HEAP;
+use super::{HEAP, together};
 
 /// The variable with the arguments of the verb that a child runs, one per line.
 const VERB: &str = "FOLDLOG_TEST_MEMORY_VERB";
@@ -192,6 +192,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
 /// The list of reading commands was maintained by hand, so a new command could be missing.
 #[test]
 fn every_command_that_reads_sessions_is_measured_or_has_a_reason() {
+    let _together = together();
     let measured: Vec<&str> = verbs("1", "NEW").iter().map(|(words, _)| words[0]).collect();
     for example in foldlog_tests::verbs::reading_examples() {
         let name = example.split(' ').next().unwrap();
@@ -263,6 +264,7 @@ fn text(path: &Path) -> String {
 /// before it.
 #[test]
 fn nested_begins_cost_no_more_than_they_hold() {
+    let _together = together();
     // More open calls than allowed contradict the log, which only `tail` does not check.
     for (begins, codes) in [(1_000, &[0][..]), (5_000, &[0, 1])] {
         let mut forge = ForgedLog::new();
@@ -278,6 +280,7 @@ fn nested_begins_cost_no_more_than_they_hold() {
 /// The same, but each call fails, so that STATE at each start record is kept, with many slices.
 #[test]
 fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
+    let _together = together();
     let mut forge = ForgedLog::new();
     let slices = (2..4000).map(|id| SliceDeclaration {
         id,
@@ -303,6 +306,7 @@ fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
 /// 28 KiB of disk took 6 GiB: each of 200 events named one object, and each had a copy of it.
 #[test]
 fn an_object_is_held_once_however_often_it_is_named() {
+    let _together = together();
     let mut forge = ForgedLog::new();
     let len = 16 << 20;
     let reference = forge.sparse_object(len);
@@ -318,6 +322,7 @@ fn an_object_is_held_once_however_often_it_is_named() {
 /// and then as one text.
 #[test]
 fn a_large_state_is_printed_as_it_is_read() {
+    let _together = together();
     let mut forge = ForgedLog::new();
     for number in 0..4_000_u32 {
         let said =
@@ -332,6 +337,7 @@ fn a_large_state_is_printed_as_it_is_read() {
 /// A single byte of a body can create an item, and each item takes a name.
 #[test]
 fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
+    let _together = together();
     let forge = replaced_items(1 << 20);
     let (store, session) = (text(forge.directory.path()), text(&forge.dir()));
     for verb in
@@ -372,6 +378,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
     const BUDGET: u64 = 8 << 20;
+    let _together = together();
     let forge = replaced_items(200_000);
     let session = text(&forge.dir());
     let new = tempfile::tempdir().unwrap();
@@ -408,6 +415,7 @@ fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
 #[test]
 fn a_tree_is_written_as_its_values_are_read_and_a_preview_is_refused() {
     const BUDGET: u64 = 24 << 20;
+    let _together = together();
     let mut forge = ForgedLog::new();
     let said = Value::Array(vec![Value::from(1_u64); 300_000]).encode();
     for _ in 0..12 {
@@ -440,6 +448,7 @@ fn a_tree_is_written_as_its_values_are_read_and_a_preview_is_refused() {
 #[test]
 fn differences_are_printed_as_their_items_are_read() {
     const BUDGET: u64 = 8 << 20;
+    let _together = together();
     let mut forge = ForgedLog::new();
     let said = Value::from("x".repeat(1 << 20)).encode();
     for _ in 0..64 {
@@ -461,6 +470,7 @@ fn differences_are_printed_as_their_items_are_read() {
 #[test]
 fn two_sessions_are_compared_as_their_items_are_read() {
     const BUDGET: u64 = 8 << 20;
+    let _together = together();
     let large = Value::Array(vec![Value::from(1_u64); 300_000]).encode();
     let session = |changed: Option<u32>| {
         let mut forge = ForgedLog::new();
@@ -505,6 +515,7 @@ fn two_sessions_are_compared_as_their_items_are_read() {
 #[test]
 fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budget() {
     const BUDGET: u64 = 10 << 20;
+    let _together = together();
     let session = |byte: u8| {
         let mut forge = ForgedLog::new();
         let one = [byte];
@@ -530,6 +541,7 @@ fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budge
 #[test]
 fn a_preview_holds_what_the_rewind_changes_and_not_the_whole_state() {
     const BUDGET: u64 = 8 << 20;
+    let _together = together();
     let mut forge = ForgedLog::new();
     let said = Value::from("x".repeat(1 << 20)).encode();
     let last = (0..64).map(|_| forge.event(&said)).last().unwrap();
@@ -554,6 +566,7 @@ fn a_preview_holds_what_the_rewind_changes_and_not_the_whole_state() {
 /// `import aca --partial` iterated over all numbers below the one in the manifest.
 #[test]
 fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_once() {
+    let _together = together();
     let mut forge = ForgedLog::new();
     forge.event(&Value::from("said").encode());
     let forge = forge.done();
@@ -586,6 +599,7 @@ const MESSAGE_BYTES: u64 = 1 << 10;
 #[test]
 fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them() {
     const MESSAGES: u64 = 100_000;
+    let _together = together();
     let mut forge = ForgedLog::new();
     for number in 0..MESSAGES / 2 {
         let scope = || ConversationScope::new("long");
