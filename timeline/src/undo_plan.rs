@@ -141,10 +141,7 @@ impl Timeline {
         check(&steps, &wanted)?;
         let wanted = with_attempts(&steps, wanted);
         let present = self.capture()?;
-        let mut moments = self.moments()?;
-        let open = steps.iter().filter(|step| step.is_open() && wanted.contains(&step.number));
-        moments.extend(open.map(|step| Moment::new(step.number, Edge::Closed, Some(present.clone()))));
-        let intervals = Intervals::new(&steps, moments, &self.reader());
+        let intervals = self.intervals_until(&steps, &wanted, &present)?;
         let mut reader = self.reader();
         let selection = Selection { steps: &wanted, paths };
         let mut planner = Planner {
@@ -153,21 +150,11 @@ impl Timeline {
             files: BTreeMap::new(),
             conflicts: BTreeMap::new(),
         };
-        let (mut shared, mut not_kept, mut repository_of) =
-            (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
-        let mut directories = Vec::new();
+        let mut others = OtherChanges::default();
         let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&wanted).collect();
         for interval in of_steps.into_iter().rev() {
-            let owners = || interval.owners().filter(|owner| wanted.contains(&owner.number));
-            if interval.from.repositories != interval.to.repositories {
-                repository_of
-                    .extend(owners().filter(|owner| owner.paths.is_none()).map(|owner| owner.number));
-            }
-            if owners().any(|owner| owner.paths.is_none()) {
-                let noted = interval.noted_changes().into_iter();
-                not_kept.extend(noted.map(|(kind, entry)| (entry.path, kind)));
-            }
-            let undone = selection.select(interval, interval.changes(planner.reader)?, &mut shared);
+            others.add(interval, &selection, planner.reader)?;
+            let undone = selection.select(interval, interval.changes(planner.reader)?, &mut others.shared);
             let restored = planner.remove_changes(interval, undone)?;
             if let Some(times) = &mut times {
                 let is_selected = |change: &TimeChange| match change.is_directory {
@@ -176,13 +163,8 @@ impl Timeline {
                 };
                 times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
             }
-            if paths.is_empty() {
-                let changes = planner.reader.directory_changes(&interval.from, &interval.to)?;
-                let is_undone =
-                    |change: &DirectoryChange| interval.directory_belongs_to(&change.path, &wanted);
-                directories.extend(changes.into_iter().filter(is_undone));
-            }
         }
+        let OtherChanges { shared, not_kept, repository_of, mut directories } = others;
         let (files, conflicts) = planner.finish();
         let mut conflicts = self.with_authors(conflicts, &intervals, &wanted, &present)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
@@ -190,13 +172,11 @@ impl Timeline {
         self.retain_possible(&mut directories, &files);
         let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
         let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
-        let stays = !(conflicts.is_empty() && shared.is_empty() && possibly_yours.is_empty());
-        let completes = paths.is_empty() && !stays && has_attempt(&steps, &wanted);
         let mut edits = in_order(&files, &directories);
         if let Some(times) = times {
             times.add_to(&mut edits, &files, &directories, &present, &mut reader)?;
         }
-        Ok(UndoPlan {
+        let mut plan = UndoPlan {
             steps: wanted.iter().copied().collect(),
             files,
             conflicts,
@@ -206,14 +186,28 @@ impl Timeline {
             repository_of: repository_of.into_iter().collect(),
             head_changes: self.head_changes(&steps, &wanted),
             is_partial: !paths.is_empty(),
-            completes,
+            completes: false,
             directories,
             edits,
-        })
+        };
+        plan.completes = !plan.is_partial && !plan.to_undo().has_conflicts && has_attempt(&steps, &wanted);
+        Ok(plan)
     }
-}
 
-impl Timeline {
+    /// Returns the intervals until now. The present state counts as the end of open steps that are
+    /// undone.
+    fn intervals_until<'a>(
+        &self,
+        steps: &'a [Step],
+        undone: &BTreeSet<u64>,
+        present: &FilesystemSnapshot,
+    ) -> Result<Intervals<'a>> {
+        let mut moments = self.moments()?;
+        let open = steps.iter().filter(|step| step.is_open() && undone.contains(&step.number));
+        moments.extend(open.map(|step| Moment::new(step.number, Edge::Closed, Some(present.clone()))));
+        Ok(Intervals::new(steps, moments, &self.reader()))
+    }
+
     /// Returns the changes of `HEAD` while steps were open, each of them once.
     fn head_changes(&self, steps: &[Step], wanted: &BTreeSet<u64>) -> Vec<HeadChange> {
         let mut found: Vec<HeadChange> = Vec::new();
@@ -227,9 +221,7 @@ impl Timeline {
         }
         found
     }
-}
 
-impl Timeline {
     /// Adds to the reasons of conflicts who has changed the files since.
     fn with_authors(
         &self,
@@ -391,6 +383,45 @@ impl Selection<'_> {
                     !authors.is_disjoint(self.steps) && (is_named || authors.is_subset(self.steps))
                 }
             }
+    }
+}
+
+/// Changes of undone steps that are no changes of captured files.
+#[derive(Default)]
+struct OtherChanges {
+    /// Paths of files that stay because overlapping steps share them.
+    shared: BTreeSet<String>,
+    /// Changes of entries that are only noted, the earliest of each path.
+    not_kept: BTreeMap<String, ChangeKind>,
+    /// Steps that changed a repository.
+    repository_of: BTreeSet<u64>,
+    directories: Vec<DirectoryChange>,
+}
+
+impl OtherChanges {
+    /// Adds the changes of an earlier interval, except shared ones.
+    fn add(
+        &mut self,
+        interval: &Interval<'_>,
+        selection: &Selection<'_>,
+        reader: &mut SnapshotReader,
+    ) -> Result<()> {
+        let owners = interval.owners().filter(|owner| selection.steps.contains(&owner.number));
+        let unlimited: Vec<u64> =
+            owners.filter(|owner| owner.paths.is_none()).map(|owner| owner.number).collect();
+        if !unlimited.is_empty() {
+            let noted = interval.noted_changes().into_iter();
+            self.not_kept.extend(noted.map(|(kind, entry)| (entry.path, kind)));
+        }
+        if interval.from.repositories != interval.to.repositories {
+            self.repository_of.extend(unlimited);
+        }
+        if selection.paths.is_empty() {
+            let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
+            changes.retain(|change| interval.directory_belongs_to(&change.path, selection.steps));
+            self.directories.extend(changes);
+        }
+        Ok(())
     }
 }
 

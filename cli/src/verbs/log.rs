@@ -75,6 +75,26 @@ struct Line<'a> {
     unreadable: Option<&'a str>,
 }
 
+impl<'a> Line<'a> {
+    fn new(
+        step: &'a Step,
+        undone: &UndoneSteps,
+        changes: &'a StepChanges,
+        unreadable: Option<&'a str>,
+    ) -> Line<'a> {
+        let StepChanges { files, shared, not_kept, repository } = changes;
+        Line {
+            step,
+            undone: undone.wholly.contains(&step.number),
+            files,
+            shared,
+            not_kept: not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect(),
+            repository: *repository,
+            unreadable,
+        }
+    }
+}
+
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const TARGET: Target = Target::Nothing;
@@ -112,17 +132,7 @@ impl Command for Args {
             }
             listed += 1;
             if output.json() {
-                let StepChanges { files, shared, not_kept, repository } = &changes;
-                let not_kept = not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect();
-                output.value(&Line {
-                    step,
-                    undone: undone.wholly.contains(&step.number),
-                    files,
-                    shared,
-                    not_kept,
-                    repository: *repository,
-                    unreadable: unreadable.as_deref(),
-                })?;
+                output.value(&Line::new(step, &undone, &changes, unreadable.as_deref()))?;
                 continue;
             }
             if self.mine {
@@ -149,12 +159,7 @@ impl Command for Args {
             output.line(which)?;
             return Ok(HOLDS);
         }
-        let header = Row::new("#", "when", "tool", "call", "files");
-        let widths = widths(rows.iter().map(|(_, row)| row).chain([&header]), output.columns);
-        output.styled_line(HEADING, header.text(&widths))?;
-        for (style, row) in &rows {
-            output.styled_line(*style, row.text(&widths))?;
-        }
+        print_table(&rows, output)?;
         if let Some(damage) = damage {
             output.note(format_args!("note: some calls cannot be read or undone: {damage}"));
         }
@@ -167,6 +172,13 @@ impl Command for Args {
         }
         Ok(HOLDS)
     }
+}
+
+fn print_table(rows: &[(Style, Row)], output: &mut Output<'_>) -> Result<()> {
+    let header = Row::new("#", "when", "tool", "call", "files");
+    let widths = widths(rows.iter().map(|(_, row)| row).chain([&header]), output.columns);
+    output.styled_line(HEADING, header.text(&widths))?;
+    rows.iter().try_for_each(|(style, row)| output.styled_line(*style, row.text(&widths)))
 }
 
 /// Returns whether a step is a call of a session with another root of its own, and changed nothing

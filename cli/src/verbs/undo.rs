@@ -1,6 +1,6 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
-use foldlog_timeline::{Step, Timeline, UndoPlan, UndoReport};
+use foldlog_timeline::{Conflict, Step, Timeline, UndoPlan, UndoReport};
 use foldlog_view::clock::now;
 use serde::Serialize;
 
@@ -245,6 +245,21 @@ struct ConflictJson<'a> {
     reason: &'a str,
 }
 
+impl<'a> UndoJson<'a> {
+    fn new(plan: &'a UndoPlan, report: Option<&'a UndoReport>) -> UndoJson<'a> {
+        let conflicts = report.map_or(&plan.conflicts, |report| &report.conflicts).iter();
+        UndoJson {
+            steps: &plan.steps,
+            number: report.map(|report| report.number),
+            changed: match report {
+                Some(report) => report.changed.iter().map(String::as_str).collect(),
+                None => plan.files.iter().map(|file| file.path.as_str()).collect(),
+            },
+            conflicts: conflicts.map(|Conflict { path, reason, .. }| ConflictJson { path, reason }).collect(),
+        }
+    }
+}
+
 /// An undo as the user asks for it.
 struct Request<'a> {
     root: &'a RootArgs,
@@ -310,20 +325,7 @@ impl Request<'_> {
         let is_done = report.as_ref().is_some_and(is_whole);
         let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
         if output.json() {
-            let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts);
-            let changed = match &report {
-                Some(report) => report.changed.iter().map(String::as_str).collect(),
-                None => plan.files.iter().map(|file| file.path.as_str()).collect(),
-            };
-            output.value(&UndoJson {
-                steps: &plan.steps,
-                number: report.as_ref().map(|report| report.number),
-                changed,
-                conflicts: conflicts
-                    .iter()
-                    .map(|conflict| ConflictJson { path: &conflict.path, reason: &conflict.reason })
-                    .collect(),
-            })?;
+            output.value(&UndoJson::new(plan, report.as_ref()))?;
             return Ok(code);
         }
         match report {
