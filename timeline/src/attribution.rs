@@ -106,6 +106,7 @@ impl<'a> Intervals<'a> {
     }
 
     /// Returns who has changed each path after the first of these steps began, without these steps.
+    /// If captures since then were removed, the authors are unknown, and none are returned.
     pub(crate) fn later_authors(
         &self,
         steps: &BTreeSet<u64>,
@@ -116,6 +117,9 @@ impl<'a> Intervals<'a> {
         let first = self.0.iter().position(is_of_steps).unwrap_or(self.0.len());
         let later = self.0.get(first..).unwrap_or_default();
         let mut found: BTreeMap<String, Authors> = BTreeMap::new();
+        if later.windows(2).any(|two| matches!(two, [one, next] if one.to != next.from)) {
+            return Ok(found);
+        }
         for interval in later {
             for change in interval.changes(reader)? {
                 let attribution = interval.attribution(&change.path, true);

@@ -236,11 +236,14 @@ impl Model {
         steps.filter(is_undoable).map(|step| step.number).collect()
     }
 
-    /// Undoes a step, reverses the undo, and returns the files in between.
-    fn undone_files(&self, step: u64) -> (Manifest, Vec<Conflict>) {
+    /// Undoes a step, reverses the undo, and returns the files in between, and the conflicts without
+    /// the later authors, which only captures tell.
+    fn undone_files(&self, step: u64) -> (Manifest, Vec<(String, String)>) {
         let before = self.world.manifest();
         let report = self.world.undo(&[step]);
-        let found = (self.world.manifest(), report.conflicts);
+        let reason = |conflict: &Conflict| conflict.reason.split(", by ").next().unwrap().to_owned();
+        let conflicts = report.conflicts.iter().map(|conflict| (conflict.path.clone(), reason(conflict)));
+        let found = (self.world.manifest(), conflicts.collect());
         self.world.undo(&[report.number]);
         assert_eq!(self.world.manifest(), before, "redo of {step}");
         found
