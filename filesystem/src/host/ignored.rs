@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use super::changes::SnapshotReader;
 use super::leave_out::LeaveOut;
 use super::manifest::{GitMode, display_path, is_too_deep, join, unshown};
 use super::objects::{ObjectId, ObjectKind};
+use super::regular_files::read_regular_file;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::trees::Commit;
@@ -73,7 +73,8 @@ impl IgnoredPaths {
 
     /// Adds the patterns of a list outside of the workspace, such as git's `info/exclude`.
     pub fn add_patterns(&mut self, patterns: &[String]) {
-        if !patterns.is_empty() && self.around.insert(patterns.to_vec()) {
+        if !patterns.is_empty() && !self.around.contains(patterns) {
+            self.around.insert(patterns.to_vec());
             self.add(Vec::new(), LeaveOut::new(patterns.iter().map(String::as_bytes)));
         }
     }
@@ -188,15 +189,10 @@ fn read_list(path: &Path) -> Option<LeaveOut> {
     if !fs::symlink_metadata(path).ok()?.is_file() {
         return None;
     }
-    let mut bytes = Vec::new();
-    let read =
-        fs::File::open(path).and_then(|file| file.take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Ok(read) if u64::try_from(read).is_ok_and(|read| read <= GITIGNORE_BYTES_MAX) => {
-            Some(LeaveOut::of_file(&bytes))
-        }
-        _ => Some(everything()),
-    }
+    Some(
+        read_regular_file(path, GITIGNORE_BYTES_MAX)
+            .map_or_else(|_| everything(), |bytes| LeaveOut::of_file(&bytes)),
+    )
 }
 
 #[cfg(test)]
