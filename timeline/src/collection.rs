@@ -49,9 +49,6 @@ impl Timeline {
 
     /// Pins a step, so that its captures are removed after those of all other steps, or unpins it.
     ///
-    /// Files of the latest capture that are clones of files in the root do not count, since they share
-    /// their blocks. Clones in earlier captures count whole, although they may share blocks, too.
-    ///
     /// # Errors
     ///
     /// - [`Error::NoStep`] if there is no such step.
@@ -80,6 +77,9 @@ impl Timeline {
     /// that ended more than 24 hours before `now`, then those of later steps, and then those of pinned
     /// steps, each time the earliest first. The steps whose captures are removed stay in the list, and
     /// cannot be undone any more. The latest capture is always kept. Returns whether any was removed.
+    ///
+    /// Files of the latest capture that are clones of files in the root do not count, since they share
+    /// their blocks. Clones in earlier captures count whole, although they may share blocks, too.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use foldlog::filesystem::{
 
 use crate::Result;
 use crate::attribution::Interval;
-use crate::undo_plan::FileUndo;
+use crate::undo_plan::{Conflict, FileUndo};
 
 /// Times that an undo restores, collected from the latest undone interval to the earliest.
 ///
@@ -111,4 +111,22 @@ impl PlannedTimes {
         }
         Ok(())
     }
+}
+
+/// Removes times that are not recorded exactly from edits: those before 1677 and after 2262 are the
+/// nearest one that can be recorded. Returns also the reasons.
+pub(crate) fn without_unknown_times(edits: &[PathEdit]) -> (Vec<PathEdit>, Vec<Conflict>) {
+    let (mut known, mut kept) = (Vec::new(), Vec::new());
+    for edit in edits {
+        if !edit.modified_ns.is_some_and(|ns| [i64::MIN, i64::MAX].contains(&ns)) {
+            known.push(edit.clone());
+            continue;
+        }
+        let reason = "its time is not restored: it is before 1677 or after 2262";
+        kept.push(Conflict::new(edit.path.clone(), reason));
+        if !matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
+            known.push(PathEdit { modified_ns: None, ..edit.clone() });
+        }
+    }
+    (known, kept)
 }

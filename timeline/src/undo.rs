@@ -4,6 +4,7 @@ use foldlog::filesystem::{PathEdit, WantedEntry};
 use crate::Result;
 use crate::step::{Outcome, Step, StepKind, Steps};
 use crate::timeline::{Timeline, new_step};
+use crate::times::without_unknown_times;
 use crate::undo_plan::{Conflict, UndoPlan};
 
 /// Result of an undo.
@@ -15,24 +16,6 @@ pub struct UndoReport {
     pub changed: Vec<String>,
     /// Paths that stay as they are, with the reasons.
     pub conflicts: Vec<Conflict>,
-}
-
-/// Removes times that are not recorded exactly from edits: those before 1677 and after 2262 are the
-/// nearest one that can be recorded. Returns also the reasons.
-fn without_unknown_times(edits: &[PathEdit]) -> (Vec<PathEdit>, Vec<Conflict>) {
-    let (mut known, mut kept) = (Vec::new(), Vec::new());
-    for edit in edits {
-        if !edit.modified_ns.is_some_and(|ns| [i64::MIN, i64::MAX].contains(&ns)) {
-            known.push(edit.clone());
-            continue;
-        }
-        let reason = "its time is not restored: it is before 1677 or after 2262";
-        kept.push(Conflict::new(edit.path.clone(), reason));
-        if !matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
-            known.push(PathEdit { modified_ns: None, ..edit.clone() });
-        }
-    }
-    (known, kept)
 }
 
 impl Timeline {

@@ -166,7 +166,7 @@ impl Timeline {
         }
         let OtherChanges { shared, not_kept, repository_of, mut directories } = others;
         let (files, conflicts) = planner.finish();
-        let mut conflicts = self.with_authors(conflicts, &intervals, &wanted, &present)?;
+        let mut conflicts = with_authors(conflicts, &intervals, &wanted, &present, &mut reader)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
         let not_kept = self.split_not_kept(not_kept, &mut conflicts);
         self.retain_possible(&mut directories, &files);
@@ -222,26 +222,6 @@ impl Timeline {
         found
     }
 
-    /// Adds to the reasons of conflicts who has changed the files since.
-    fn with_authors(
-        &self,
-        reasons: BTreeMap<String, &'static str>,
-        intervals: &Intervals<'_>,
-        wanted: &BTreeSet<u64>,
-        present: &FilesystemSnapshot,
-    ) -> Result<Vec<Conflict>> {
-        if reasons.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut reader = self.reader();
-        let mut authors = intervals.later_authors(wanted, present, &mut reader)?;
-        let conflicts = reasons.into_iter().map(|(path, reason)| {
-            let by = authors.remove(&path).map(|authors| format!(", by {authors}")).unwrap_or_default();
-            Conflict::new(path, format!("{reason}{by}"))
-        });
-        Ok(conflicts.collect())
-    }
-
     /// Adds changed and removed paths without captured bytes to the conflicts. Returns the created
     /// ones.
     fn split_not_kept(
@@ -286,6 +266,25 @@ impl Timeline {
             is_emptied
         });
     }
+}
+
+/// Adds to the reasons of conflicts who has changed the files since.
+fn with_authors(
+    reasons: BTreeMap<String, &'static str>,
+    intervals: &Intervals<'_>,
+    wanted: &BTreeSet<u64>,
+    present: &FilesystemSnapshot,
+    reader: &mut SnapshotReader,
+) -> Result<Vec<Conflict>> {
+    if reasons.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut authors = intervals.later_authors(wanted, present, reader)?;
+    let conflicts = reasons.into_iter().map(|(path, reason)| {
+        let by = authors.remove(&path).map(|authors| format!(", by {authors}")).unwrap_or_default();
+        Conflict::new(path, format!("{reason}{by}"))
+    });
+    Ok(conflicts.collect())
 }
 
 /// Checks that all steps can be undone.

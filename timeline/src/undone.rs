@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::attribution::Intervals;
-#[expect(unused_imports, reason = "for the docs")]
-use crate::changes::StepChanges;
 use crate::step::{Lane, Outcome, Step, StepChanged, StepKind, Undo};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
@@ -31,7 +29,7 @@ impl Timeline {
     }
 
     /// Returns the call that an undo without a number undoes: the last one that has ended and has
-    /// [changes of its own](StepChanges::files) that are not undone, or was not captured. A call with a
+    /// [changes of its own](crate::StepChanges::files) that are not undone, or was not captured. A call with a
     /// conflict is undone again only by its number.
     ///
     /// # Errors
@@ -68,16 +66,10 @@ impl Timeline {
     pub fn last_undo(&self) -> Result<u64> {
         let steps = self.steps()?;
         let undone = UndoneSteps::new(&steps);
-        let is_redo = |step: &Step| {
-            step.undo().is_some_and(|undo| {
-                undo.of.iter().any(|of| steps.iter().any(|step| step.number == *of && step.undo().is_some()))
-            })
-        };
         let is_next = |step: &&Step| {
             !step.is_open()
-                && step.undo().is_some()
                 && !undone.wholly.contains(&step.number)
-                && !is_redo(step)
+                && step.undo().is_some_and(|undo| !undo.is_redo(&steps))
         };
         let last = steps.iter().rfind(is_next);
         last.map(|step| step.number).ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
