@@ -128,8 +128,7 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "DirectoryAdded" => input.directory.clone().map_or(HookEvent::Other, HookEvent::DirectoryAdded),
         _ => HookEvent::Other,
     };
-    let (command, transcript) = (input.command(), input.transcript_path);
-    Ok(HookInput { lane, directory: input.cwd, transcript, name: input.hook_event_name, command, event })
+    Ok(input.into_hook_input(lane, event))
 }
 
 /// Returns the call of a tool that may change files.

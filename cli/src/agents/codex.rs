@@ -122,15 +122,7 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "SessionEnd" => HookEvent::SessionEnded,
         _ => HookEvent::Other,
     };
-    let command = input.command();
-    Ok(HookInput {
-        lane,
-        directory: input.cwd,
-        transcript: None,
-        name: input.hook_event_name,
-        command,
-        event,
-    })
+    Ok(HookInput { transcript: None, ..input.into_hook_input(lane, event) })
 }
 
 /// Returns the call of a tool that may change files.

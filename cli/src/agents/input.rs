@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::AgentProgram;
+use super::event::{HookEvent, HookInput};
 
 /// Fields of an input. Those that are not named here are ignored.
 #[derive(Deserialize)]
@@ -57,6 +58,18 @@ impl Input<'_> {
 
     pub(super) fn response(&self) -> ObjectFields<'_> {
         ObjectFields::of(self.tool_response)
+    }
+
+    /// Returns the event with the fields that all programs report.
+    pub(super) fn into_hook_input(self, lane: Lane, event: HookEvent) -> HookInput {
+        HookInput {
+            command: self.command(),
+            lane,
+            directory: self.cwd,
+            transcript: self.transcript_path,
+            name: self.hook_event_name,
+            event,
+        }
     }
 
     /// Returns the tool's response, as long as it is recorded.

@@ -46,10 +46,10 @@ impl OtherRoots {
             return Ok(OtherRoots(Vec::new()));
         }
         let dirs = UserDirs::from_variables();
-        let timelines = dirs.timelines()?;
+        let (timelines, options) = (dirs.timelines()?, dirs.options());
         let open = |root: &&Path| {
             let place = TimelinePlace::around(&timelines, root).ok().filter(|place| place.root == **root)?;
-            let timeline = Timeline::open_read_only(&place, &dirs.options()).ok()?;
+            let timeline = Timeline::open_read_only(&place, &options).ok()?;
             let steps = timeline.steps().ok()?;
             Some(OtherRoot { undone: UndoneSteps::new(&steps), steps, timeline })
         };

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use foldlog_timeline::{Lane, NewCall, Step, Timeline, TimelinePlace};
+use foldlog_timeline::{Lane, NewCall, Step, Timeline, TimelineOptions, TimelinePlace};
 use foldlog_view::clock::now;
 
 use super::reach::Reach;
@@ -53,12 +53,13 @@ pub(crate) fn record(
         }
         return Ok(reply);
     }
-    let mut reach = Reach::of(&dirs, &place, &input)?;
+    let options = dirs.options();
+    let mut reach = Reach::of(&dirs, &options, &place, &input)?;
     if let HookEvent::CallBegins(call) = &mut input.event {
         reach.complete(call, &place, input.directory.clone());
     }
     let recorder =
-        Recorder { dirs: &dirs, input: &input, project: &root, arrived_at, is_strict, prompt_command };
+        Recorder { options: &options, input: &input, project: &root, arrived_at, is_strict, prompt_command };
     // Each timeline is locked by one thread, which waits for no other lock.
     std::thread::scope(|scope| {
         let record = |place: &TimelinePlace| {
@@ -134,7 +135,7 @@ impl HookReply {
 
 /// An event, to be recorded in the timelines of one or several roots.
 struct Recorder<'a> {
-    dirs: &'a UserDirs,
+    options: &'a TimelineOptions,
     input: &'a HookInput,
     /// Project directory, as the program names it.
     project: &'a Path,
@@ -149,7 +150,7 @@ impl Recorder<'_> {
     fn record(&self, place: &TimelinePlace, reach: Option<&Reach>) -> Result<HookReply> {
         let mut reply = HookReply::default();
         let lane = &self.input.lane;
-        let open = || Timeline::open(place, &self.dirs.options());
+        let open = || Timeline::open(place, self.options);
         let elsewhere = if reach.is_none() { Some(place.root.as_path()) } else { None };
         let prompt_command = self.prompt_command.filter(|_| reach.is_some());
         match &self.input.event {
@@ -203,7 +204,7 @@ impl Recorder<'_> {
                 }
             }
             HookEvent::CallsReturned => {
-                if has_open_call(place, self.dirs)? {
+                if has_open_call(place, self.options)? {
                     let runs = |step: &Step| {
                         let process =
                             step.call().and_then(|call| call.process).filter(|_| step.paths.is_none());
@@ -261,8 +262,8 @@ fn add_roots(timeline: &mut Timeline, lane: &Lane, reach: Option<&Reach>) -> Res
 }
 
 /// Returns whether a call is open. Reading is faster than opening for writing.
-fn has_open_call(place: &TimelinePlace, dirs: &UserDirs) -> Result<bool> {
-    let timeline = Timeline::open_read_only(place, &dirs.options())?;
+fn has_open_call(place: &TimelinePlace, options: &TimelineOptions) -> Result<bool> {
+    let timeline = Timeline::open_read_only(place, options)?;
     Ok(timeline.steps()?.iter().any(|step| step.is_open() && step.call().is_some()))
 }
 

@@ -198,16 +198,21 @@ fn relative(timeline: &Timeline, from: &Path, path: &str) -> Result<String> {
         let root = foldlog_codec::escape::path(root);
         CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
     };
-    let mut absolute = PathBuf::new();
-    for part in from.join(path).components() {
-        match part {
-            Component::ParentDir => drop(absolute.pop()),
-            Component::CurDir => {}
-            part => absolute.push(part),
-        }
-    }
+    let absolute = without_parents(&from.join(path));
     let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
     Ok(escape_path(relative.as_os_str().as_bytes()))
+}
+
+/// Returns an absolute path without `..`, as if no part of it were a link.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 fn place_around(directory: Option<&Path>) -> Result<(TimelinePlace, TimelineOptions)> {

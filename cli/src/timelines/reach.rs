@@ -13,10 +13,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use foldlog_timeline::{CallReach, NewCall, Timeline, TimelinePlace, WorkingTree};
+use foldlog_timeline::{CallReach, NewCall, Timeline, TimelineOptions, TimelinePlace, WorkingTree};
 
-use super::UserDirs;
 use super::command_words::{CommandPart, CommandWord, command_parts};
+use super::{UserDirs, without_parents};
 use crate::agents::{HookEvent, HookInput};
 use crate::failure::Result;
 
@@ -37,10 +37,15 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) fn of(dirs: &UserDirs, own: &TimelinePlace, input: &HookInput) -> Result<Reach> {
+    pub(super) fn of(
+        dirs: &UserDirs,
+        options: &TimelineOptions,
+        own: &TimelinePlace,
+        input: &HookInput,
+    ) -> Result<Reach> {
         let timelines = dirs.timelines()?;
         // Another hook may be creating it.
-        let timeline = Timeline::open_read_only(own, &dirs.options()).ok();
+        let timeline = Timeline::open_read_only(own, options).ok();
         let mut reach = Reach::default();
         // The calls of a removed root end, too. None begins there.
         let begins = matches!(input.event, HookEvent::CallBegins(_));
@@ -217,13 +222,7 @@ fn without_dots(path: PathBuf) -> PathBuf {
 
 /// Returns a path with all links resolved, or the nearest directory around it that exists.
 fn existing(path: &Path) -> Option<PathBuf> {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            part => plain.push(part),
-        }
-    }
+    let plain = without_parents(path);
     // A link followed by `..` leads elsewhere: the system resolves it if the path exists.
     std::fs::canonicalize(path)
         .ok()

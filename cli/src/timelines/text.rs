@@ -67,6 +67,12 @@ pub(crate) fn numbers(numbers: &[u64]) -> String {
     }
 }
 
+/// Returns the short ids of the commits that a step made.
+fn commits(step: &Step) -> Vec<&str> {
+    let commits = step.head_changes.iter().filter(|change| change.committed_subject().is_some());
+    commits.map(|change| change.commit.get(..7).unwrap_or_default()).collect()
+}
+
 /// Returns the changes of a step in a few words.
 pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
     let mut parts = Vec::new();
@@ -90,17 +96,11 @@ pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
     if users > 0 {
         parts.push(format!("{users} possibly yours"));
     }
-    let commits: Vec<&str> = step
-        .head_changes
-        .iter()
-        .filter(|change| change.committed_subject().is_some())
-        .map(|change| change.commit.get(..7).unwrap_or_default())
-        .collect();
-    match commits.as_slice() {
+    match commits(step).as_slice() {
         [] if changes.repository => parts.push("git".to_owned()),
         [] => {}
         [commit] => parts.push(format!("commit {commit}")),
-        [.., last] => parts.push(format!("{} commits to {last}", commits.len())),
+        commits @ [.., last] => parts.push(format!("{} commits to {last}", commits.len())),
     }
     if let Some(outside) = step.call().and_then(|call| call.outside.first()) {
         parts.push(format!("outside: {}", escape::text(outside)));
@@ -113,9 +113,7 @@ pub(crate) fn changes_text(step: &Step, changes: &StepChanges) -> String {
 
 /// Returns why an undo passes over a call without changes of files of its own.
 pub(crate) fn passed_reason(step: &Step, changes: &StepChanges) -> String {
-    let commits = step.head_changes.iter().filter(|change| change.committed_subject().is_some());
-    let commits: Vec<&str> = commits.map(|change| change.commit.get(..7).unwrap_or_default()).collect();
-    match commits.as_slice() {
+    match commits(step).as_slice() {
         _ if !changes.shared.is_empty() => "shares its changes with overlapping calls".to_owned(),
         [] if !changes.not_kept.is_empty() => "changed only files that are not recorded".to_owned(),
         [] if changes.repository => "changed only the repository, which stays".to_owned(),

@@ -112,7 +112,9 @@ impl Command for Args {
         let (mut rows, mut reader) = (Vec::new(), timeline.changes_reader(&steps)?);
         let (mut listed, mut hidden) = (0, 0);
         let paths = self.root.paths(&timeline, &self.paths)?;
-        let others = OtherRoots::of_steps(steps.iter().rev().take(self.count), timeline.place())?;
+        // JSON has no texts about other roots.
+        let last = steps.iter().rev().take(self.count).filter(|_| !output.json());
+        let others = OtherRoots::of_steps(last, timeline.place())?;
         let (mut elsewhere, mut damage) = (others.reader(), None);
         for step in steps.iter().rev() {
             if listed == self.count {

@@ -15,9 +15,9 @@ With --json one object, before the first page is requested:
 /// Show a store, a session, or the calls of agents in this directory in a browser.
 ///
 /// Without a session, it shows the calls that `foldlog log` lists: their files, what they
-/// changed, and the conversation. `--root DIR` shows those of another directory. Ignored files are not shown. Serves pages on 127.0.0.1
-/// only. Everyone who knows the printed address with its token can read the store, so do
-/// not pass it on. $BROWSER names the program that opens the page; the default is
+/// changed, and the conversation. `--root DIR` shows those of another directory. Ignored files
+/// are not shown. Serves pages on 127.0.0.1 only. Everyone who knows the printed address with
+/// its token can read the store, so do not pass it on. $BROWSER names the program that opens the page; the default is
 /// xdg-open. Nothing is written into the store.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
