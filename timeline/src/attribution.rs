@@ -14,6 +14,20 @@ pub(crate) enum Attribution {
     Shared(BTreeSet<u64>),
 }
 
+impl Attribution {
+    /// Returns whether an undo of these steps reverses the change. With `is_named`, the undo is limited
+    /// to paths, and this is one of them.
+    pub(crate) fn is_undone(&self, steps: &BTreeSet<u64>, is_named: bool) -> bool {
+        match self {
+            Attribution::User => false,
+            Attribution::Step(author) => steps.contains(author),
+            Attribution::Shared(authors) => {
+                !authors.is_disjoint(steps) && (is_named || authors.is_subset(steps))
+            }
+        }
+    }
+}
+
 /// The authors of the changes of one path.
 #[derive(Debug, Default)]
 pub(crate) struct Authors {

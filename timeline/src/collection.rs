@@ -1,7 +1,8 @@
 //! Removing captures to free space.
 //!
-//! 1. A step needs the captures from its beginning to its end, and an undo also those of its earlier
-//!    attempts. A step that has lost one of them cannot be undone any more.
+//! 1. A step needs the captures from its beginning to its end, and those of its undos, their undos, and
+//!    of its earlier attempts, if it is an undo. A step that has lost one of them cannot be undone any
+//!    more.
 //! 2. A capture stays as long as the most important step that needs it: see [`Importance`].
 //! 3. No [interval](crate::Intervals) spans a removed capture, so that no change gets the wrong author.
 
@@ -17,6 +18,7 @@ use foldlog::filesystem::{FileForm, FilesystemSnapshot};
 use crate::step::{CapturesCollected, Edge, Moment, Step, StepChanged};
 use crate::timeline::Timeline;
 use crate::undo_plan::attempts;
+use crate::undone::undos_of;
 use crate::{Error, Result};
 
 /// Reason why a step whose captures were removed cannot be undone.
@@ -160,8 +162,10 @@ fn needed_moments(steps: &[Step], moments: &[Moment]) -> NeededMoments {
     }
     let undoable = steps.iter().filter(|step| step.not_captured.is_none());
     let ranges = undoable.map(|step| {
-        let parts = attempts(steps, step).filter(|step| step.not_captured.is_none()).chain([step]);
-        (step.number, parts.filter_map(|part| spans.get(&part.number).cloned()).collect())
+        let attempts = attempts(steps, step).filter(|step| step.not_captured.is_none());
+        let undos = undos_of(steps, &BTreeSet::from([step.number])).into_iter().map(|(number, _)| number);
+        let parts = attempts.map(|attempt| attempt.number).chain([step.number]).chain(undos);
+        (step.number, parts.filter_map(|part| spans.get(&part).cloned()).collect())
     });
     ranges.collect()
 }

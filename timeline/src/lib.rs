@@ -18,6 +18,7 @@
 //! | `collection` | removing captures to free space, those of pinned steps last |
 //! | `unreported` | closing calls without a reported end |
 //! | `undo_plan` | [`UndoPlan`]: planning an undo |
+//! | `in_effect` | which changes are in effect after earlier undos and redos |
 //! | `undo` | carrying a plan out |
 //! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
 //! | `ignored` | files with content that records omit |
@@ -71,6 +72,7 @@ mod collection;
 mod error;
 mod further_roots;
 mod ignored;
+mod in_effect;
 mod places;
 mod removed_root;
 mod step;

@@ -10,6 +10,7 @@ use foldlog::filesystem::{
 };
 
 use crate::attribution::{Attribution, Interval, Intervals, Noted};
+use crate::in_effect::{EarlierUndos, Effect};
 use crate::step::{Edge, Moment, Outcome, Step, Undo};
 use crate::timeline::Timeline;
 use crate::times::PlannedTimes;
@@ -143,7 +144,7 @@ impl Timeline {
         let present = self.capture()?;
         let intervals = self.intervals_until(&steps, &wanted, &present)?;
         let mut reader = self.reader();
-        let selection = Selection { steps: &wanted, paths };
+        let selection = Selection::new(&steps, &wanted, paths, &intervals, &mut reader)?;
         let mut planner = Planner {
             present: &present,
             reader: &mut reader,
@@ -151,14 +152,15 @@ impl Timeline {
             conflicts: BTreeMap::new(),
         };
         let mut others = OtherChanges::default();
-        let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&wanted).collect();
+        let selected = wanted.iter().chain(selection.redone.keys()).copied().collect();
+        let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&selected).collect();
         for interval in of_steps.into_iter().rev() {
             others.add(interval, &selection, planner.reader)?;
             let undone = selection.select(interval, interval.changes(planner.reader)?, &mut others.shared);
             let restored = planner.remove_changes(interval, undone)?;
             if let Some(times) = &mut times {
                 let is_selected = |change: &TimeChange| match change.is_directory {
-                    true => paths.is_empty() && interval.directory_belongs_to(&change.path, &wanted),
+                    true => selection.contains_directory(interval, &change.path),
                     false => selection.contains_change(interval, &change.path),
                 };
                 times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
@@ -337,14 +339,51 @@ fn has_attempt(steps: &[Step], wanted: &BTreeSet<u64>) -> bool {
     steps.iter().filter(is_attempt).any(|step| !undone.wholly.contains(&step.number))
 }
 
-/// The steps and paths of an undo.
+/// The steps and paths of an undo, without changes that earlier undos have reversed.
 struct Selection<'a> {
     steps: &'a BTreeSet<u64>,
     /// Files and directories; empty for all.
     paths: &'a [String],
+    earlier: EarlierUndos,
+    /// Changes of redos to be reversed in place of those of the steps, by redo.
+    redone: BTreeMap<u64, BTreeSet<String>>,
 }
 
-impl Selection<'_> {
+impl<'a> Selection<'a> {
+    fn new(
+        all: &[Step],
+        steps: &'a BTreeSet<u64>,
+        paths: &'a [String],
+        intervals: &Intervals<'_>,
+        reader: &mut SnapshotReader,
+    ) -> Result<Selection<'a>> {
+        let earlier = EarlierUndos::new(all, steps, intervals, reader)?;
+        let mut selection = Selection { steps, paths, earlier, redone: BTreeMap::new() };
+        if selection.earlier.is_empty() {
+            return Ok(selection);
+        }
+        let mut redone: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+        let mut add = |effect, path: String| {
+            if let Effect::Redone(redo) = effect {
+                redone.entry(redo).or_default().insert(path);
+            }
+        };
+        for interval in intervals.of_steps(steps) {
+            for FileChange { path, .. } in interval.changes(reader)? {
+                if selection.is_of_steps(interval, &path) {
+                    add(selection.earlier.effect(interval, &path), path);
+                }
+            }
+            for DirectoryChange { path, .. } in reader.directory_changes(&interval.from, &interval.to)? {
+                if interval.directory_belongs_to(&path, steps) {
+                    add(selection.earlier.effect_on_directory(interval, &path), path);
+                }
+            }
+        }
+        selection.redone = redone;
+        Ok(selection)
+    }
+
     fn contains(&self, path: &str) -> bool {
         self.paths.is_empty() || self.paths.iter().any(|selected| Path::new(path).starts_with(selected))
     }
@@ -363,6 +402,7 @@ impl Selection<'_> {
                 && self.contains(path)
                 && let Attribution::Shared(authors) = interval.attribution(path, !self.paths.is_empty())
                 && !authors.is_disjoint(self.steps)
+                && self.earlier.effect(interval, path) == Effect::Own
             {
                 shared.insert(path.clone());
             }
@@ -373,15 +413,30 @@ impl Selection<'_> {
 
     /// Returns whether the change of a path in an interval is undone.
     fn contains_change(&self, interval: &Interval<'_>, path: &str) -> bool {
-        let is_named = !self.paths.is_empty();
         self.contains(path)
-            && match interval.attribution(path, is_named) {
-                Attribution::User => false,
-                Attribution::Step(author) => self.steps.contains(&author),
-                Attribution::Shared(authors) => {
-                    !authors.is_disjoint(self.steps) && (is_named || authors.is_subset(self.steps))
-                }
+            && match self.is_of_steps(interval, path) {
+                true => self.earlier.effect(interval, path) == Effect::Own,
+                false => self.is_redone(interval, path),
             }
+    }
+
+    /// Returns whether the creation or removal of a directory in an interval is undone.
+    fn contains_directory(&self, interval: &Interval<'_>, path: &str) -> bool {
+        self.paths.is_empty()
+            && match interval.directory_belongs_to(path, self.steps) {
+                true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
+                false => self.is_redone(interval, path),
+            }
+    }
+
+    fn is_of_steps(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let is_named = !self.paths.is_empty();
+        interval.attribution(path, is_named).is_undone(self.steps, is_named)
+    }
+
+    fn is_redone(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let mut redos = interval.owners().filter_map(|owner| self.redone.get(&owner.number));
+        redos.any(|paths| paths.contains(path))
     }
 }
 
@@ -417,7 +472,7 @@ impl OtherChanges {
         }
         if selection.paths.is_empty() {
             let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
-            changes.retain(|change| interval.directory_belongs_to(&change.path, selection.steps));
+            changes.retain(|change| selection.contains_directory(interval, &change.path));
             self.directories.extend(changes);
         }
         Ok(())

@@ -139,9 +139,9 @@ fn a_pinned_call_is_undone_exactly_when_the_captures_around_it_are_gone() {
     let manifest = world.manifest();
     let undo = world.undo(&[pinned]);
     let expected = world.manifest();
-    world.undo(&[undo.number]);
+    let redo = world.undo(&[undo.number]);
     world.pin(pinned);
-    world.collect_all_but(&[pinned]);
+    world.collect_all_but(&[pinned, undo.number, redo.number]);
     let undo = world.undo(&[pinned]);
     assert_eq!(world.manifest(), expected);
     assert_eq!(world.read("kept").unwrap(), "1\n2\n3\n4\n");

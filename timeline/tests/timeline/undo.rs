@@ -226,3 +226,71 @@ fn a_call_without_changes_is_passed_over_and_one_with_conflicts_is_partly_undone
     world.undo(&[conflicting]);
     assert_eq!(world.read("a").unwrap(), "1\n");
 }
+
+#[test]
+fn what_an_undo_restored_and_the_user_removed_does_not_come_back_by_a_second_undo() {
+    let world = World::new();
+    let files = ["gone", "d/gone", "a"];
+    files.iter().for_each(|path| world.write(path, "1\n"));
+    let remove_restored = || {
+        world.remove("gone");
+        fs::remove_dir_all(world.root.join("d")).unwrap();
+    };
+    let call = world.call("call", || {
+        remove_restored();
+        world.write("a", "2\n");
+    });
+    let next = world.call("next", || world.write("a", "3\n"));
+    for steps in [&[call][..], &[call, next]] {
+        world.write("a", "in the way\n");
+        assert_eq!(world.undo(steps).conflicts.len(), 1);
+        if steps.len() == 1 {
+            assert_eq!(world.read("gone").unwrap() + &world.read("d/gone").unwrap(), "1\n1\n");
+            remove_restored();
+        }
+        assert!(world.read("gone").is_none() && !world.root.join("d").exists(), "{steps:?}");
+    }
+    world.write("a", "3\n");
+    assert!(world.undo(&[call, next]).conflicts.is_empty());
+    assert!(world.read("gone").is_none() && !world.root.join("d").exists());
+    assert_eq!(world.read("a").unwrap(), "1\n");
+    assert_eq!(world.open().undone().unwrap().wholly.len(), 2);
+}
+
+#[test]
+fn a_redone_call_is_undone_as_far_as_the_redo_brought_it_back() {
+    let world = World::new();
+    let lines = |kept: &str| kept.chars().map(|line| format!("{line}\n")).collect::<String>();
+    world.write("a", &lines("1234567"));
+    let call = world.call("call", || world.write("a", &lines("13457")));
+    let undo = world.undo(&[call]);
+    world.write("a", &lines("134567"));
+    let redo = world.undo(&[undo.number]);
+    assert_eq!(world.read("a").unwrap(), lines("13457"));
+    for _ in 0..2 {
+        // The user has removed line 2, and the redo line 6.
+        let undo = world.undo(&[call]);
+        assert_eq!(world.read("a").unwrap(), lines("134567"));
+        world.undo(&[undo.number]);
+        assert_eq!(world.read("a").unwrap(), lines("13457"));
+    }
+    // The redo itself is undone and redone.
+    let undo = world.undo(&[redo.number]);
+    assert_eq!(world.read("a").unwrap(), lines("134567"));
+    world.undo(&[undo.number]);
+    assert_eq!(world.read("a").unwrap(), lines("13457"));
+}
+
+#[test]
+fn a_call_that_was_undone_and_redone_together_with_another_one_is_undone_alone() {
+    let world = World::new();
+    world.write("a", "1\n2\n3\n4\n5\n");
+    let first = world.call("first", || world.write("a", "one\n2\n3\n4\n5\n"));
+    let second = world.call("second", || world.write("a", "one\n2\n3\n4\nfive\n"));
+    let undo = world.undo(&[first, second]);
+    world.undo(&[undo.number]);
+    world.undo(&[first]);
+    assert_eq!(world.read("a").unwrap(), "1\n2\n3\n4\nfive\n");
+    world.undo(&[second]);
+    assert_eq!(world.read("a").unwrap(), "1\n2\n3\n4\n5\n");
+}

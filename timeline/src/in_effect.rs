@@ -1,0 +1,113 @@
+//! Which changes of undone and redone steps are in effect.
+//!
+//! A conflict leaves paths of an undo as they were, so that one step can be undone at some paths, redone
+//! at others, and unchanged elsewhere. An undo of the step must not repeat an earlier one at a path: what
+//! was restored there, and was removed since, would come back.
+
+use std::collections::BTreeSet;
+
+use foldlog::filesystem::SnapshotReader;
+
+use crate::Result;
+use crate::attribution::{Attribution, Interval, Intervals};
+use crate::step::Step;
+use crate::undone::{undone_calls, undos_of};
+
+/// Effect of a step's change of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// No undo has reversed it.
+    Own,
+    /// An undo has reversed it.
+    Undone,
+    /// An undo has reversed it, and the redo with this number has brought it back.
+    Redone(u64),
+}
+
+/// Earlier undos of some steps, and undos of these undos, the latest first.
+pub(crate) struct EarlierUndos(Vec<EarlierUndo>);
+
+struct EarlierUndo {
+    number: u64,
+    of: BTreeSet<u64>,
+    is_partial: bool,
+    /// Whether it affects no other calls than those of the steps.
+    is_within: bool,
+    /// Files and directories that it has changed.
+    changed: BTreeSet<String>,
+}
+
+impl EarlierUndos {
+    pub(crate) fn new(
+        all: &[Step],
+        steps: &BTreeSet<u64>,
+        intervals: &Intervals<'_>,
+        reader: &mut SnapshotReader,
+    ) -> Result<EarlierUndos> {
+        let calls = undone_calls(all, steps.iter().copied());
+        let mut found = Vec::new();
+        for (number, undo) in undos_of(all, steps) {
+            found.push(EarlierUndo {
+                number,
+                of: undo.of.iter().copied().filter(|of| *of < number).collect(),
+                is_partial: undo.is_partial,
+                is_within: undone_calls(all, [number]).is_subset(&calls),
+                changed: changed_paths(number, intervals, reader)?,
+            });
+        }
+        found.reverse();
+        Ok(EarlierUndos(found))
+    }
+
+    /// Returns the effect of a file's change in an interval.
+    pub(crate) fn effect(&self, interval: &Interval<'_>, path: &str) -> Effect {
+        self.effect_after(path, &|undo| {
+            interval.attribution(path, undo.is_partial).is_undone(&undo.of, undo.is_partial)
+        })
+    }
+
+    /// Returns the effect of a directory's creation or removal in an interval.
+    pub(crate) fn effect_on_directory(&self, interval: &Interval<'_>, path: &str) -> Effect {
+        self.effect_after(path, &|undo| !undo.is_partial && interval.directory_belongs_to(path, &undo.of))
+    }
+
+    /// Returns the effect of a change that some undos can have reversed.
+    fn effect_after(&self, path: &str, is_of_change: &dyn Fn(&EarlierUndo) -> bool) -> Effect {
+        let Some(undo) = self.latest(path, is_of_change) else { return Effect::Own };
+        let Some(redo) = self.latest(path, &|redo| redo.of.contains(&undo.number)) else {
+            return Effect::Undone;
+        };
+        // The redo can be undone and redone, too. This ends, as an undo is later than what it undoes.
+        match self.effect_after(path, &|undo| undo.of.contains(&redo.number)) {
+            // Together with other calls, the redo brought back more than this change.
+            Effect::Own if !redo.is_within => Effect::Own,
+            Effect::Own => Effect::Redone(redo.number),
+            later => later,
+        }
+    }
+
+    fn latest(&self, path: &str, is_wanted: &dyn Fn(&EarlierUndo) -> bool) -> Option<&EarlierUndo> {
+        self.0.iter().find(|undo| undo.changed.contains(path) && is_wanted(undo))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn changed_paths(
+    undo: u64,
+    intervals: &Intervals<'_>,
+    reader: &mut SnapshotReader,
+) -> Result<BTreeSet<String>> {
+    let of_undo = BTreeSet::from([undo]);
+    let mut paths = BTreeSet::new();
+    for interval in intervals.of_steps(&of_undo) {
+        let files = interval.changes(reader)?.into_iter().map(|change| change.path);
+        paths.extend(files.filter(|path| interval.attribution(path, false) == Attribution::Step(undo)));
+        let directories = reader.directory_changes(&interval.from, &interval.to)?.into_iter();
+        let directories = directories.map(|change| change.path);
+        paths.extend(directories.filter(|path| interval.directory_belongs_to(path, &of_undo)));
+    }
+    Ok(paths)
+}
