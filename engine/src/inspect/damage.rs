@@ -185,7 +185,7 @@ impl LogReader {
                 Ok(())
             });
             match folded.map_err(|error| scan::begins_anew(error, end, dir)) {
-                Ok(folded) => reader.folded = Some(folded),
+                Ok(folded) => reader.set_folded(folded),
                 Err(error @ Error::CompactedMeanwhile { .. }) => return Err(error),
                 Err(error) => failed = Some((next, error)),
             }

@@ -260,6 +260,14 @@ impl LogReader {
         self.folded.is_none()
     }
 
+    fn set_folded(&mut self, folded: Projection) {
+        // Both have the same tags, which a host can have many of.
+        if self.outline.tags == folded.tags {
+            self.outline.tags = Arc::clone(&folded.tags);
+        }
+        self.folded = Some(folded);
+    }
+
     /// Opens the log in the directory `dir` and folds it, with the default [`ReadOptions`].
     ///
     /// ```
@@ -346,7 +354,7 @@ impl LogReader {
         if !options.outline {
             let next = reader.places.next_sequence;
             let folded = reader.fold_below(next, &mut |_, _| Ok(()));
-            reader.folded = Some(folded.map_err(|error| scan::begins_anew(error, next, &reader.dir))?);
+            reader.set_folded(folded.map_err(|error| scan::begins_anew(error, next, &reader.dir))?);
         }
         match failed {
             Some(error) => Err(error),

@@ -567,9 +567,10 @@ impl Store {
     /// Returns the sessions that were forked from `session` or created for it, in ascending order
     /// of their ids. Sessions with unreadable logs are left out.
     pub fn children(&self, session: Uuid) -> Result<Vec<Uuid>> {
-        let all = self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok());
-        let children = all.filter(|s| s.parent.is_some_and(|parent| parent.session() == session));
-        Ok(children.map(|summary| summary.session).collect())
+        // One at a time, and not the session itself: summaries contain all tags.
+        let others = self.session_ids()?.into_iter().filter(|id| *id != session);
+        let parent = |id| self.summary(id).ok()?.parent.map(|parent| parent.session());
+        Ok(others.filter(|id| parent(*id) == Some(session)).collect())
     }
 
     /// Returns a session and all its descendants, each after its own descendants. This is the order
