@@ -137,11 +137,11 @@ fn begin(session: &Session) -> Operation {
     runner(session).begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap()
 }
 
-/// Returns a session that only takes up space.
+/// Returns a session that only takes up space: more than is written after its deletion.
 fn ballast(store: &Store) -> Session {
     let mut ballast = Filled::new(store.create(&types()).unwrap());
     let session = ballast.session.clone();
-    assert!(ballast.write(&session, 1 << 20).is_none());
+    assert!(ballast.write(&session, 2 << 20).is_none());
     session.sync().unwrap();
     session
 }
