@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod api;
+mod conversation;
 mod endings;
 mod killed;
 mod limits;
@@ -12,7 +13,6 @@ mod network;
 mod output;
 mod recovery;
 mod sub_agents;
-mod told;
 mod world;
 
 use std::fs;

@@ -74,44 +74,6 @@ fn check_events(step: &Step<'_>) {
     assert_eq!(!open.is_empty(), remains_open, "{open:?} after call {}", step.number);
 }
 
-#[test]
-fn ten_calls_without_a_terminal_fire_the_expected_events() {
-    if Program::named().is_none() {
-        return;
-    }
-    let project = Project::new(&[]);
-    run::<PrintMode>(&project, check_events);
-}
-
-#[test]
-fn ten_calls_in_a_terminal_fire_the_expected_events() {
-    if Program::named().is_none() || !tmux::has_tmux() {
-        return;
-    }
-    let project = Project::new(&[]);
-    run::<Terminal>(&project, check_events);
-}
-
-#[test]
-fn interrupted_and_killed_commands_fire_no_event_after_their_start() {
-    if Program::named().is_none() || !tmux::has_tmux() {
-        return;
-    }
-    let rounds = std::env::var("FOLDLOG_HOOK_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
-    let project = Project::new(&[]);
-    rounds::run::<Terminal>(&project, rounds, |round| {
-        let Round { file, number, .. } = round;
-        let text = fs::read_to_string(round.project.root().join(file)).unwrap_or_default();
-        let lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
-        println!("round {number}: {:?}, {} lines", round.ending, lines.len());
-        assert!(lines.iter().copied().eq(1..=lines.len()), "{lines:?}");
-        let changes = round.before.changes(&round.after);
-        let expected = (!lines.is_empty()).then(|| (file.clone(), Change::Created));
-        assert_eq!(changes, Vec::from_iter(expected), "round {number}");
-        assert_eq!(round.events.len(), 2);
-    });
-}
-
 /// Runs `foldlog` with the home directory of a project.
 fn foldlog(project: &Project, words: &[&str]) -> String {
     let ran = std::process::Command::new(env!("CARGO_BIN_EXE_foldlog"))
@@ -127,13 +89,16 @@ fn foldlog(project: &Project, words: &[&str]) -> String {
     text
 }
 
-/// Undoes the calls of a session one by one from the last to the first, and redoes them.
+/// Runs a session of ten calls, undoes them one by one from the last to the first, and redoes them.
 fn undo_and_redo<D: Driver>() {
     let hook = format!("'{}' hook event claude", env!("CARGO_BIN_EXE_foldlog"));
     let project = Project::new(&[&hook]);
     let first = project.manifest();
     let mut manifests = Vec::new();
-    run::<D>(&project, |step| manifests.push((step.before.clone(), step.after.clone())));
+    run::<D>(&project, |step| {
+        check_events(step);
+        manifests.push((step.before.clone(), step.after.clone()));
+    });
     let last = project.manifest();
     let log = foldlog(&project, &["--json", "log", "-n", "100"]);
     let steps: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -205,8 +170,15 @@ fn interrupted_and_killed_commands_are_undone() {
     let project = Project::new(&[&hook]);
     let mut undone = 0;
     rounds::run::<Terminal>(&project, rounds, |round| {
-        let Round { before, after, number, ending, .. } = round;
-        println!("round {number}: {ending:?}, wrote: {}", before != after);
+        let Round { before, after, number, ending, file, .. } = round;
+        let text = fs::read_to_string(round.project.root().join(file)).unwrap_or_default();
+        let lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
+        println!("round {number}: {ending:?}, {} lines", lines.len());
+        assert!(lines.iter().copied().eq(1..=lines.len()), "{lines:?}");
+        let expected = (!lines.is_empty()).then(|| (file.clone(), Change::Created));
+        assert_eq!(before.changes(after), Vec::from_iter(expected), "round {number}");
+        // No event follows the start of a command that was stopped.
+        assert_eq!(round.events.len(), 2);
         // A command that was stopped before it wrote has nothing to undo.
         if before != after {
             let log = foldlog(round.project, &["--json", "log", "-n", "1"]);

@@ -39,55 +39,63 @@ fn the_program_chooses_the_model_and_a_prompt_is_sent_as_it_is() {
 
 /// The program reported a call that the host stopped as rejected by the user.
 #[test]
-fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
+fn a_call_that_was_cancelled_is_not_said_to_be_rejected() {
+    [false, true].into_iter().for_each(|is_kept| stop_a_call(false, is_kept));
+}
+
+#[test]
+fn a_call_whose_deadline_is_over_is_not_said_to_be_rejected() {
+    stop_a_call(true, false);
+}
+
+/// Stops a command, by a deadline or by the host, and continues the conversation.
+fn stop_a_call(by_deadline: bool, is_kept: bool) {
     let Some(cli) = cli() else { return };
-    for (by_deadline, is_kept) in [(false, false), (false, true), (true, false)] {
-        let world = World::new();
-        let asked = AtomicUsize::new(0);
-        let api = Api::start(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
-            0 => Answers::With(vec![call(
-                "toolu_1",
-                "Bash",
-                &json!({"command": "echo half > page; echo > ../started; sleep 60", "description": "d"}),
-            )]),
-            _ => Answers::With(vec![text("done")]),
-        });
-        let adapter = world.adapter(&cli, &api, native(&["Bash"]));
-        let adapter = match is_kept {
-            true => adapter.with_home(ProgramHome::Kept(world.directory.path().join("kept"))),
-            false => adapter,
-        };
-        let cancel = CancelToken::new();
-        let ran = std::thread::scope(|scope| {
-            let run = scope.spawn(|| {
-                let mut options = EvaluateOptions { cancel: cancel.clone(), ..world.asking("Write.") };
-                if by_deadline {
-                    options.deadline = Deadline::after(std::time::Duration::from_secs(15));
-                }
-                adapter.evaluate(&world.prompt(), &world.state, options)
-            });
-            wait_for(&world.directory.path().join("started"));
-            if !by_deadline {
-                cancel.cancel();
+    let world = World::new();
+    let asked = AtomicUsize::new(0);
+    let api = Api::start(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => Answers::With(vec![call(
+            "toolu_1",
+            "Bash",
+            &json!({"command": "echo half > page; echo > ../started; sleep 60", "description": "d"}),
+        )]),
+        _ => Answers::With(vec![text("done")]),
+    });
+    let adapter = world.adapter(&cli, &api, native(&["Bash"]));
+    let adapter = match is_kept {
+        true => adapter.with_home(ProgramHome::Kept(world.directory.path().join("kept"))),
+        false => adapter,
+    };
+    let cancel = CancelToken::new();
+    let ran = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let mut options = EvaluateOptions { cancel: cancel.clone(), ..world.asking("Write.") };
+            if by_deadline {
+                options.deadline = Deadline::after(std::time::Duration::from_secs(15));
             }
-            run.join().unwrap()
+            adapter.evaluate(&world.prompt(), &world.state, options)
         });
-        let (is_expected, what) = match &ran {
-            Err(Error::DeadlineExceeded { phase: EvaluationPhase::Tool }) => {
-                (by_deadline, "reached its deadline")
-            }
-            other => (!by_deadline && matches!(other, Err(Error::Cancelled)), "was interrupted"),
-        };
-        assert!(is_expected, "{ran:?}");
-        let told = said(&world.session).pop().unwrap().1;
-        assert!(told.starts_with(&format!("The run {what} before this call ended.")), "{told}");
-        let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Go on.")).unwrap();
-        assert_eq!(response.text, "done");
-        let request = api.seen().pop().unwrap();
-        assert_eq!(results(&request), [("toolu_1".to_owned(), told, true)]);
-        let sent = request["messages"].to_string();
-        assert!(!sent.contains("rejected") && !sent.contains("by user"), "{sent}");
-    }
+        wait_for(&world.directory.path().join("started"));
+        if !by_deadline {
+            cancel.cancel();
+        }
+        run.join().unwrap()
+    });
+    let (is_expected, what) = match &ran {
+        Err(Error::DeadlineExceeded { phase: EvaluationPhase::Tool }) => {
+            (by_deadline, "reached its deadline")
+        }
+        other => (!by_deadline && matches!(other, Err(Error::Cancelled)), "was interrupted"),
+    };
+    assert!(is_expected, "{ran:?}");
+    let told = said(&world.session).pop().unwrap().1;
+    assert!(told.starts_with(&format!("The run {what} before this call ended.")), "{told}");
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Go on.")).unwrap();
+    assert_eq!(response.text, "done");
+    let request = api.seen().pop().unwrap();
+    assert_eq!(results(&request), [("toolu_1".to_owned(), told, true)]);
+    let sent = request["messages"].to_string();
+    assert!(!sent.contains("rejected") && !sent.contains("by user"), "{sent}");
 }
 
 /// Versions before 2.1.330 take the start of an answer for the answer.
