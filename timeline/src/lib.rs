@@ -18,6 +18,7 @@
 //! | `collection` | removing captures to free space, those of pinned steps last |
 //! | `unreported` | closing calls without a reported end |
 //! | `undo_plan` | [`UndoPlan`]: planning an undo |
+//! | `selection` | which changes an undo reverses |
 //! | `in_effect` | which changes are in effect after earlier undos and redos |
 //! | `undo` | carrying a plan out |
 //! | `undone` | [`UndoneSteps`]: which steps are undone, and which one is undone next |
@@ -75,6 +76,7 @@ mod ignored;
 mod in_effect;
 mod places;
 mod removed_root;
+mod selection;
 mod step;
 mod timeline;
 mod times;

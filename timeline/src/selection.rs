@@ -1,0 +1,112 @@
+//! Which changes an undo reverses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use foldlog::filesystem::{DirectoryChange, FileChange, SnapshotReader};
+
+use crate::Result;
+use crate::attribution::{Attribution, Interval, Intervals};
+use crate::in_effect::{EarlierUndos, Effect};
+use crate::step::Step;
+
+/// The steps and paths of an undo, without changes that earlier undos have reversed.
+pub(crate) struct Selection<'a> {
+    pub(crate) steps: &'a BTreeSet<u64>,
+    /// Files and directories; empty for all.
+    pub(crate) paths: &'a [String],
+    earlier: EarlierUndos,
+    /// Changes of redos to be reversed in place of those of the steps, by redo.
+    pub(crate) redone: BTreeMap<u64, BTreeSet<String>>,
+}
+
+impl<'a> Selection<'a> {
+    pub(crate) fn new(
+        all: &[Step],
+        steps: &'a BTreeSet<u64>,
+        paths: &'a [String],
+        intervals: &Intervals<'_>,
+        reader: &mut SnapshotReader,
+    ) -> Result<Selection<'a>> {
+        let earlier = EarlierUndos::new(all, steps, intervals, reader)?;
+        let mut selection = Selection { steps, paths, earlier, redone: BTreeMap::new() };
+        if selection.earlier.is_empty() {
+            return Ok(selection);
+        }
+        let mut redone: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+        let mut add = |effect, path: String| {
+            if let Effect::Redone(redo) = effect {
+                redone.entry(redo).or_default().insert(path);
+            }
+        };
+        for interval in intervals.of_steps(steps) {
+            for FileChange { path, .. } in interval.changes(reader)? {
+                if selection.is_of_steps(interval, &path) {
+                    add(selection.earlier.effect(interval, &path), path);
+                }
+            }
+            for DirectoryChange { path, .. } in reader.directory_changes(&interval.from, &interval.to)? {
+                if interval.directory_belongs_to(&path, steps) {
+                    add(selection.earlier.effect_on_directory(interval, &path), path);
+                }
+            }
+        }
+        selection.redone = redone;
+        Ok(selection)
+    }
+
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        self.paths.is_empty() || self.paths.iter().any(|selected| Path::new(path).starts_with(selected))
+    }
+
+    /// Returns the undone changes of an interval. Adds to `shared` the paths that stay because
+    /// overlapping steps share them.
+    pub(crate) fn select(
+        &self,
+        interval: &Interval<'_>,
+        mut changes: Vec<FileChange>,
+        shared: &mut BTreeSet<String>,
+    ) -> Vec<FileChange> {
+        changes.retain(|FileChange { path, .. }| {
+            let is_selected = self.contains_change(interval, path);
+            if !is_selected
+                && self.contains(path)
+                && let Attribution::Shared(authors) = interval.attribution(path, !self.paths.is_empty())
+                && !authors.is_disjoint(self.steps)
+                && self.earlier.effect(interval, path) == Effect::Own
+            {
+                shared.insert(path.clone());
+            }
+            is_selected
+        });
+        changes
+    }
+
+    /// Returns whether the change of a path in an interval is undone.
+    pub(crate) fn contains_change(&self, interval: &Interval<'_>, path: &str) -> bool {
+        self.contains(path)
+            && match self.is_of_steps(interval, path) {
+                true => self.earlier.effect(interval, path) == Effect::Own,
+                false => self.is_redone(interval, path),
+            }
+    }
+
+    /// Returns whether the creation or removal of a directory in an interval is undone.
+    pub(crate) fn contains_directory(&self, interval: &Interval<'_>, path: &str) -> bool {
+        self.paths.is_empty()
+            && match interval.directory_belongs_to(path, self.steps) {
+                true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
+                false => self.is_redone(interval, path),
+            }
+    }
+
+    fn is_of_steps(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let is_named = !self.paths.is_empty();
+        interval.attribution(path, is_named).is_undone(self.steps, is_named)
+    }
+
+    fn is_redone(&self, interval: &Interval<'_>, path: &str) -> bool {
+        let mut redos = interval.owners().filter_map(|owner| self.redone.get(&owner.number));
+        redos.any(|paths| paths.contains(path))
+    }
+}
