@@ -163,7 +163,8 @@ fn needed_moments(steps: &[Step], moments: &[Moment]) -> NeededMoments {
     let undoable = steps.iter().filter(|step| step.not_captured.is_none());
     let ranges = undoable.map(|step| {
         let attempts = attempts(steps, step).filter(|step| step.not_captured.is_none());
-        let undos = undos_of(steps, &BTreeSet::from([step.number])).into_iter().map(|(number, _)| number);
+        let undos = undos_of(steps, &BTreeSet::from([step.number]));
+        let undos = undos.into_iter().map(|(undo, _)| undo.number);
         let parts = attempts.map(|attempt| attempt.number).chain([step.number]).chain(undos);
         (step.number, parts.filter_map(|part| spans.get(&part).cloned()).collect())
     });

@@ -140,14 +140,14 @@ pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeS
     calls
 }
 
-/// Returns the closed undos of steps, and those of these undos, with their numbers, the earliest first.
-pub(crate) fn undos_of<'a>(all: &'a [Step], steps: &BTreeSet<u64>) -> Vec<(u64, &'a Undo)> {
+/// Returns the closed undos of steps, and those of these undos, the earliest first.
+pub(crate) fn undos_of<'a>(all: &'a [Step], steps: &BTreeSet<u64>) -> Vec<(&'a Step, &'a Undo)> {
     let mut affected = steps.clone();
     let mut undos = Vec::new();
     for step in all.iter().filter(|step| !step.is_open()) {
         if let Some(undo) = step.undo().filter(|undo| undo.of.iter().any(|of| affected.contains(of))) {
             affected.insert(step.number);
-            undos.push((step.number, undo));
+            undos.push((step, undo));
         }
     }
     undos

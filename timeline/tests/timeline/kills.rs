@@ -58,12 +58,15 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
     world.undo(&[last]);
 
     let mut left = 0;
-    for call in calls.iter().step_by(killed::step(11)) {
+    for (nth, call) in calls.iter().step_by(killed::step(11)).enumerate() {
         killed::kill_at(call, PART, &argument);
         left += fs::read_dir(&world.root)
             .unwrap()
             .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".foldlog"))
             .count();
+        // A line that the user then adds is no reason to take the file for undone.
+        let mine = if nth % 2 == 0 { "6\n" } else { "" };
+        world.write("merged", &(world.read("merged").unwrap() + mine));
         // The next command of any kind removes what is left.
         drop(world.open());
         let manifest = world.manifest();
@@ -72,6 +75,8 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
         if !undone.wholly.contains(&1) {
             world.undo(&[1]);
         }
+        assert_eq!(world.read("merged").unwrap(), format!("1\n2\n3\n4\nfive\n{mine}"), "{call:?}");
+        world.write("merged", "1\n2\n3\n4\nfive\n");
         assert_eq!(world.manifest(), before, "{call:?}");
         let last = world.open().last_undo().unwrap();
         let redo = world.undo(&[last]);
