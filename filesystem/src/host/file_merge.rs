@@ -66,11 +66,13 @@ impl SnapshotReader {
             _ => {}
         }
         let texts = (self.text_of(before)?, self.text_of(after)?, self.text_of(present)?);
-        let (Some((was, before)), Some((is, after)), Some((now, present))) = texts else {
+        let (Some((was, before)), Some((is, after)), Some((now, text))) = texts else {
             return refused("it was changed since, and is no text that can be merged");
         };
         let permissions = if now == is { was } else { now };
-        match diffy::merge_bytes(&after, &present, &before) {
+        match diffy::merge_bytes(&after, &text, &before) {
+            // A later change has removed this one, too.
+            Ok(bytes) if bytes == text && permissions == now => Ok(Ok(present.clone())),
             Ok(bytes) => Ok(Ok(FileVersion::Merged { bytes, permissions })),
             Err(_) => refused("the same lines were changed since"),
         }
