@@ -164,7 +164,7 @@ fn needed_moments(steps: &[Step], moments: &[Moment]) -> NeededMoments {
     let ranges = undoable.map(|step| {
         let attempts = attempts(steps, step).filter(|step| step.not_captured.is_none());
         let undos = undos_of(steps, &BTreeSet::from([step.number]));
-        let undos = undos.into_iter().map(|(undo, _)| undo.number);
+        let undos = undos.into_iter().map(|undo| undo.step.number);
         let parts = attempts.map(|attempt| attempt.number).chain([step.number]).chain(undos);
         (step.number, parts.filter_map(|part| spans.get(&part).cloned()).collect())
     });

@@ -10,8 +10,8 @@ use foldlog::filesystem::SnapshotReader;
 
 use crate::Result;
 use crate::attribution::{Attribution, Interval, Intervals};
-use crate::step::{Outcome, Step};
-use crate::undone::{undone_calls, undos_of};
+use crate::step::Step;
+use crate::undone::{ClosedUndo, undone_calls, undos_of};
 
 /// Effect of a step's change of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,8 @@ struct EarlierUndo {
     is_partial: bool,
     /// Whether it affects no other calls than those of the steps.
     is_within: bool,
-    /// Files and directories that it has changed, or may have changed if it was killed.
+    /// Files and directories that it has changed.
     changed: BTreeSet<String>,
-    was_killed: bool,
 }
 
 impl EarlierUndos {
@@ -47,17 +46,10 @@ impl EarlierUndos {
     ) -> Result<EarlierUndos> {
         let calls = undone_calls(all, steps.iter().copied());
         let mut found = Vec::new();
-        for (step, undo) in undos_of(all, steps) {
-            let number = step.number;
-            let was_killed = step.outcome == Some(Outcome::Interrupted);
-            let changed = match was_killed {
-                true => step.paths.iter().flatten().chain(&undo.directories).cloned().collect(),
-                false => changed_paths(number, intervals, reader)?,
-            };
-            let of = undo.of.iter().copied().filter(|of| *of < number).collect();
-            let is_within = undone_calls(all, [number]).is_subset(&calls);
-            let is_partial = undo.is_partial;
-            found.push(EarlierUndo { number, of, is_partial, is_within, changed, was_killed });
+        for ClosedUndo { step, undo, of, calls: affected, .. } in undos_of(all, steps) {
+            let changed = changed_paths(step.number, intervals, reader)?;
+            let (is_partial, is_within) = (undo.is_partial, affected.is_subset(&calls));
+            found.push(EarlierUndo { number: step.number, of, is_partial, is_within, changed });
         }
         found.reverse();
         Ok(EarlierUndos(found))
@@ -78,12 +70,9 @@ impl EarlierUndos {
     /// Returns the effect of a change that some undos can have reversed.
     fn effect_after(&self, path: &str, is_of_change: &dyn Fn(&EarlierUndo) -> bool) -> Effect {
         let Some(undo) = self.latest(path, is_of_change) else { return Effect::Own };
-        let redo = self.latest(path, &|redo| redo.of.contains(&undo.number));
-        // What a killed undo has changed is known only from the present state.
-        if undo.was_killed || redo.is_some_and(|redo| redo.was_killed) {
-            return Effect::Own;
-        }
-        let Some(redo) = redo else { return Effect::Undone };
+        let Some(redo) = self.latest(path, &|redo| redo.of.contains(&undo.number)) else {
+            return Effect::Undone;
+        };
         // The redo can be undone and redone, too. This ends, as an undo is later than what it undoes.
         match self.effect_after(path, &|undo| undo.of.contains(&redo.number)) {
             // Together with other calls, the redo brought back more than this change.

@@ -134,9 +134,21 @@ pub struct Undo {
 }
 
 impl Undo {
-    /// Returns whether it reverses other undos.
+    /// Returns whether it brings calls back: whether it reverses an undo that is no redo.
     pub fn is_redo(&self, steps: &[Step]) -> bool {
-        steps.iter().any(|step| self.of.contains(&step.number) && step.undo().is_some())
+        // Each with whether it is undone, or brought back.
+        let mut left: Vec<(u64, bool)> = self.of.iter().map(|of| (*of, true)).collect();
+        while let Some((number, is_undone)) = left.pop() {
+            match steps.iter().find(|step| step.number == number).and_then(Step::undo) {
+                // An undo undoes only steps before it, so this ends.
+                Some(undo) => {
+                    left.extend(undo.of.iter().filter(|of| **of < number).map(|of| (*of, !is_undone)));
+                }
+                None if !is_undone => return true,
+                None => {}
+            }
+        }
+        false
     }
 }
 

@@ -1,11 +1,14 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use chrono::{DateTime, Utc};
-use foldlog::filesystem::{PathEdit, WantedEntry};
+use foldlog::filesystem::{FileChange, FilesystemSnapshot, PathEdit, WantedEntry};
 
 use crate::Result;
 use crate::step::{Outcome, Step, StepKind, Steps};
 use crate::timeline::{Timeline, new_step};
 use crate::times::without_unknown_times;
 use crate::undo_plan::{Conflict, UndoPlan};
+use crate::unreported::NOT_CAPTURED_AFTER;
 
 /// Result of an undo.
 #[derive(Debug, Clone)]
@@ -77,10 +80,53 @@ impl Timeline {
     pub(crate) fn close_killed_undo(&mut self) -> Result<()> {
         let is_killed = |step: &Step| step.is_open() && step.undo().is_some();
         let killed = self.session.view::<Steps>()?.iter().find(|step| is_killed(step)).cloned();
-        let Some(killed) = killed else { return Ok(()) };
+        let Some(mut killed) = killed else { return Ok(()) };
         self.remove_leftovers(&killed);
-        self.close_where(is_killed, Outcome::Interrupted, killed.opened_at)?;
-        Ok(())
+        let present = self.capture().ok();
+        match &present {
+            Some(present) => {
+                // If earlier captures are damaged, all paths stay the undo's.
+                if let Ok(paths) = self.edited_paths(&killed, present) {
+                    killed.paths = Some(paths);
+                }
+            }
+            None => killed.not_captured = Some(NOT_CAPTURED_AFTER.to_owned()),
+        }
+        let now = killed.opened_at;
+        self.close_step(killed, Outcome::Interrupted, present, now)
+    }
+
+    /// Returns the paths of a killed undo without those that are changed, but not as it was to change
+    /// them: they are the user's.
+    fn edited_paths(&self, killed: &Step, present: &FilesystemSnapshot) -> Result<BTreeSet<String>> {
+        let mut paths = killed.paths.clone().unwrap_or_default();
+        let opened = self.moments()?.into_iter().find(|moment| moment.step == killed.number);
+        let (Some(undo), Some(before)) = (killed.undo(), opened.and_then(|opened| opened.capture)) else {
+            return Ok(paths);
+        };
+        let selected: Vec<String> = paths.iter().filter(|_| undo.is_partial).cloned().collect();
+        let of = undo.of.iter().copied().collect();
+        let plan = self.plan_at(&before, &self.steps()?, of, &selected, None)?;
+        let wanted: BTreeMap<&String, &WantedEntry> =
+            plan.files.iter().map(|file| (&file.path, &file.wanted)).collect();
+        let mut reader = self.reader();
+        for FileChange { path, after, .. } in reader.changes(Some(&before), present)? {
+            let is_edited = match (wanted.get(&path), after) {
+                (None, _) | (Some(WantedEntry::Nothing), None) => true,
+                (Some(WantedEntry::Captured(wanted)), Some(found)) => found == *wanted,
+                (Some(WantedEntry::Content { bytes, permissions }), Some(found)) => {
+                    let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    found.permissions == Some(*permissions)
+                        && found.len == len
+                        && reader.content(&found, len)? == *bytes
+                }
+                _ => false,
+            };
+            if !is_edited {
+                paths.remove(&path);
+            }
+        }
+        Ok(paths)
     }
 
     /// Removes the leftovers of an undo's edits.

@@ -130,26 +130,28 @@ impl Timeline {
         self.plan(numbers, paths, Some(PlannedTimes::default()))
     }
 
-    fn plan(
-        &mut self,
-        numbers: &[u64],
-        paths: &[String],
-        mut times: Option<PlannedTimes>,
-    ) -> Result<UndoPlan> {
+    fn plan(&mut self, numbers: &[u64], paths: &[String], times: Option<PlannedTimes>) -> Result<UndoPlan> {
         let steps = self.steps()?;
         let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
         check(&steps, &wanted)?;
-        let wanted = with_attempts(&steps, wanted);
         let present = self.capture()?;
-        let intervals = self.intervals_until(&steps, &wanted, &present)?;
+        self.plan_at(&present, &steps, with_attempts(&steps, wanted), paths, times)
+    }
+
+    /// Plans the undo of steps for a state of the root.
+    pub(crate) fn plan_at(
+        &self,
+        present: &FilesystemSnapshot,
+        steps: &[Step],
+        wanted: BTreeSet<u64>,
+        paths: &[String],
+        mut times: Option<PlannedTimes>,
+    ) -> Result<UndoPlan> {
+        let intervals = self.intervals_until(steps, &wanted, present)?;
         let mut reader = self.reader();
-        let selection = Selection::new(&steps, &wanted, paths, &intervals, &mut reader)?;
-        let mut planner = Planner {
-            present: &present,
-            reader: &mut reader,
-            files: BTreeMap::new(),
-            conflicts: BTreeMap::new(),
-        };
+        let selection = Selection::new(steps, &wanted, paths, &intervals, &mut reader)?;
+        let mut planner =
+            Planner { present, reader: &mut reader, files: BTreeMap::new(), conflicts: BTreeMap::new() };
         let mut others = OtherChanges::default();
         let selected = wanted.iter().chain(selection.redone.keys()).copied().collect();
         let of_steps: Vec<&Interval<'_>> = intervals.of_steps(&selected).collect();
@@ -162,20 +164,22 @@ impl Timeline {
                     true => selection.contains_directory(interval, &change.path),
                     false => selection.contains_change(interval, &change.path),
                 };
-                times.remove_changes(interval, &present, planner.reader, &restored, is_selected)?;
+                times.remove_changes(interval, present, planner.reader, &restored, is_selected)?;
             }
         }
-        let OtherChanges { shared, not_kept, repository_of, mut directories } = others;
-        let (files, conflicts) = planner.finish();
-        let mut conflicts = with_authors(conflicts, &intervals, &wanted, &present, &mut reader)?;
+        let OtherChanges { shared, not_kept, repository_of, directories } = others;
+        let (mut files, mut conflicts) = planner.finish();
+        let mut directories = net_changes(directories);
+        self.retain_possible(&mut directories, &files);
+        self.remove_blocked(&mut files, &directories, &mut conflicts);
+        let mut conflicts = with_authors(conflicts, &intervals, &wanted, present, &mut reader)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
         let not_kept = self.split_not_kept(not_kept, &mut conflicts);
-        self.retain_possible(&mut directories, &files);
         let undone = steps.iter().filter(|step| paths.is_empty() && wanted.contains(&step.number));
         let possibly_yours: BTreeSet<String> = undone.flat_map(|step| step.possibly_yours.clone()).collect();
         let mut edits = in_order(&files, &directories);
         if let Some(times) = times {
-            times.add_to(&mut edits, &files, &directories, &present, &mut reader)?;
+            times.add_to(&mut edits, &files, &directories, present, &mut reader)?;
         }
         let mut plan = UndoPlan {
             steps: wanted.iter().copied().collect(),
@@ -185,13 +189,13 @@ impl Timeline {
             possibly_yours: possibly_yours.into_iter().collect(),
             not_kept,
             repository_of: repository_of.into_iter().collect(),
-            head_changes: self.head_changes(&steps, &wanted),
+            head_changes: self.head_changes(steps, &wanted),
             is_partial: !paths.is_empty(),
             completes: false,
             directories,
             edits,
         };
-        plan.completes = !plan.is_partial && !plan.to_undo().has_conflicts && has_attempt(&steps, &wanted);
+        plan.completes = !plan.is_partial && !plan.to_undo().has_conflicts && has_attempt(steps, &wanted);
         Ok(plan)
     }
 
@@ -246,16 +250,15 @@ impl Timeline {
     }
 
     /// Removes changes of directories that have no effect: one is not removed while it has other
-    /// entries, and not created if it exists.
+    /// entries, and not created if it exists, or if a file that stays is in its place.
     fn retain_possible(&self, changes: &mut Vec<DirectoryChange>, files: &[FileUndo]) {
-        let removed = files.iter().filter(|file| file.change == ChangeKind::Removed);
-        let mut removed: BTreeSet<String> = removed.map(|file| file.path.clone()).collect();
+        let mut removed = removed_paths(files);
         // From the innermost outwards.
         changes.sort_by(|one, other| other.path.cmp(&one.path));
         changes.retain(|DirectoryChange { path, kind, .. }| {
             let found = fs::read_dir(self.place.root.join(path));
             if *kind == ChangeKind::Removed {
-                return found.is_err();
+                return found.is_err() && !self.is_blocked(path, &removed);
             }
             let is_removed = |entry: fs::DirEntry| {
                 removed.contains(&format!("{path}/{}", escape_path(entry.file_name().as_bytes())))
@@ -267,6 +270,63 @@ impl Timeline {
             is_emptied
         });
     }
+
+    /// Makes conflicts of files that cannot be restored because a directory or a file that stays is
+    /// in the place of the file, or of a directory around it.
+    fn remove_blocked(
+        &self,
+        files: &mut Vec<FileUndo>,
+        directories: &[DirectoryChange],
+        conflicts: &mut BTreeMap<String, &'static str>,
+    ) {
+        let mut removed = removed_paths(files);
+        let emptied = directories.iter().filter(|change| change.kind == ChangeKind::Created);
+        removed.extend(emptied.map(|change| change.path.clone()));
+        files.retain(|FileUndo { path, change, .. }| {
+            let place = self.place.root.join(path);
+            let reason = if *change != ChangeKind::Created {
+                return true;
+            } else if place.is_dir() && !place.is_symlink() && !removed.contains(path) {
+                "a directory is in its place"
+            } else if path.rsplit_once('/').is_some_and(|(around, _)| self.is_blocked(around, &removed)) {
+                "a file is in the place of its directory"
+            } else {
+                return true;
+            };
+            conflicts.insert(path.clone(), reason);
+            false
+        });
+    }
+
+    /// Returns whether a file or link that is not removed is in the place of a directory, or of one
+    /// around it.
+    fn is_blocked(&self, directory: &str, removed: &BTreeSet<String>) -> bool {
+        let ends = directory.match_indices('/').map(|(end, _)| end).chain([directory.len()]);
+        let mut around = ends.filter_map(|end| directory.get(..end));
+        around.any(|path| {
+            let found = fs::symlink_metadata(self.place.root.join(path));
+            found.is_ok_and(|found| !found.is_dir()) && !removed.contains(path)
+        })
+    }
+}
+
+fn removed_paths(files: &[FileUndo]) -> BTreeSet<String> {
+    let removed = files.iter().filter(|file| file.change == ChangeKind::Removed);
+    removed.map(|file| file.path.clone()).collect()
+}
+
+/// Joins the changes of each directory, from the latest to the earliest. One that was created and
+/// removed again, or the reverse, has not changed.
+fn net_changes(changes: Vec<DirectoryChange>) -> Vec<DirectoryChange> {
+    let mut found: BTreeMap<String, (ChangeKind, DirectoryChange)> = BTreeMap::new();
+    for change in changes {
+        match found.get_mut(&change.path) {
+            Some((_, earliest)) => *earliest = change,
+            None => drop(found.insert(change.path.clone(), (change.kind, change))),
+        }
+    }
+    let net = found.into_values().filter(|(latest, earliest)| *latest == earliest.kind);
+    net.map(|(_, earliest)| earliest).collect()
 }
 
 /// Adds to the reasons of conflicts who has changed the files since.

@@ -57,13 +57,14 @@ impl Timeline {
         }))
     }
 
-    /// Returns the last undo that is not undone itself, which a redo undoes.
+    /// Returns the last undo that is not undone itself, which a redo undoes. One that a redo would
+    /// not change any more is passed over.
     ///
     /// # Errors
     ///
-    /// - [`Error::NothingToUndo`] if there is none, or if there was a call since.
+    /// - [`Error::NothingToUndo`] if there is none.
     /// - [`Error::Engine`] if the log cannot be read.
-    pub fn last_undo(&self) -> Result<u64> {
+    pub fn last_undo(&mut self) -> Result<u64> {
         let steps = self.steps()?;
         let undone = UndoneSteps::new(&steps);
         let is_next = |step: &&Step| {
@@ -71,8 +72,13 @@ impl Timeline {
                 && !undone.wholly.contains(&step.number)
                 && step.undo().is_some_and(|undo| !undo.is_redo(&steps))
         };
-        let last = steps.iter().rfind(is_next);
-        last.map(|step| step.number).ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
+        let undos: Vec<u64> = steps.iter().rev().filter(is_next).map(|step| step.number).collect();
+        let has_effect = |undo: &u64| {
+            let plan = self.plan_undo(&[*undo], &[]);
+            plan.map_or(true, |plan| !plan.is_empty() || plan.to_undo().has_conflicts)
+        };
+        let last = undos.iter().copied().find(has_effect).or(undos.first().copied());
+        last.ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
     }
 
     /// Returns undos of calls of a lane's session that its model has not been informed about, and
@@ -109,16 +115,19 @@ impl UndoneSteps {
     pub fn new(steps: &[Step]) -> UndoneSteps {
         let mut found = UndoneSteps::default();
         // From the latest undo on: an undone undo has no effect.
-        for step in steps.iter().rev().filter(|step| !step.is_open()) {
-            let Some(undo) = step.undo().filter(|_| !found.wholly.contains(&step.number)) else { continue };
-            // An undo that failed or was interrupted may have left changes.
-            let is_incomplete = step.outcome != Some(Outcome::Succeeded);
+        for ClosedUndo { step, undo, of, .. } in closed_undos(steps).into_iter().rev() {
+            if found.wholly.contains(&step.number) {
+                continue;
+            }
+            // An undo that failed, was interrupted, or is partly undone itself has left changes.
+            let is_incomplete =
+                step.outcome != Some(Outcome::Succeeded) || found.partly.contains(&step.number);
             if undo.has_conflicts {
-                found.conflicting.extend(&undo.of);
+                found.conflicting.extend(&of);
             }
             match undo.is_partial || undo.has_conflicts || is_incomplete {
-                true => found.partly.extend(&undo.of),
-                false => found.wholly.extend(&undo.of),
+                true => found.partly.extend(of),
+                false => found.wholly.extend(of),
             }
         }
         found.partly.retain(|number| !found.wholly.contains(number));
@@ -140,15 +149,48 @@ pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeS
     calls
 }
 
-/// Returns the closed undos of steps, and those of these undos, the earliest first.
-pub(crate) fn undos_of<'a>(all: &'a [Step], steps: &BTreeSet<u64>) -> Vec<(&'a Step, &'a Undo)> {
-    let mut affected = steps.clone();
-    let mut undos = Vec::new();
-    for step in all.iter().filter(|step| !step.is_open()) {
-        if let Some(undo) = step.undo().filter(|undo| undo.of.iter().any(|of| affected.contains(of))) {
-            affected.insert(step.number);
-            undos.push((step, undo));
+/// A closed undo or redo.
+pub(crate) struct ClosedUndo<'a> {
+    pub(crate) step: &'a Step,
+    pub(crate) undo: &'a Undo,
+    /// Steps that it undoes: those that it names, and if they are calls, the earlier redos of no other
+    /// calls.
+    pub(crate) of: BTreeSet<u64>,
+    /// Calls that it affects.
+    pub(crate) calls: BTreeSet<u64>,
+    is_redo: bool,
+}
+
+/// Returns the closed undos in ascending order of their numbers.
+pub(crate) fn closed_undos(steps: &[Step]) -> Vec<ClosedUndo<'_>> {
+    let mut found: Vec<ClosedUndo<'_>> = Vec::new();
+    for step in steps.iter().filter(|step| !step.is_open()) {
+        let Some(undo) = step.undo() else { continue };
+        // An undo undoes only steps before it.
+        let mut of: BTreeSet<u64> = undo.of.iter().copied().filter(|of| *of < step.number).collect();
+        let (mut calls, mut is_redo) = (BTreeSet::new(), false);
+        for number in &of {
+            match found.iter().find(|earlier| earlier.step.number == *number) {
+                Some(earlier) => {
+                    calls.extend(&earlier.calls);
+                    is_redo |= !earlier.is_redo;
+                }
+                None => drop(calls.insert(*number)),
+            }
         }
+        if !is_redo {
+            let redos = found.iter().filter(|earlier| earlier.is_redo && earlier.calls.is_subset(&calls));
+            of.extend(redos.map(|redo| redo.step.number));
+        }
+        found.push(ClosedUndo { step, undo, of, calls, is_redo });
     }
+    found
+}
+
+/// Returns the closed undos of steps, and those of these undos, the earliest first.
+pub(crate) fn undos_of<'a>(all: &'a [Step], steps: &BTreeSet<u64>) -> Vec<ClosedUndo<'a>> {
+    let mut affected = steps.clone();
+    let mut undos = closed_undos(all);
+    undos.retain(|undo| !undo.of.is_disjoint(&affected) && affected.insert(undo.step.number));
     undos
 }

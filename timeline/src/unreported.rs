@@ -9,6 +9,9 @@ use crate::Result;
 use crate::step::{Call, Lane, Outcome, Step};
 use crate::timeline::Timeline;
 
+/// Reason why a step without a capture at its end cannot be undone.
+pub(crate) const NOT_CAPTURED_AFTER: &str = "the state after it could not be captured";
+
 impl Timeline {
     /// Closes the open calls of programs that have ended. Returns their numbers.
     ///
@@ -89,7 +92,7 @@ impl Timeline {
         for step in steps.iter().filter(|step| step.is_open() && is_stale(step)) {
             let mut step = step.clone();
             if capture.is_none() && step.not_captured.is_none() {
-                step.not_captured = Some("the state after it could not be captured".to_owned());
+                step.not_captured = Some(NOT_CAPTURED_AFTER.to_owned());
             }
             if let Some(capture) = capture {
                 self.set_users_changes(&mut step, capture, None)?;

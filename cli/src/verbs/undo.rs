@@ -128,7 +128,7 @@ impl Command for Redo {
     const EXAMPLE: &'static str = "foldlog redo";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let timeline = self.root.open()?;
+        let mut timeline = self.root.open()?;
         let number = timeline.last_undo()?;
         let request = Request { root: &self.root, numbers: &[number], paths: &[], times: self.times };
         request.carry_out(timeline, self.confirmation, output)

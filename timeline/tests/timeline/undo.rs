@@ -294,3 +294,100 @@ fn a_call_that_was_undone_and_redone_together_with_another_one_is_undone_alone()
     world.undo(&[second]);
     assert_eq!(world.read("a").unwrap(), "1\n2\n3\n4\n5\n");
 }
+
+#[test]
+fn a_file_that_became_a_directory_and_then_nothing_is_restored_by_one_undo_of_both_calls() {
+    let world = World::new();
+    world.write("g", "a file\n");
+    let before = world.manifest();
+    let first = world.call("first", || {
+        world.remove("g");
+        world.write("g/in", "x");
+    });
+    let second = world.call("second", || fs::remove_dir_all(world.root.join("g")).unwrap());
+    let after = world.manifest();
+    let report = world.undo(&[first, second]);
+    assert!(report.conflicts.is_empty(), "{report:?}");
+    assert_eq!(world.manifest(), before);
+    world.undo(&[report.number]);
+    assert_eq!(world.manifest(), after);
+}
+
+#[test]
+fn an_undo_of_a_redone_call_undoes_the_redo_too() {
+    let world = World::new();
+    world.write("gone", "1\n");
+    let call = world.call("call", || world.remove("gone"));
+    let undo = world.undo(&[call]);
+    let redo = world.undo(&[undo.number]);
+    let again = world.undo(&[call]);
+    world.remove("gone");
+    assert!(world.open().undone().unwrap().wholly.contains(&redo.number));
+    assert!(matches!(world.try_undo(&[redo.number], &[]), Err(Error::NotUndoable { .. })));
+    assert!(world.read("gone").is_none());
+    // It is redone itself, and then the first redo is in effect again.
+    world.write("gone", "1\n");
+    assert_eq!(world.open().last_undo().unwrap(), again.number);
+    world.undo(&[again.number]);
+    let undone = world.open().undone().unwrap().wholly;
+    assert_eq!(undone.into_iter().collect::<Vec<_>>(), [undo.number, again.number]);
+    // The undo of a redo is an undo, which is redone like others.
+    let by_number = world.undo(&[redo.number]);
+    assert_eq!(world.read("gone").unwrap(), "1\n");
+    assert_eq!(world.open().last_undo().unwrap(), by_number.number);
+}
+
+#[test]
+fn a_redo_that_stays_incomplete_leaves_the_call_partly_undone() {
+    let world = World::new();
+    world.write("a", "1\n");
+    world.write("b", "1\n");
+    let call = world.call("call", || ["a", "b"].iter().for_each(|path| world.write(path, "2\n")));
+    let undo = world.undo(&[call]);
+    world.write("a", "mine\n");
+    assert_eq!(world.undo(&[undo.number]).conflicts.len(), 1);
+    assert_eq!(world.read("b").unwrap(), "2\n");
+    assert!(world.open().undone().unwrap().partly.contains(&call));
+    assert!(world.undo(&[call]).conflicts.is_empty());
+    assert_eq!((world.read("a").unwrap(), world.read("b").unwrap()), ("mine\n".to_owned(), "1\n".to_owned()));
+}
+
+#[test]
+fn what_is_in_the_place_of_a_restored_file_or_directory_is_a_conflict_of_the_plan() {
+    let world = World::new();
+    world.write("file", "1");
+    world.write("d/deep/in", "1");
+    fs::create_dir(world.root.join("d/empty")).unwrap();
+    let call = world.call("call", || {
+        world.remove("file");
+        fs::remove_dir_all(world.root.join("d")).unwrap();
+    });
+    world.write("file/mine", "x");
+    world.write("d", "mine");
+    let manifest = world.manifest();
+    let plan = world.open().plan_undo(&[call], &[]).unwrap();
+    let conflicts: Vec<_> =
+        plan.conflicts.iter().map(|conflict| (conflict.path.as_str(), conflict.reason.as_str())).collect();
+    let expected =
+        [("d/deep/in", "a file is in the place of its directory"), ("file", "a directory is in its place")];
+    assert_eq!(conflicts, expected);
+    assert!(plan.is_empty());
+    assert_eq!(world.manifest(), manifest);
+}
+
+#[test]
+fn an_undo_without_a_remaining_effect_is_neither_made_nor_redone() {
+    let world = World::new();
+    world.write("a", "1\n2\n3\n");
+    let first = world.call("first", || world.write("a", "one\n2\n3\n"));
+    let second = world.call("second", || world.write("b", "x"));
+    let undo_of_second = world.undo(&[second]);
+    // The user has removed the change, and made another one.
+    world.write("a", "1\n2\n3\n4\n");
+    assert!(world.open().plan_undo(&[first], &[]).unwrap().is_empty());
+    // The user restores what the last undo has undone: a redo of it would change nothing.
+    world.write("a", "one\n2\n3\n4\n");
+    world.undo(&[first]);
+    world.write("a", "one\n2\n3\n4\n");
+    assert_eq!(world.open().last_undo().unwrap(), undo_of_second.number);
+}
