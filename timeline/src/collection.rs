@@ -18,7 +18,7 @@ use foldlog::filesystem::{FileForm, FilesystemSnapshot};
 use crate::step::{CapturesCollected, Edge, Moment, Step, StepChanged};
 use crate::timeline::Timeline;
 use crate::undo_plan::attempts;
-use crate::undone::undos_of;
+use crate::undone::{closed_undos, undos_of};
 use crate::{Error, Result};
 
 /// Reason why a step whose captures were removed cannot be undone.
@@ -160,11 +160,12 @@ fn needed_moments(steps: &[Step], moments: &[Moment]) -> NeededMoments {
             span.end = place + 1;
         }
     }
+    let undos = closed_undos(steps);
     let undoable = steps.iter().filter(|step| step.not_captured.is_none());
     let ranges = undoable.map(|step| {
         let attempts = attempts(steps, step).filter(|step| step.not_captured.is_none());
-        let undos = undos_of(steps, &BTreeSet::from([step.number]));
-        let undos = undos.into_iter().map(|undo| undo.step.number);
+        let undos = undos_of(&undos, &BTreeSet::from([step.number])).into_iter();
+        let undos = undos.map(|undo| undo.step.number);
         let parts = attempts.map(|attempt| attempt.number).chain([step.number]).chain(undos);
         (step.number, parts.filter_map(|part| spans.get(&part).cloned()).collect())
     });

@@ -11,7 +11,7 @@ use foldlog::filesystem::SnapshotReader;
 use crate::Result;
 use crate::attribution::{Attribution, Interval, Intervals};
 use crate::step::Step;
-use crate::undone::{ClosedUndo, undone_calls, undos_of};
+use crate::undone::{ClosedUndo, closed_undos, undone_calls, undos_of};
 
 /// Effect of a step's change of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,10 +46,10 @@ impl EarlierUndos {
     ) -> Result<EarlierUndos> {
         let calls = undone_calls(all, steps.iter().copied());
         let mut found = Vec::new();
-        for ClosedUndo { step, undo, of, calls: affected, .. } in undos_of(all, steps) {
+        for ClosedUndo { step, undo, of, calls: affected, .. } in undos_of(&closed_undos(all), steps) {
             let changed = changed_paths(step.number, intervals, reader)?;
             let (is_partial, is_within) = (undo.is_partial, affected.is_subset(&calls));
-            found.push(EarlierUndo { number: step.number, of, is_partial, is_within, changed });
+            found.push(EarlierUndo { number: step.number, of: of.clone(), is_partial, is_within, changed });
         }
         found.reverse();
         Ok(EarlierUndos(found))

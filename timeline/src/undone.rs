@@ -187,10 +187,13 @@ pub(crate) fn closed_undos(steps: &[Step]) -> Vec<ClosedUndo<'_>> {
     found
 }
 
-/// Returns the closed undos of steps, and those of these undos, the earliest first.
-pub(crate) fn undos_of<'a>(all: &'a [Step], steps: &BTreeSet<u64>) -> Vec<ClosedUndo<'a>> {
+/// Returns those of the closed undos that undo some steps, or other undos of them, the earliest first.
+pub(crate) fn undos_of<'a, 'b>(
+    undos: &'b [ClosedUndo<'a>],
+    steps: &BTreeSet<u64>,
+) -> Vec<&'b ClosedUndo<'a>> {
     let mut affected = steps.clone();
-    let mut undos = closed_undos(all);
-    undos.retain(|undo| !undo.of.is_disjoint(&affected) && affected.insert(undo.step.number));
-    undos
+    let is_affecting =
+        |undo: &&ClosedUndo<'_>| !undo.of.is_disjoint(&affected) && affected.insert(undo.step.number);
+    undos.iter().filter(is_affecting).collect()
 }

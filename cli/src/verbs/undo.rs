@@ -237,6 +237,12 @@ struct UndoJson<'a> {
     number: Option<u64>,
     changed: Vec<&'a str>,
     conflicts: Vec<ConflictJson<'a>>,
+    /// Paths that stay because overlapping calls may have changed them.
+    shared: &'a [String],
+    /// Paths that stay because the user may have changed them.
+    possibly_yours: &'a [String],
+    /// Paths that stay because they were not recorded.
+    not_kept: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -256,6 +262,9 @@ impl<'a> UndoJson<'a> {
                 None => plan.files.iter().map(|file| file.path.as_str()).collect(),
             },
             conflicts: conflicts.map(|Conflict { path, reason, .. }| ConflictJson { path, reason }).collect(),
+            shared: &plan.shared,
+            possibly_yours: &plan.possibly_yours,
+            not_kept: &plan.not_kept,
         }
     }
 }

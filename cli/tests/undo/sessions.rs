@@ -35,6 +35,9 @@ fn sessions_in_one_directory_are_lanes_and_only_overlapping_calls_share_changes(
     let outcomes: Vec<&Json> = steps.iter().map(|step| &step["outcome"]).collect();
     assert_eq!(outcomes, ["succeeded", "succeeded"]);
 
+    let preview = project.command(&["undo", "1", "--preview", "--json"]).output().unwrap();
+    let preview: Json = serde_json::from_slice(&preview.stdout).unwrap();
+    assert_eq!(preview["shared"], json!(["both"]));
     let undone = project.command(&["undo", "1", "--yes"]).output().unwrap();
     assert!(
         text(&undone).contains("  stays    both: overlapping calls may have changed it"),
