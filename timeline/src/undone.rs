@@ -153,8 +153,7 @@ pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeS
 pub(crate) struct ClosedUndo<'a> {
     pub(crate) step: &'a Step,
     pub(crate) undo: &'a Undo,
-    /// Steps that it undoes: those that it names, and if they are calls, the earlier redos of no other
-    /// calls.
+    /// Steps that it undoes: those that it names, and the earlier redos of no other calls than it names.
     pub(crate) of: BTreeSet<u64>,
     /// Calls that it affects.
     pub(crate) calls: BTreeSet<u64>,
@@ -168,20 +167,19 @@ pub(crate) fn closed_undos(steps: &[Step]) -> Vec<ClosedUndo<'_>> {
         let Some(undo) = step.undo() else { continue };
         // An undo undoes only steps before it.
         let mut of: BTreeSet<u64> = undo.of.iter().copied().filter(|of| *of < step.number).collect();
-        let (mut calls, mut is_redo) = (BTreeSet::new(), false);
+        let (mut named, mut calls, mut is_redo) = (BTreeSet::new(), BTreeSet::new(), false);
         for number in &of {
             match found.iter().find(|earlier| earlier.step.number == *number) {
                 Some(earlier) => {
                     calls.extend(&earlier.calls);
                     is_redo |= !earlier.is_redo;
                 }
-                None => drop(calls.insert(*number)),
+                None => drop(named.insert(*number)),
             }
         }
-        if !is_redo {
-            let redos = found.iter().filter(|earlier| earlier.is_redo && earlier.calls.is_subset(&calls));
-            of.extend(redos.map(|redo| redo.step.number));
-        }
+        let redos = found.iter().filter(|earlier| earlier.is_redo && earlier.calls.is_subset(&named));
+        of.extend(redos.map(|redo| redo.step.number));
+        calls.extend(named);
         found.push(ClosedUndo { step, undo, of, calls, is_redo });
     }
     found
