@@ -266,10 +266,12 @@ impl<'a> Noted<'a> {
 
     /// Returns whether a path, or a directory around it, is noted.
     pub(crate) fn contains(&self, path: &str) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
-        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-        ends.into_iter().any(|end| path.get(..end).is_some_and(|around| self.0.contains_key(around)))
+        !self.0.is_empty() && with_directories_around(path).any(|around| self.0.contains_key(around))
     }
+}
+
+/// Returns the directories around a path, the outermost first, and the path.
+pub(crate) fn with_directories_around(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+    ends.filter_map(|end| path.get(..end))
 }

@@ -1,8 +1,8 @@
 //! Which changes of undone and redone steps are in effect.
 //!
 //! A conflict leaves paths of an undo as they were, so that one step can be undone at some paths, redone
-//! at others, and unchanged elsewhere. An undo of the step must not repeat an earlier one at a path: what
-//! was restored there, and was removed since, would come back.
+//! at others, and unchanged elsewhere. An undo of the step must not repeat an earlier one at a path: a
+//! file that was restored there, and that the user has removed since, would come back.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ struct EarlierUndo {
     number: u64,
     of: BTreeSet<u64>,
     is_partial: bool,
-    /// Whether it affects no other calls than those of the steps.
+    /// Whether the steps affect all calls that it affects.
     is_within: bool,
     /// Files and directories that it has changed.
     changed: BTreeSet<String>,
@@ -73,7 +73,7 @@ impl EarlierUndos {
         let Some(redo) = self.latest(path, &|redo| redo.of.contains(&undo.number)) else {
             return Effect::Undone;
         };
-        // The redo can be undone and redone, too. This ends, as an undo is later than what it undoes.
+        // The redo can be undone and redone, too. This ends, as an undo is later than the undone steps.
         match self.effect_after(path, &|undo| undo.of.contains(&redo.number)) {
             // Together with other calls, the redo brought back more than this change.
             Effect::Own if !redo.is_within => Effect::Own,

@@ -8,7 +8,7 @@ use foldlog::filesystem::{
     SnapshotReader, TimeChange, WantedEntry, escape_path,
 };
 
-use crate::attribution::{Interval, Intervals, Noted};
+use crate::attribution::{Interval, Intervals, Noted, with_directories_around};
 use crate::selection::Selection;
 use crate::step::{Edge, Moment, Outcome, Step, Undo};
 use crate::timeline::Timeline;
@@ -301,9 +301,7 @@ impl Timeline {
     /// Returns whether a file or link that is not removed is in the place of a directory, or of one
     /// around it.
     fn is_blocked(&self, directory: &str, removed: &BTreeSet<String>) -> bool {
-        let ends = directory.match_indices('/').map(|(end, _)| end).chain([directory.len()]);
-        let mut around = ends.filter_map(|end| directory.get(..end));
-        around.any(|path| {
+        with_directories_around(directory).any(|path| {
             let found = fs::symlink_metadata(self.place.root.join(path));
             found.is_ok_and(|found| !found.is_dir()) && !removed.contains(path)
         })
@@ -377,7 +375,7 @@ pub(crate) fn attempts<'a>(steps: &'a [Step], repeated: &'a Step) -> impl Iterat
 }
 
 /// Adds to each undo its earlier [attempts] that are not undone.
-fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
+pub(crate) fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeSet<u64> {
     let undone = UndoneSteps::new(steps);
     let mut added = BTreeSet::new();
     for repeated in steps.iter().filter(|step| wanted.contains(&step.number)) {

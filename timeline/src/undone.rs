@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::attribution::Intervals;
 use crate::step::{Lane, Outcome, Step, StepChanged, StepKind, Undo};
 use crate::timeline::Timeline;
+use crate::undo_plan::with_attempts;
 use crate::{Error, Result};
 
 /// The steps that are undone.
@@ -72,13 +73,19 @@ impl Timeline {
                 && !undone.wholly.contains(&step.number)
                 && step.undo().is_some_and(|undo| !undo.is_redo(&steps))
         };
-        let undos: Vec<u64> = steps.iter().rev().filter(is_next).map(|step| step.number).collect();
-        let has_effect = |undo: &u64| {
-            let plan = self.plan_undo(&[*undo], &[]);
-            plan.map_or(true, |plan| !plan.is_empty() || plan.to_undo().has_conflicts)
+        let undos: Vec<&Step> = steps.iter().rev().filter(is_next).collect();
+        let Some(last) = undos.first() else {
+            return Err(Error::NothingToUndo("nothing to redo: no undo is in effect"));
         };
-        let last = undos.iter().copied().find(has_effect).or(undos.first().copied());
-        last.ok_or(Error::NothingToUndo("nothing to redo: no undo is in effect"))
+        // Without a capture, the redo reports the reason.
+        let Ok(present) = self.capture() else { return Ok(last.number) };
+        let has_effect = |undo: &&&Step| {
+            let wanted = with_attempts(&steps, BTreeSet::from([undo.number]));
+            let plan = self.plan_at(&present, &steps, wanted, &[], None);
+            undo.not_captured.is_some()
+                || plan.map_or(true, |plan| !plan.is_empty() || plan.to_undo().has_conflicts)
+        };
+        Ok(undos.iter().find(has_effect).unwrap_or(last).number)
     }
 
     /// Returns undos of calls of a lane's session that its model has not been informed about, and
@@ -153,7 +160,7 @@ pub fn undone_calls(steps: &[Step], of: impl IntoIterator<Item = u64>) -> BTreeS
 pub(crate) struct ClosedUndo<'a> {
     pub(crate) step: &'a Step,
     pub(crate) undo: &'a Undo,
-    /// Steps that it undoes: those that it names, and the earlier redos of no other calls than it names.
+    /// Steps that it undoes: the named ones, and earlier redos that affect no other calls than it names.
     pub(crate) of: BTreeSet<u64>,
     /// Calls that it affects.
     pub(crate) calls: BTreeSet<u64>,
@@ -167,25 +174,16 @@ pub(crate) fn closed_undos(steps: &[Step]) -> Vec<ClosedUndo<'_>> {
         let Some(undo) = step.undo() else { continue };
         // An undo undoes only steps before it.
         let mut of: BTreeSet<u64> = undo.of.iter().copied().filter(|of| *of < step.number).collect();
-        let (mut named, mut calls, mut is_redo) = (BTreeSet::new(), BTreeSet::new(), false);
-        for number in &of {
-            match found.iter().find(|earlier| earlier.step.number == *number) {
-                Some(earlier) => {
-                    calls.extend(&earlier.calls);
-                    is_redo |= !earlier.is_redo;
-                }
-                None => drop(named.insert(*number)),
-            }
-        }
+        let (calls, is_redo) = (undone_calls(steps, of.iter().copied()), undo.is_redo(steps));
+        let named: BTreeSet<u64> = of.intersection(&calls).copied().collect();
         let redos = found.iter().filter(|earlier| earlier.is_redo && earlier.calls.is_subset(&named));
         of.extend(redos.map(|redo| redo.step.number));
-        calls.extend(named);
         found.push(ClosedUndo { step, undo, of, calls, is_redo });
     }
     found
 }
 
-/// Returns those of the closed undos that undo some steps, or other undos of them, the earliest first.
+/// Returns the closed undos of some steps, and the undos of these undos, the earliest first.
 pub(crate) fn undos_of<'a, 'b>(
     undos: &'b [ClosedUndo<'a>],
     steps: &BTreeSet<u64>,
