@@ -193,8 +193,7 @@ impl SessionCalls<'_> {
     ) -> Result<SequenceNumber> {
         let operation = operation.into();
         let inner = &self.session.inner;
-        // Records of an earlier version are replayed unchanged.
-        if by.trim().is_empty() && !self.session.replays() {
+        if by.trim().is_empty() {
             return Err(Error::Blank { argument: "by" });
         }
         let attempt = Attempt {
