@@ -64,6 +64,11 @@ fn anything_that_says_where_slices_are_known_is_decoded_or_refused() {
 }
 
 #[test]
+fn any_git_pack_restores_the_captured_files_or_none() {
+    any_input_holds("git_packs", 20);
+}
+
+#[test]
 fn any_segment_file_is_scanned() {
     any_input_holds("frames", 1);
 }

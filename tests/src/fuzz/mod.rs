@@ -11,12 +11,14 @@
 //! | [`claude_code`] | a transcript and its sub-agents | an accepted transcript becomes valid sessions, and is exported byte for byte |
 //! | [`chunks`] | an object of a bucket of sessions: a chunk, a volume of chunks, or a compaction | a decoded object encodes to the same bytes |
 //! | [`known_positions`] | the positions at which a compacted session's slices are known, as stored in a bucket | decoded positions encode to ones that decode to the same, in order |
+//! | [`git_packs`] | the index and the pack of a capture | a restore writes the captured files or none, an audit agrees, and a collection loses nothing |
 //!
 //! Each target returns for any bytes, and panics if a property is violated.
 
 mod bodies;
 mod exports;
 mod files;
+mod git_packs;
 mod held;
 mod mutate;
 mod sessions;
@@ -25,6 +27,7 @@ mod transcripts;
 pub use bodies::{frames, known_positions, record};
 pub use exports::{import, snapshot_json};
 pub use files::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
+pub use git_packs::{git_packs, input_of_pack, sound_pack};
 pub use held::chunks;
 pub use mutate::mutated;
 pub use sessions::segments;
@@ -33,7 +36,7 @@ pub use transcripts::claude_code;
 /// A target: its name, which is also that of its directory of kept inputs, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("frames", frames),
     ("record", record),
     ("segments", segments),
@@ -42,4 +45,5 @@ pub const TARGETS: [Target; 8] = [
     ("claude_code", claude_code),
     ("chunks", chunks),
     ("known_positions", known_positions),
+    ("git_packs", git_packs),
 ];

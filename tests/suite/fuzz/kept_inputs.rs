@@ -14,7 +14,7 @@ use foldlog_remote::volume::{self, Extent};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
 use foldlog_test_support::crash::{BOOT, Machine, write_steps};
 use foldlog_test_support::host::{DraftEdited, Noted, types};
-use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED};
+use foldlog_tests::fuzz::{BUILT, FITTED, Set, UNPACKED, UNPADDED, input_of_pack, sound_pack};
 use uuid::Uuid;
 
 use super::directory;
@@ -308,6 +308,26 @@ fn write_known_positions() {
     }
 }
 
+/// Writes the pack of a capture, and packs whose checksums are corrected by the target: with an entry
+/// that is a difference from another object, with an endless length, without the last entry, and with
+/// the offset of one file in the place of another one's.
+fn write_git_packs() {
+    let (index, pack) = sound_pack();
+    write("git_packs", "sound", &input_of_pack(&index, &pack));
+    for (name, head) in [("difference", &[0x7f][..]), ("endless", &[0xbf; 12])] {
+        let mut changed = pack.clone();
+        changed[12..12 + head.len()].copy_from_slice(head);
+        write("git_packs", name, &input_of_pack(&index, &changed));
+    }
+    write("git_packs", "cut", &input_of_pack(&index, &pack[..pack.len() - 30]));
+    let mut exchanged = index.clone();
+    let offsets = index.len() - 40 - 4 * usize::from(pack[11])..index.len() - 40;
+    let is_file = |place: &[u8]| pack[u32::from_be_bytes(place.try_into().unwrap()) as usize] >> 4 & 7 == 3;
+    let mut files = exchanged[offsets].chunks_exact_mut(4).filter(|place| is_file(place));
+    files.next().unwrap().swap_with_slice(files.next().unwrap());
+    write("git_packs", "exchanged", &input_of_pack(&exchanged, &pack));
+}
+
 /// Rewrites the kept inputs if requested. Inputs that a fuzzer found have other names and stay.
 #[test]
 fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
@@ -330,4 +350,5 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
     write_transcripts();
     write_chunks();
     write_known_positions();
+    write_git_packs();
 }
