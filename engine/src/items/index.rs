@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -43,8 +42,8 @@ pub(crate) struct Keys<T, K: Ord> {
 }
 
 /// A key in the tree. Cloning a block clones many keys, so keys that own memory are
-/// reference-counted.
-#[derive(Clone)]
+/// reference-counted. All keys of one type are of one variant, so the derived order is that of `K`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum IndexKey<K> {
     Plain(K),
     Counted(Arc<K>),
@@ -54,48 +53,16 @@ impl<K> IndexKey<K> {
     fn new(key: K) -> IndexKey<K> {
         if std::mem::needs_drop::<K>() { IndexKey::Counted(Arc::new(key)) } else { IndexKey::Plain(key) }
     }
+}
 
-    /// Makes the key reference-counted if it owns memory.
-    fn into_counted(self) -> IndexKey<K> {
-        match self {
-            IndexKey::Plain(key) => IndexKey::new(key),
-            counted => counted,
-        }
-    }
-
-    fn key(&self) -> &K {
+impl<K> Borrow<K> for IndexKey<K> {
+    fn borrow(&self) -> &K {
         match self {
             IndexKey::Plain(key) => key,
             IndexKey::Counted(key) => key,
         }
     }
 }
-
-impl<K> Borrow<K> for IndexKey<K> {
-    fn borrow(&self) -> &K {
-        self.key()
-    }
-}
-
-impl<K: Ord> Ord for IndexKey<K> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(other.key())
-    }
-}
-
-impl<K: Ord> PartialOrd for IndexKey<K> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<K: Ord> PartialEq for IndexKey<K> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl<K: Ord> Eq for IndexKey<K> {}
 
 /// The items of one key. There is rarely more than one, and one item needs no allocation.
 #[derive(Clone)]
@@ -175,9 +142,8 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
 
     fn remove(&mut self, row: RowRef<'_>) -> bool {
         let Some(key) = self.key_of_row(row) else { return false };
-        let held = IndexKey::Plain(key);
-        if let Some(ids) = self.ids.remove(&held).and_then(|ids| ids.without(row.id)) {
-            self.ids.insert(held.into_counted(), ids);
+        if let Some(ids) = self.ids.remove(&key).and_then(|ids| ids.without(row.id)) {
+            self.ids.insert(IndexKey::new(key), ids);
         }
         true
     }

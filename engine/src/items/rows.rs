@@ -76,6 +76,7 @@ fn rows_of<'a>(run: &'a (dyn AnyRun + 'static)) -> impl DoubleEndedIterator<Item
 }
 
 /// The items of one slice, in order.
+#[derive(Clone, Default)]
 pub(crate) struct Rows {
     by_key: ByKey,
     displaced: DisplacedKeys,
@@ -84,25 +85,6 @@ pub(crate) struct Rows {
     len: usize,
     /// Index by the host's key, for `upsert_by` and `keyed_by`. Views share it until one changes.
     index: Option<Arc<dyn KeyIndex>>,
-}
-
-impl Default for Rows {
-    fn default() -> Self {
-        Rows::with_index(None)
-    }
-}
-
-impl Clone for Rows {
-    fn clone(&self) -> Self {
-        let Rows { by_key, displaced, open, len, index } = self;
-        Rows {
-            by_key: by_key.clone(),
-            displaced: displaced.clone(),
-            open: open.as_ref().map(|open| open.boxed_clone()),
-            len: *len,
-            index: index.clone(),
-        }
-    }
 }
 
 impl std::fmt::Debug for Rows {
@@ -134,8 +116,7 @@ pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool
 
 impl Rows {
     pub(crate) fn with_index(index: Option<Box<dyn KeyIndex>>) -> Rows {
-        let (by_key, displaced) = (CowTree::default(), CowTree::default());
-        Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
+        Rows { index: index.map(Arc::from), ..Rows::default() }
     }
 
     /// Creates an empty slice with the same kind of index.

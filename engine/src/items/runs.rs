@@ -63,11 +63,9 @@ impl<T> ValueRun<T> {
 }
 
 /// Handle of a run of any type.
-pub(crate) trait AnyRun: Send + Sync {
+pub(crate) trait AnyRun: Any + Send + Sync {
     /// Clones the handle.
     fn boxed_clone(&self) -> Box<dyn AnyRun>;
-    fn as_any(&self) -> &dyn Any;
-    fn as_any_mut(&mut self) -> &mut dyn Any;
     /// Returns whether this is the run's only handle.
     fn is_only(&self) -> bool;
     fn len(&self) -> usize;
@@ -82,14 +80,6 @@ pub(crate) trait AnyRun: Send + Sync {
 impl<T: Send + Sync + 'static> AnyRun for Arc<ValueRun<T>> {
     fn boxed_clone(&self) -> Box<dyn AnyRun> {
         Box::new(Arc::clone(self))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
     }
 
     fn is_only(&self) -> bool {
@@ -110,6 +100,12 @@ impl<T: Send + Sync + 'static> AnyRun for Arc<ValueRun<T>> {
 
     fn value(&self, at: usize) -> &Value {
         &self.entry(at).value
+    }
+}
+
+impl Clone for Box<dyn AnyRun> {
+    fn clone(&self) -> Self {
+        self.boxed_clone()
     }
 }
 
@@ -156,16 +152,18 @@ fn push_into_more<T>(others: &mut Vec<RunEntry<T>>, entry: RunEntry<T>) {
 
 /// Returns room for a value of this type and version, if the run has any and is not shared.
 #[inline]
-pub(crate) fn room<T: Send + Sync + 'static>(
-    run: &mut dyn AnyRun,
+pub(crate) fn room<'a, T: Send + Sync + 'static>(
+    run: &'a mut (dyn AnyRun + 'static),
     version: u32,
-) -> Option<VacantRunEntry<'_, T>> {
-    let run = Arc::get_mut(run.as_any_mut().downcast_mut::<Arc<ValueRun<T>>>()?)?;
+) -> Option<VacantRunEntry<'a, T>> {
+    let run: &mut dyn Any = run;
+    let run = Arc::get_mut(run.downcast_mut::<Arc<ValueRun<T>>>()?)?;
     (run.version == version && run.others.len() + 1 < ValueRun::<T>::ITEMS_MAX).then_some(VacantRunEntry(run))
 }
 
-pub(crate) fn of_type<T: 'static>(run: &dyn AnyRun) -> Option<Arc<ValueRun<T>>> {
-    run.as_any().downcast_ref::<Arc<ValueRun<T>>>().cloned()
+pub(crate) fn of_type<T: 'static>(run: &(dyn AnyRun + 'static)) -> Option<Arc<ValueRun<T>>> {
+    let run: &dyn Any = run;
+    run.downcast_ref().cloned()
 }
 
 pub(crate) fn find(run: &dyn AnyRun, id: ItemId) -> Option<usize> {

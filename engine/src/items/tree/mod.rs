@@ -49,15 +49,10 @@ pub(crate) use block::Weigh;
 type Leaf<K, V, const LEAF: usize> = TreeBlock<K, V, LEAF>;
 
 /// An inner block, and the weight of everything below it.
+#[derive(Clone)]
 struct InnerNode<K, V, const LEAF: usize, const FAN: usize> {
     block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>,
     weight: usize,
-}
-
-impl<K: Clone, V, const LEAF: usize, const FAN: usize> Clone for InnerNode<K, V, LEAF, FAN> {
-    fn clone(&self) -> Self {
-        InnerNode { block: self.block.clone(), weight: self.weight }
-    }
 }
 
 impl<K, V, const LEAF: usize, const FAN: usize> Deref for InnerNode<K, V, LEAF, FAN> {
@@ -74,12 +69,14 @@ impl<K, V, const LEAF: usize, const FAN: usize> DerefMut for InnerNode<K, V, LEA
     }
 }
 
+#[derive(Clone)]
 enum Node<K, V, const LEAF: usize, const FAN: usize> {
     Leaf(Arc<Leaf<K, V, LEAF>>),
     Inner(Arc<InnerNode<K, V, LEAF, FAN>>),
 }
 
 /// Maps keys to values, in order. Clones share unchanged parts.
+#[derive(Clone)]
 pub(crate) struct CowTree<K, V, const LEAF: usize, const FAN: usize> {
     root: Option<Node<K, V, LEAF, FAN>>,
     tail: Option<Arc<Leaf<K, V, LEAF>>>,
@@ -104,15 +101,6 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize> VacantTailEntry<'_, K, V, LEAF
 struct NodeInsertion<K, V, const LEAF: usize, const FAN: usize> {
     before: Option<V>,
     neighbour: Option<(K, Node<K, V, LEAF, FAN>)>,
-}
-
-impl<K, V, const LEAF: usize, const FAN: usize> Clone for Node<K, V, LEAF, FAN> {
-    fn clone(&self) -> Self {
-        match self {
-            Node::Leaf(leaf) => Node::Leaf(Arc::clone(leaf)),
-            Node::Inner(inner) => Node::Inner(Arc::clone(inner)),
-        }
-    }
 }
 
 impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
@@ -284,10 +272,13 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         None
     }
 
-    fn remove(&mut self, key: &K) -> Option<V> {
+    fn remove<Q: Ord>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         match self {
             Node::Leaf(leaf) => {
-                let at = leaf.keys.binary_search(key).ok()?;
+                let at = leaf.place_of(key)?;
                 Arc::make_mut(leaf).take(at).map(|(_, value)| value)
             }
             Node::Inner(inner) => {
@@ -363,12 +354,6 @@ fn nth_in<V: Weigh>(values: &[V], mut place: usize) -> Option<(&V, usize)> {
         }
     }
     None
-}
-
-impl<K, V, const LEAF: usize, const FAN: usize> Clone for CowTree<K, V, LEAF, FAN> {
-    fn clone(&self) -> Self {
-        CowTree { root: self.root.clone(), tail: self.tail.clone(), len: self.len }
-    }
 }
 
 impl<K, V, const LEAF: usize, const FAN: usize> Default for CowTree<K, V, LEAF, FAN> {
@@ -547,10 +532,13 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
 
     /// Removes a key and returns its value. Copies the blocks on the path even if there is no such
     /// key.
-    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove<Q: Ord>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         let value = if self.tail_of(key).is_some() {
             let tail = self.tail.as_mut()?;
-            let at = tail.keys.binary_search(key).ok()?;
+            let at = tail.place_of(key)?;
             let (_, value) = Arc::make_mut(tail).take(at)?;
             if tail.len() == 0 {
                 self.tail = None;
