@@ -122,24 +122,17 @@ impl Worker {
         self.see_to_it(state);
     }
 
-    /// Adds a sync of a session that runs once [`PATIENCE`] has passed, unless it is offered
-    /// earlier.
-    pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> RemainingWork + Send + 'static) {
-        self.do_later(Rank::Sync, session, Box::new(sync));
-    }
-
-    /// Adds an idle check of a session, which runs once [`PATIENCE`] has passed or a little
-    /// earlier.
-    pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> RemainingWork + Send + 'static) {
-        self.do_later(Rank::Rest, session, Box::new(look));
-    }
-
-    fn do_later(&self, rank: Rank, session: Uuid, task: BackgroundTask) {
+    /// Adds a session's sync or idle check that runs once [`PATIENCE`] has passed or a little
+    /// earlier, in place of one that has not run yet.
+    pub(crate) fn offer_later(
+        &self,
+        rank: Rank,
+        session: Uuid,
+        task: impl FnMut() -> RemainingWork + Send + 'static,
+    ) {
         let mut state = self.shared.state.lock();
-        state.later.insert((rank, session), task);
-        if state.later_until.is_none() {
-            state.later_until = Some(clock::after(PATIENCE));
-        }
+        state.later.insert((rank, session), Box::new(task));
+        state.later_until.get_or_insert_with(|| clock::after(PATIENCE));
         if !state.running {
             self.see_to_it(state);
         }
@@ -148,9 +141,7 @@ impl Worker {
     /// Drops the deferred tasks of a closed session.
     pub(crate) fn forget(&self, session: Uuid) {
         let mut state = self.shared.state.lock();
-        for rank in [Rank::Sync, Rank::Rest] {
-            state.later.remove(&(rank, session));
-        }
+        state.later.retain(|(_, other), _| *other != session);
     }
 
     fn see_to_it(&self, mut state: MutexGuard<'_, State>) {

@@ -125,7 +125,7 @@ pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     match (due, background) {
         (Due::Nothing, _) => {}
         (Due::AskAtOnce, background) => background.offer(Rank::Sync, sync()),
-        (Due::AskLater, Background::Thread(worker)) => worker.offer_later(session, sync()),
+        (Due::AskLater, Background::Thread(worker)) => worker.offer_later(Rank::Sync, session, sync()),
         (Due::Sync, _) | (Due::AskLater, Background::Inline) => sync_now()?,
     }
     Ok(())
@@ -402,7 +402,7 @@ impl SessionInner {
     fn look_later(self: &Arc<Self>, seen: Option<u64>) {
         let Background::Thread(worker) = &self.store.background else { return };
         let session = Arc::downgrade(self);
-        worker.rest_later(self.id, move || {
+        worker.offer_later(Rank::Rest, self.id, move || {
             if let Some(session) = session.upgrade() {
                 session.look(seen);
             }
