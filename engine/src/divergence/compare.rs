@@ -17,45 +17,134 @@ use crate::names::DeclaredNames;
 /// Fields of a record's JSON form that are not part of its body.
 const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
 
-/// Compares two bodies of one kind, and returns the first difference; `None` if no compared value
-/// differs. The module's docs list the compared values.
-pub(crate) fn compare(
-    kind: RecordKind,
-    recorded: &[u8],
-    produced: &[u8],
-    names: &DeclaredNames,
-    leave_out: &LeaveOut,
-    contents: &Contents<'_>,
-) -> Option<Difference> {
-    if recorded == produced {
-        return None;
-    }
-    match compare_values(kind, recorded, produced, names, leave_out, contents) {
-        (Some(difference), _) => Some(difference),
-        // Only values that are not compared differ, and the bytes may differ for that reason.
-        (None, true) => None,
-        (None, false) => Some(raw(recorded, produced)),
-    }
+/// Compares the bodies of a recorded and a produced record of one kind and log.
+pub(crate) struct BodyComparison<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) names: &'a DeclaredNames,
+    pub(crate) leave_out: &'a LeaveOut,
+    pub(crate) contents: &'a Contents<'a>,
 }
 
-/// Compares the decoded values of two bodies of one kind. Returns the first difference, and whether
-/// there is one that is not compared.
-pub(crate) fn compare_values(
-    kind: RecordKind,
-    recorded: &[u8],
-    produced: &[u8],
-    names: &DeclaredNames,
-    leave_out: &LeaveOut,
-    contents: &Contents<'_>,
-) -> (Option<Difference>, bool) {
-    let mut walk = ValueComparer::with_rules(RecordRules::of(kind));
-    walk.contents = contents;
-    let found = if kind == RecordKind::Dispatch {
-        dispatches(&mut walk, recorded, produced, names, leave_out)
-    } else {
-        others(&mut walk, kind, recorded, produced, names)
-    };
-    (found.break_value(), walk.skipped)
+impl<'a> BodyComparison<'a> {
+    /// Returns the first difference; `None` if no compared value differs. The module's docs list
+    /// the compared values.
+    pub(crate) fn difference(&self, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
+        if recorded == produced {
+            return None;
+        }
+        match self.values(recorded, produced) {
+            (Some(difference), _) => Some(difference),
+            // Only values that are not compared differ, and the bytes may differ for that reason.
+            (None, true) => None,
+            (None, false) => Some(raw(recorded, produced)),
+        }
+    }
+
+    /// Compares the decoded values. Returns the first difference, and whether there is one that is
+    /// not compared.
+    pub(crate) fn values(&self, recorded: &[u8], produced: &[u8]) -> (Option<Difference>, bool) {
+        let mut walk = ValueComparer::with_rules(RecordRules::of(self.kind));
+        walk.contents = self.contents;
+        let found = match self.kind {
+            RecordKind::Dispatch => self.dispatches(&mut walk, recorded, produced),
+            _ => self.others(&mut walk, recorded, produced),
+        };
+        (found.break_value(), walk.skipped)
+    }
+
+    fn others(&self, walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
+        walk.left_out.extend(excluded(RecordRules::of(self.kind), old, new));
+        match (form(self.kind, old, self.names), form(self.kind, new, self.names)) {
+            (Some(old), Some(new)) => walk.values(&old, &new),
+            _ => DifferenceFlow::Continue(()),
+        }
+    }
+
+    fn dispatches(&self, walk: &mut ValueComparer<'a>, old_body: &[u8], new_body: &[u8]) -> DifferenceFlow {
+        let (Ok(mut old), Ok(mut new)) = (Dispatch::decode(old_body), Dispatch::decode(new_body)) else {
+            return DifferenceFlow::Continue(());
+        };
+        if let Action::Event { event, .. } = old.action {
+            let left_out = self.leave_out.paths_of(&self.names.event_name(event));
+            walk.left_out.extend(left_out.iter().map(String::as_str));
+        }
+        self.actions(walk, &old.action, &new.action)?;
+        lanes(walk, old_body, new_body)?;
+        for dispatch in [&mut old, &mut new] {
+            dispatch.effects = Some(resolve_effects(dispatch, self.names));
+        }
+        self.effects(walk, &old, &new)
+    }
+
+    fn actions(&self, walk: &mut ValueComparer<'_>, old: &Action<'_>, new: &Action<'_>) -> DifferenceFlow {
+        let names = self.names;
+        match (old, new) {
+            (Action::Event { event: old, data: old_data }, Action::Event { event: new, data: new_data }) => {
+                let (old_name, new_name) = (names.event_name(*old), names.event_name(*new));
+                walk.at(".name", |walk| walk.values(&Value::from(old_name), &Value::from(new_name)))?;
+                let version =
+                    |event: u32| Value::from(names.event(event).map_or(0, |event| u64::from(event.version)));
+                walk.at(".version", |walk| walk.values(&version(*old), &version(*new)))?;
+                walk.at(".event", |walk| payloads(walk, *old_data, *new_data))
+            }
+            (Action::Tag { key: old, value: old_value }, Action::Tag { key: new, value: new_value }) => {
+                walk.at(".key", |walk| walk.values(&Value::from(old.as_str()), &Value::from(new.as_str())))?;
+                let value = |value: &Option<String>| value.as_deref().map(Value::from);
+                walk.at(".value", |walk| walk.options(value(old_value), value(new_value)))
+            }
+            (old, new) => {
+                let name = |action: &Action<'_>| Value::from(action_name(action, names));
+                let is_event = |action: &Action<'_>| matches!(action, Action::Event { .. });
+                let step = if is_event(old) && is_event(new) { ".name" } else { ".operation" };
+                walk.at(step, |walk| walk.values(&name(old), &name(new)))
+            }
+        }
+    }
+
+    /// Compares the resolved effects of two dispatches on each slice.
+    fn effects(
+        &self,
+        walk: &mut ValueComparer<'_>,
+        old: &Dispatch<'_>,
+        new: &Dispatch<'_>,
+    ) -> DifferenceFlow {
+        let (known, produced) = (effects_by_slice(old), effects_by_slice(new));
+        for effect in old.effects.iter().flatten() {
+            walk.slice = Some(self.names.slice_name(effect.slice));
+            match produced.get(&effect.slice) {
+                Some(other) => {
+                    slice_effects(walk, self.in_dispatch(old, effect), self.in_dispatch(new, other))?;
+                }
+                None => walk.differ(Some(effect_value(effect)), None, None)?,
+            }
+        }
+        for effect in new.effects.iter().flatten().filter(|effect| !known.contains_key(&effect.slice)) {
+            walk.slice = Some(self.names.slice_name(effect.slice));
+            walk.differ(None, Some(effect_value(effect)), None)?;
+        }
+        walk.slice = None;
+        let order = |dispatch: &Dispatch<'_>| {
+            let slices = dispatch.effects.iter().flatten().map(|effect| self.names.slice_name(effect.slice));
+            Value::Array(slices.map(Value::from).collect())
+        };
+        let (old, new) = (order(old), order(new));
+        if old == new {
+            return DifferenceFlow::Continue(());
+        }
+        walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
+    }
+
+    fn in_dispatch<'e, 'b>(
+        &self,
+        dispatch: &Dispatch<'e>,
+        effect: &'b Effect<'e>,
+    ) -> EffectInDispatch<'e, 'b> {
+        let Action::Event { event, data } = dispatch.action else {
+            return EffectInDispatch { effect, event: None, version: 1 };
+        };
+        let version = self.names.event(event).map_or(1, |event| event.version);
+        EffectInDispatch { effect, event: Some(data), version }
+    }
 }
 
 /// Compares two bodies of one kind from two logs, each with the names of its log. Returns the first
@@ -109,72 +198,9 @@ fn form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Option<Value> {
     Some(value)
 }
 
-fn others(
-    walk: &mut ValueComparer<'_>,
-    kind: RecordKind,
-    old: &[u8],
-    new: &[u8],
-    names: &DeclaredNames,
-) -> DifferenceFlow {
-    walk.left_out.extend(excluded(RecordRules::of(kind), old, new));
-    match (form(kind, old, names), form(kind, new, names)) {
-        (Some(old), Some(new)) => walk.values(&old, &new),
-        _ => DifferenceFlow::Continue(()),
-    }
-}
-
 /// Returns the path of the value that is not compared, since both records have one there.
 fn excluded(rules: &RecordRules, one: &[u8], two: &[u8]) -> Option<&'static str> {
     (rules.excluded_in_both)(one).filter(|_| (rules.excluded_in_both)(two).is_some())
-}
-
-fn dispatches<'a>(
-    walk: &mut ValueComparer<'a>,
-    old_body: &[u8],
-    new_body: &[u8],
-    names: &DeclaredNames,
-    leave_out: &'a LeaveOut,
-) -> DifferenceFlow {
-    let (Ok(old), Ok(new)) = (Dispatch::decode(old_body), Dispatch::decode(new_body)) else {
-        return DifferenceFlow::Continue(());
-    };
-    if let Action::Event { event, .. } = old.action {
-        let left_out = leave_out.paths_of(&names.event_name(event));
-        walk.left_out.extend(left_out.iter().map(String::as_str));
-    }
-    actions(walk, &old.action, &new.action, names)?;
-    lanes(walk, old_body, new_body)?;
-    let (old_effects, new_effects) = (resolve_effects(&old, names), resolve_effects(&new, names));
-    effects(walk, &old, &old_effects, &new, &new_effects, names)
-}
-
-fn actions(
-    walk: &mut ValueComparer<'_>,
-    old: &Action<'_>,
-    new: &Action<'_>,
-    names: &DeclaredNames,
-) -> DifferenceFlow {
-    match (old, new) {
-        (Action::Event { event: old, data: old_data }, Action::Event { event: new, data: new_data }) => {
-            let (old_name, new_name) = (names.event_name(*old), names.event_name(*new));
-            walk.at(".name", |walk| walk.values(&Value::from(old_name), &Value::from(new_name)))?;
-            let version =
-                |event: u32| Value::from(names.event(event).map_or(0, |event| u64::from(event.version)));
-            walk.at(".version", |walk| walk.values(&version(*old), &version(*new)))?;
-            walk.at(".event", |walk| payloads(walk, *old_data, *new_data))
-        }
-        (Action::Tag { key: old, value: old_value }, Action::Tag { key: new, value: new_value }) => {
-            walk.at(".key", |walk| walk.values(&Value::from(old.as_str()), &Value::from(new.as_str())))?;
-            let value = |value: &Option<String>| value.as_deref().map(Value::from);
-            walk.at(".value", |walk| walk.options(value(old_value), value(new_value)))
-        }
-        (old, new) => {
-            let name = |action: &Action<'_>| Value::from(action_name(action, names));
-            let is_event = |action: &Action<'_>| matches!(action, Action::Event { .. });
-            let step = if is_event(old) && is_event(new) { ".name" } else { ".operation" };
-            walk.at(step, |walk| walk.values(&name(old), &name(new)))
-        }
-    }
 }
 
 fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
@@ -204,41 +230,8 @@ pub(crate) fn resolve_effects<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames
     bindings.iter().filter_map(|binding| effect((binding.slice, binding.built_in))).collect()
 }
 
-/// Compares the effects of two dispatches on each slice.
-fn effects(
-    walk: &mut ValueComparer<'_>,
-    old: &Dispatch<'_>,
-    old_effects: &[Effect<'_>],
-    new: &Dispatch<'_>,
-    new_effects: &[Effect<'_>],
-    names: &DeclaredNames,
-) -> DifferenceFlow {
-    let by_slice: BTreeMap<u32, &Effect<'_>> =
-        new_effects.iter().map(|effect| (effect.slice, effect)).collect();
-    let known: BTreeMap<u32, &Effect<'_>> = old_effects.iter().map(|effect| (effect.slice, effect)).collect();
-    for effect in old_effects {
-        walk.slice = Some(names.slice_name(effect.slice));
-        match by_slice.get(&effect.slice) {
-            Some(other) => {
-                let (old, new) = (in_dispatch(old, effect, names), in_dispatch(new, other, names));
-                slice_effects(walk, old, new)?;
-            }
-            None => walk.differ(Some(effect_value(effect)), None, None)?,
-        }
-    }
-    for effect in new_effects.iter().filter(|effect| !known.contains_key(&effect.slice)) {
-        walk.slice = Some(names.slice_name(effect.slice));
-        walk.differ(None, Some(effect_value(effect)), None)?;
-    }
-    walk.slice = None;
-    let order = |effects: &[Effect<'_>]| {
-        Value::Array(effects.iter().map(|effect| Value::from(names.slice_name(effect.slice))).collect())
-    };
-    let (old, new) = (order(old_effects), order(new_effects));
-    if old == new {
-        return DifferenceFlow::Continue(());
-    }
-    walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
+fn effects_by_slice<'e, 'b>(dispatch: &'b Dispatch<'e>) -> BTreeMap<u32, &'b Effect<'e>> {
+    dispatch.effects.iter().flatten().map(|effect| (effect.slice, effect)).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -285,18 +278,6 @@ struct EffectInDispatch<'a, 'b> {
     effect: &'b Effect<'a>,
     event: Option<Payload<'a>>,
     version: u32,
-}
-
-fn in_dispatch<'a, 'b>(
-    dispatch: &Dispatch<'a>,
-    effect: &'b Effect<'a>,
-    names: &DeclaredNames,
-) -> EffectInDispatch<'a, 'b> {
-    let Action::Event { event, data } = dispatch.action else {
-        return EffectInDispatch { effect, event: None, version: 1 };
-    };
-    let version = names.event(event).map_or(1, |event| event.version);
-    EffectInDispatch { effect, event: Some(data), version }
 }
 
 fn slice_effects(

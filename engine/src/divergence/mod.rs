@@ -77,7 +77,7 @@ use crate::names::DeclaredNames;
 pub use left_out::LeaveOut;
 
 pub(crate) use compare::{
-    ReducedEvent, between_logs, compare, compare_effects, compare_values, effect_value, first_difference,
+    BodyComparison, ReducedEvent, between_logs, compare_effects, effect_value, first_difference,
     resolve_effects,
 };
 

@@ -12,7 +12,7 @@ use foldlog_codec::body::{Action, AddedItems, Dispatch, Effect, Lane, ObjectId, 
 
 use super::recorded_log::ReplayRecord;
 use crate::divergence::{
-    Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolve_effects, shown_name,
+    BodyComparison, Difference, LeaveOut, OtherRecord, record_name, resolve_effects, shown_name,
 };
 use crate::error::Error;
 use crate::log::objects::Objects;
@@ -54,13 +54,14 @@ impl RecordComparison<'_> {
     /// Returns the first difference to a recorded record of the same kind and name; `None` if no
     /// compared value differs.
     pub(super) fn difference(&self, recorded: &ReplayRecord) -> Option<Difference> {
-        let (kind, produced, names, left_out) = (self.kind, self.produced, self.names, self.left_out);
         let contents = |object: &ObjectId| {
             self.produced_objects.get(object).cloned().or_else(|| self.objects.get(object).ok())
         };
+        let RecordComparison { kind, produced, names, left_out: leave_out, .. } = *self;
+        let bodies = BodyComparison { kind, names, leave_out, contents: &contents };
         match self.up_to_date(recorded) {
-            Ok(None) => compare(kind, &recorded.body, produced, names, left_out, &contents),
-            Ok(Some(body)) => compare_values(kind, &body, produced, names, left_out, &contents).0,
+            Ok(None) => bodies.difference(&recorded.body, produced),
+            Ok(Some(body)) => bodies.values(&body, produced).0,
             Err(difference) => Some(*difference),
         }
     }
