@@ -304,20 +304,3 @@ impl PutBack {
         }
     }
 }
-
-pub(crate) trait SuspendedOperationExt {
-    /// Returns whether the operation may run again: it was approved, or it waits for a call within
-    /// it.
-    fn may_run_again(&self) -> bool;
-}
-
-impl SuspendedOperationExt for SuspendedOperation {
-    fn may_run_again(&self) -> bool {
-        let approved = self.decided.is_some_and(|decided| decided.decision == body::Decision::RunAgain);
-        match self.suspension.form {
-            body::SuspensionForm::Asks => approved,
-            body::SuspensionForm::Within => true,
-            body::SuspensionForm::Awaits | body::SuspensionForm::Other(_) => false,
-        }
-    }
-}

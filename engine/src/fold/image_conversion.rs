@@ -39,7 +39,7 @@ pub(crate) fn begun_images(
     begun: &[(SequenceNumber, Arc<FrozenProjection>)],
 ) -> Vec<BegunImage<'static>> {
     let slice = |id: u32, then: &FrozenProjection| {
-        let (now, then) = (state_rows(projection, id)?, state_rows(then.projection(), id)?);
+        let (now, then) = (state_rows(projection, id)?, state_rows(&then.projection, id)?);
         let kept = now.iter().zip(then.iter()).take_while(|(now, then)| now.id == then.id).count();
         let len = then.len() - kept;
         (!then.is_empty()).then(|| BegunSlice {
@@ -49,7 +49,7 @@ pub(crate) fn begun_images(
             items: Vec::new(),
         })
     };
-    let ids = |then: &FrozenProjection| 0..then.projection().names.slices().len() as u32;
+    let ids = |then: &FrozenProjection| 0..then.projection.names.slices().len() as u32;
     begun
         .iter()
         .map(|(begin, then)| BegunImage {
@@ -82,7 +82,7 @@ pub(crate) fn items_apart<'a>(
     });
     let begun = begun.iter().zip(heads).flat_map(|((_, then), head)| {
         head.slices.iter().filter_map(|slice| -> Option<Stream<'a>> {
-            let rows = state_rows(then.projection(), slice.slice)?;
+            let rows = state_rows(&then.projection, slice.slice)?;
             Some((slice.slice, Box::new(rows.iter().skip(slice.kept as usize))))
         })
     });

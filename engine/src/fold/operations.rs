@@ -23,15 +23,15 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, Suspension, ToolBegin,
-    ToolEnd,
+    Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, Suspension, SuspensionForm,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::image::{Image, SuspensionDecision};
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
 use crate::items::tree::CowTree;
-use crate::operation::{OpenOperation, SuspendedOperation, SuspendedOperationExt as _, UnsettledOperation};
+use crate::operation::{OpenOperation, SuspendedOperation, UnsettledOperation};
 
 /// The open, unsettled and suspended operations of a log. Each retained position shares them, and
 /// is nearly always followed by a start or end record. There may be many of them, so clones share
@@ -153,10 +153,9 @@ impl Operations {
         {
             return Err((parent, "it is not open, so no operation can start within it"));
         }
-        let waits = |operation: &SuspendedOperation| operation.may_run_again();
         if let Some(operation) = begin.again.or(begin.undoes).or(begin.verifies)
             && self.unsettled_one(operation).is_none()
-            && !begin.again.and_then(|again| self.suspended_one(again)).is_some_and(waits)
+            && !begin.again.and_then(|again| self.suspended_one(again)).is_some_and(may_run_again)
         {
             return Err((operation, "it cannot be run again, undone or verified"));
         }
@@ -344,6 +343,17 @@ impl Operations {
             "operation {operation} is not unsettled: it was neither interrupted nor suspended, or was settled before"
         );
         Err(Error::Inconsistent { sequence, reason })
+    }
+}
+
+/// Returns whether the operation may run again: it was approved, or it waits for a call within it.
+fn may_run_again(suspended: &SuspendedOperation) -> bool {
+    match suspended.suspension.form {
+        SuspensionForm::Asks => {
+            suspended.decided.is_some_and(|decided| decided.decision == Decision::RunAgain)
+        }
+        SuspensionForm::Within => true,
+        SuspensionForm::Awaits | SuspensionForm::Other(_) => false,
     }
 }
 

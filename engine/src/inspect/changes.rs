@@ -36,8 +36,8 @@ impl StateReader {
             let now = self.rows(declared.id).unwrap_or(&nothing);
             let mut changes = SliceChanges { slice: declared.id, removed: Vec::new(), added: Vec::new() };
             for changed in now.changes_since(then) {
-                let to = if changed.is_new() { &mut changes.added } else { &mut changes.removed };
-                to.push((ItemPlace(changed.key()), ItemName::from_row(changed.item())));
+                let to = if changed.is_new { &mut changes.added } else { &mut changes.removed };
+                to.push((ItemPlace(changed.key), ItemName::from_row(&changed.item)));
             }
             changes
         });

@@ -63,10 +63,6 @@ impl LogItems {
         self.len
     }
 
-    pub(crate) fn tail(&self) -> &Rows {
-        &self.tail
-    }
-
     pub(crate) fn push(&mut self, row: SliceRow) {
         let sequence = row.id.sequence;
         let near = |mark: &ItemMark| {

@@ -49,7 +49,7 @@ impl SliceItems {
     pub(crate) fn rows_in_memory(&self) -> &Rows {
         match self {
             SliceItems::Held(rows) => rows,
-            SliceItems::InLog(items) => items.tail(),
+            SliceItems::InLog(items) => &items.tail,
         }
     }
 

@@ -377,7 +377,7 @@ impl SessionInner {
         let frozen = self.frozen_at(state, to)?;
         // If other operations were open at the position than now, rolling back would leave half of
         // the changes of one.
-        let then = frozen.projection().operations.all_changing();
+        let then = frozen.projection.operations.all_changing();
         let now = state.live.projection.operations.all_changing();
         if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
             return Err(Error::InsideTransaction { position: to, operation: *operation });
@@ -422,7 +422,7 @@ impl SessionInner {
     ) -> Result<Arc<FrozenProjection>> {
         state.log.places.check_known(position)?;
         self.check_held(state, position)?;
-        if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {
+        if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole) {
             return Ok(frozen);
         }
         if position + 1 == state.log.next_sequence() {

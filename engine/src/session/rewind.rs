@@ -276,7 +276,7 @@ impl SessionCalls<'_> {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = self.session.inner.frozen_at(&state, to)?;
-        match frozen.projection().operations.all_changing().first() {
+        match frozen.projection.operations.all_changing().first() {
             Some(operation) => Err(Error::InsideTransaction { position: to, operation: *operation }),
             None => Ok(()),
         }
@@ -285,7 +285,7 @@ impl SessionCalls<'_> {
     /// Returns the slices as they are now, and as they were at a position.
     pub(crate) fn slices_beside(&self, to: SequenceNumber) -> Result<SlicesBeside> {
         let state = self.session.inner.state.lock();
-        let then = self.session.inner.frozen_at(&state, to)?.projection().clone();
+        let then = self.session.inner.frozen_at(&state, to)?.projection.clone();
         let source = self.session.inner.log_source(&state);
         let log_bytes = state.log.used_bytes();
         let budget = self.session.inner.store.options.memory.bytes(log_bytes);

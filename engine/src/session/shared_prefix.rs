@@ -74,7 +74,7 @@ impl SharedPrefix {
 impl SessionInner {
     fn shared_prefix(&self, state: &WriterState, position: SequenceNumber) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
-        let mut projection = self.frozen_at(state, position)?.projection().clone().behind_ranges();
+        let mut projection = self.frozen_at(state, position)?.projection.clone().behind_ranges();
         projection.conversations = state.live.projection.conversations.through(position);
         let rollbacks =
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();

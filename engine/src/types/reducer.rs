@@ -264,8 +264,8 @@ impl ReduceCall<'_> {
         let (rows, view) = match self.items {
             SliceItems::Held(rows) => (rows, View::new(rows.clone())),
             SliceItems::InLog(items) => {
-                let tail = items.tail().tail(self.tail_items);
-                (items.tail(), View::tail(tail, items.len()))
+                let tail = items.tail.tail(self.tail_items);
+                (&items.tail, View::tail(tail, items.len()))
             }
         };
         let log = matches!(self.items, SliceItems::InLog(_));

@@ -155,7 +155,7 @@ impl Projection {
     /// Gathers the items that a rollback restores from a position before the range.
     pub(super) fn gather_from(&mut self, then: &FrozenProjection) {
         let Some(gathering) = &mut self.gathering else { return };
-        let slices = self.slices.iter().zip(&then.projection().slices).enumerate();
+        let slices = self.slices.iter().zip(&then.projection.slices).enumerate();
         for (id, (now, then)) in slices.filter(|(_, (now, _))| now.policy == Policy::State) {
             let (Some(now), Some(then)) = (now.items.held_rows(), then.items.held_rows()) else { continue };
             for row in then.iter().filter(|row| !now.contains(row.id)) {

@@ -18,20 +18,9 @@ use crate::items::rows::Rows;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FrozenProjection {
-    projection: Projection,
-    /// Whether only STATE is that of the position, since an image contains no more.
-    state_alone: bool,
-}
-
-impl FrozenProjection {
-    pub(crate) fn projection(&self) -> &Projection {
-        &self.projection
-    }
-
-    /// Returns whether all slices, not only STATE, are those of the position.
-    pub(crate) fn is_whole(&self) -> bool {
-        !self.state_alone
-    }
+    pub(crate) projection: Projection,
+    /// Whether all slices are those of the position. An image contains no more than STATE.
+    pub(crate) is_whole: bool,
 }
 
 impl Projection {
@@ -40,7 +29,7 @@ impl Projection {
         // The index of conversations is never read from a captured position. It is not shared with
         // one, so that the next record of a conversation copies nothing.
         let projection = Projection { conversations: Conversations::default(), ..self.clone() };
-        FrozenProjection { projection, state_alone: false }
+        FrozenProjection { projection, is_whole: true }
     }
 
     /// Creates an earlier position for which only STATE is known, by slice id. A slice that is not
@@ -52,7 +41,7 @@ impl Projection {
                 *rows = slices.remove(&id).unwrap_or_else(|| rows.empty_copy());
             }
         }
-        FrozenProjection { projection, state_alone: true }
+        FrozenProjection { projection, is_whole: false }
     }
 
     /// Sets STATE to that of the first open operation's start, until a recovery rolls back the
@@ -84,7 +73,7 @@ impl Projection {
         }
         // LOG is known in a compacted range too.
         let is_known = |frozen: &Arc<FrozenProjection>| self.gathers() || frozen.projection.is_exact();
-        let known = frozen.filter(is_known).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
+        let known = frozen.filter(is_known).filter(|frozen| rollback.preserve_logs || frozen.is_whole);
         let frozen = known.ok_or_else(|| Error::Inconsistent {
             sequence,
             reason: format!("the state at position {to} is unknown"),

@@ -11,9 +11,11 @@ use super::{Key, RowRef, Rows, Slot, natural_key, rows_of};
 
 /// Describes an item that was added, removed or moved.
 pub(crate) struct RowChange<'a> {
-    key: Key,
-    item: RowRef<'a>,
-    is_new: bool,
+    /// Determines the item's place in the slice.
+    pub(crate) key: Key,
+    pub(crate) item: RowRef<'a>,
+    /// Whether the item was added, not removed.
+    pub(crate) is_new: bool,
 }
 
 /// Returns whether two items have the same name, version and recorded bytes. If the bytes are in
@@ -23,20 +25,6 @@ fn is_same(one: &RowRef<'_>, other: &RowRef<'_>) -> bool {
 }
 
 impl RowChange<'_> {
-    /// Returns the key that determines the item's place in the slice.
-    pub(crate) fn key(&self) -> Key {
-        self.key
-    }
-
-    pub(crate) fn item(&self) -> &RowRef<'_> {
-        &self.item
-    }
-
-    /// Returns whether the item was added, not removed.
-    pub(crate) fn is_new(&self) -> bool {
-        self.is_new
-    }
-
     /// Returns whether both are the same change.
     fn is_same(&self, other: &RowChange<'_>) -> bool {
         self.key == other.key && self.is_new == other.is_new && is_same(&self.item, &other.item)
