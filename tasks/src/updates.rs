@@ -6,10 +6,10 @@ use foldlog::conversation::ConversationMessage;
 use foldlog::inspect::{LogReader, RecordedEvent};
 use serde::{Deserialize, Serialize};
 
-use super::state::walk::{Visitor, walk};
+use super::state::SessionStateBuilder;
 use super::{
-    DependencyAdded, DependencyRemoved, FileModification, NotCompared, StateComponent, TaskCreated,
-    TaskModified, TaskRenumbered, TaskStatusChanged, WorkspaceStores,
+    DependencyAdded, DependencyRemoved, FileModification, StateComponent, TaskCreated, TaskModified,
+    TaskRenumbered, TaskStatusChanged, WorkspaceStores,
 };
 
 /// Describes one change of a session's state.
@@ -105,33 +105,7 @@ impl StateUpdate {
         position: impl Into<SequenceNumber>,
         stores: &WorkspaceStores,
     ) -> foldlog::Result<Vec<StateUpdate>> {
-        let position = position.into();
-        let mut listed = UpdateCollector::default();
-        let conversations = super::state::conversations(log, position)?;
-        walk(log, position, stores, &conversations, &mut listed)?;
-        Ok(listed.updates)
-    }
-}
-
-#[derive(Default)]
-pub(super) struct UpdateCollector {
-    pub(super) updates: Vec<StateUpdate>,
-    pub(super) not_compared: Vec<NotCompared>,
-}
-
-impl Visitor for UpdateCollector {
-    fn update(&mut self, at: super::state::walk::At<'_>, operation: UpdateOperation) {
-        self.updates.push(StateUpdate {
-            timestamp: at.time,
-            component: operation.component(),
-            operation,
-            sequence_number: self.updates.len() as u64 + 1,
-            position: at.sequence,
-            checksum: blake3::Hash::from_bytes(at.record.digest()).to_hex().to_string(),
-        });
-    }
-
-    fn not_compared(&mut self, what: NotCompared) {
-        self.not_compared.push(what);
+        let found = SessionStateBuilder::read(log, position.into(), stores, true)?;
+        Ok(found.updates.unwrap_or_default())
     }
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
 use crate::error::{Error, Result};
+use crate::state::SessionStateBuilder;
 use crate::state::walk::{conversations_in, walk_abandoned};
-use crate::updates::UpdateCollector;
 use crate::{NotCompared, RecoveryAction, StateUpdate, TaskTreeState, UpdateOperation};
 
 /// Configures a restore of a session.
@@ -153,12 +153,12 @@ impl CheckpointManager {
             None => self.session.rollback_to(checkpoint.position)?,
         };
         // Read only now, to include the records that other threads wrote before the rollback.
-        let UpdateCollector { updates, not_compared } = match apply_later_updates {
+        let later = match apply_later_updates {
             true => self.later(&checkpoint, &rolled_back)?,
-            false => UpdateCollector::default(),
+            false => SessionStateBuilder::default(),
         };
         let (mut applied, mut refused) = (Vec::new(), Vec::new());
-        for StateUpdate { operation, position: sequence, .. } in updates {
+        for StateUpdate { operation, position: sequence, .. } in later.updates.unwrap_or_default() {
             match dispatch(&self.session, &operation) {
                 Ok(again) => applied.push((sequence, again)),
                 Err(foldlog::Error::Refused { reason, .. }) => {
@@ -167,6 +167,7 @@ impl CheckpointManager {
                 Err(error) => return Err(error),
             }
         }
+        let not_compared = later.state.file_system.not_compared;
         Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
     }
 
@@ -175,13 +176,12 @@ impl CheckpointManager {
         &self,
         checkpoint: &Checkpoint,
         rolled_back: &RollbackReport,
-    ) -> foldlog::Result<UpdateCollector> {
+    ) -> foldlog::Result<SessionStateBuilder> {
         let behind =
             |range: &RangeInclusive<SequenceNumber>| (*range.start()).max(rolled_back.to + 1)..=*range.end();
         let ranges = rolled_back.abandoned.iter().map(behind).filter(|range| !range.is_empty());
         let ranges: Vec<_> = ranges.collect();
-        let mut later = UpdateCollector::default();
-        let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
+        let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(Default::default()) };
         // On another branch, the state before these records differs from that of the checkpoint.
         let is_behind = self.session.log().live_path().is_live(checkpoint.position, last);
         let (captured, in_progress) = match is_behind {
@@ -191,8 +191,7 @@ impl CheckpointManager {
             }
             false => Default::default(),
         };
-        walk_abandoned(&self.session, ranges, &captured, in_progress, &self.stores, &mut later)?;
-        Ok(later)
+        walk_abandoned(&self.session, ranges, &captured, in_progress, &self.stores)
     }
 
     fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {

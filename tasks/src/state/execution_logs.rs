@@ -88,7 +88,7 @@ pub enum LogLevel {
 }
 
 /// Describes a request to a provider or its reply.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interaction {
     /// Record of the request, the answer or the failure.
     pub sequence: SequenceNumber,
@@ -119,10 +119,11 @@ pub struct Interaction {
 }
 
 /// Lists the kinds of interactions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InteractionKind {
     /// A request was sent to the provider.
+    #[default]
     Request,
     /// The provider answered.
     Answer,
@@ -131,7 +132,7 @@ pub enum InteractionKind {
 }
 
 /// Describes a failure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorEntry {
     /// Record of the failure.
     pub sequence: SequenceNumber,

@@ -37,14 +37,13 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, EntryContent};
-use foldlog::inspect::{LogReader, RecordedEnd};
+use foldlog::inspect::LogReader;
 use foldlog::{Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::updates::UpdateCollector;
-use super::{StateUpdate, TaskId, TaskTreeState, UpdateOperation};
-use walk::{At, Visitor, walk};
+use super::{StateUpdate, TaskTreeState, UpdateOperation};
+use walk::{At, walk};
 
 pub use claude_context::{
     ClaudeContextState, ContextWindow, ConversationHistory, ModelConfiguration, RateLimitState,
@@ -66,7 +65,7 @@ pub use resource_usage::ResourceUsageState;
 pub use walk::WorkspaceStores;
 
 /// Contains the whole state of a session at a position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionState {
     /// Id of the session.
     pub session_id: Uuid,
@@ -134,7 +133,7 @@ pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
 
 /// Reads the conversations of a log at a position, in the order of their first records.
 /// Conversations without a record that counts are included.
-pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
+fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
     let evaluations = log.evaluations_through(position);
     let read = |id: &foldlog::SmolStr| log.conversation_at(id, position).transpose();
     evaluations.iter().filter_map(read).collect()
@@ -143,17 +142,7 @@ pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result
 impl SessionState {
     /// Returns the empty state of a session.
     pub fn empty(session_id: Uuid, created_at: DateTime<Utc>) -> SessionState {
-        SessionState {
-            session_id,
-            created_at,
-            last_checkpoint: created_at,
-            configuration: SessionConfiguration::default(),
-            task_tree: TaskTreeState::default(),
-            claude_context: ClaudeContextState::default(),
-            file_system: FileSystemState::default(),
-            execution_logs: ExecutionLogState::default(),
-            resource_usage: ResourceUsageState::default(),
-        }
+        SessionState { session_id, created_at, last_checkpoint: created_at, ..SessionState::default() }
     }
 
     /// Reads the state of a log at a position.
@@ -168,11 +157,7 @@ impl SessionState {
         position: impl Into<SequenceNumber>,
         stores: &WorkspaceStores,
     ) -> Result<SessionState> {
-        let position = position.into();
-        let conversations = conversations(log, position)?;
-        let mut reading = SessionStateBuilder::default();
-        walk(log, position, stores, &conversations, &mut reading)?;
-        reading.state(log, position, &conversations)
+        SessionStateBuilder::read(log, position.into(), stores, false)?.build(log)
     }
 
     /// Reads the state of a log at a position, and the updates that led to it, in one walk.
@@ -181,27 +166,23 @@ impl SessionState {
         position: SequenceNumber,
         stores: &WorkspaceStores,
     ) -> Result<(SessionState, Vec<StateUpdate>)> {
-        let conversations = conversations(log, position)?;
-        let mut reading = SessionStateBuilder {
-            listed: Some(UpdateCollector::default()),
-            ..SessionStateBuilder::default()
-        };
-        walk(log, position, stores, &conversations, &mut reading)?;
-        let listed = reading.listed.take().unwrap_or_default();
-        Ok((reading.state(log, position, &conversations)?, listed.updates))
+        let mut found = SessionStateBuilder::read(log, position, stores, true)?;
+        let updates = found.updates.take().unwrap_or_default();
+        Ok((found.build(log)?, updates))
     }
 }
 
 /// Collects the findings of a walk along the log.
 #[derive(Default)]
-struct SessionStateBuilder {
+pub(super) struct SessionStateBuilder {
+    position: SequenceNumber,
+    conversations: Vec<Conversation>,
     first: Option<DateTime<Utc>>,
     last_update: Option<DateTime<Utc>>,
-    /// Updates, if requested.
-    listed: Option<UpdateCollector>,
-    files: FileSystemState,
-    logs: ExecutionLogState,
-    usage: ResourceUsageState,
+    /// Updates that count, if requested.
+    pub(super) updates: Option<Vec<StateUpdate>>,
+    /// The parts that the walk finds. The others are empty until the end.
+    pub(super) state: SessionState,
     /// Time between the records of the imported session, in microseconds.
     elapsed_before_us: u64,
     /// The import, and its record.
@@ -209,24 +190,33 @@ struct SessionStateBuilder {
 }
 
 impl SessionStateBuilder {
-    /// Adds the contents of slices and conversations.
-    fn state(
-        mut self,
+    /// Walks along a log up to a position. Lists the updates if `lists_updates`.
+    pub(super) fn read(
         log: &LogReader,
         position: SequenceNumber,
-        conversations: &[Conversation],
-    ) -> Result<SessionState> {
+        stores: &WorkspaceStores,
+        lists_updates: bool,
+    ) -> Result<SessionStateBuilder> {
+        let conversations = conversations(log, position)?;
+        let updates = lists_updates.then(Vec::new);
+        let mut found = SessionStateBuilder { position, updates, ..SessionStateBuilder::default() };
+        walk(log, position, stores, &conversations, &mut found)?;
+        Ok(SessionStateBuilder { conversations, ..found })
+    }
+
+    /// Adds the contents of slices and conversations.
+    fn build(self, log: &LogReader) -> Result<SessionState> {
+        let SessionStateBuilder { mut state, position, ref conversations, .. } = self;
         let types = super::declare(SessionTypes::builder()).build()?;
         let slices = log.state_reader_at(position)?;
-        let mut state = SessionState::empty(log.opening_record().session, self.first.unwrap_or_default());
+        state.session_id = log.opening_record().session;
+        state.created_at = self.first.unwrap_or_default();
         state.last_checkpoint = self.last_update.unwrap_or(state.created_at);
-        let imported = self.imported.take();
         let configured = slices.items::<Configurations>(&types)?;
         state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
         state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
         state.claude_context =
             ClaudeContextState::from_conversations(conversations, &log.adapter_states_at(position)?);
-        state.file_system = self.files;
         for built in slices.items::<Artifacts>(&types)? {
             state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
         }
@@ -234,25 +224,21 @@ impl SessionStateBuilder {
         let resolved = resolved.last().map(|one| one.resolution.clone());
         state.file_system.dependency_resolution = resolved.unwrap_or_default();
         state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
-        state.execution_logs = self.logs;
         state.execution_logs.add_interactions(conversations);
-        if let Some((end, before)) = &imported {
+        if let Some((end, before)) = &self.imported {
             state.created_at = before.created_at;
             state.claude_context.follow(&before.claude_context, *end);
             state.execution_logs.follow(&before.execution_logs, *end);
         }
         let actions = slices.items::<RecoveryActions>(&types)?;
         state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
-        state.resource_usage = self.usage;
         state.resource_usage.add_requests(conversations);
         Ok(state)
     }
-}
 
-impl Visitor for SessionStateBuilder {
-    fn record(&mut self, at: At<'_>) {
+    fn count_record(&mut self, at: At<'_>) {
         let first = *self.first.get_or_insert(at.time);
-        let usage = &mut self.usage;
+        let usage = &mut self.state.resource_usage;
         usage.records += 1;
         usage.log_bytes += at.record.len();
         let elapsed = at.time.signed_duration_since(first).num_microseconds().unwrap_or_default();
@@ -260,55 +246,35 @@ impl Visitor for SessionStateBuilder {
         usage.elapsed_us = usage.elapsed_us.max(elapsed);
     }
 
+    /// Adds an update that counts.
     fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
         self.last_update = Some(at.time);
         if let UpdateOperation::FileModified { modification } = &operation {
-            self.files.file_modifications.push(modification.clone());
+            self.state.file_system.file_modifications.push(modification.clone());
         }
-        if let Some(listed) = &mut self.listed {
-            listed.update(at, operation);
+        if let Some(updates) = &mut self.updates {
+            updates.push(StateUpdate {
+                timestamp: at.time,
+                component: operation.component(),
+                operation,
+                sequence_number: updates.len() as u64 + 1,
+                position: at.sequence,
+                checksum: blake3::Hash::from_bytes(at.record.digest()).to_hex().to_string(),
+            });
         }
-    }
-
-    fn visit_capture(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
-        self.files.workspace_snapshot.insert(workspace.to_owned(), snapshot);
-    }
-
-    fn not_compared(&mut self, what: NotCompared) {
-        self.files.not_compared.push(what);
-    }
-
-    fn visit_entry(&mut self, task: Option<&TaskId>, entry: LogEntry) {
-        match task {
-            Some(task) => self.logs.tasks.entry(task.clone()).or_default().push(entry),
-            None => self.logs.system_events.push(entry),
-        }
-    }
-
-    fn error(&mut self, entry: ErrorEntry) {
-        self.logs.errors.push(entry);
-    }
-
-    fn tool_ended(&mut self, end: &RecordedEnd) {
-        self.usage.tool_runs += 1;
-        self.usage.tool_time_us += end.elapsed_us;
-        self.usage.failed_tool_runs += u64::from(!end.is_kept());
-    }
-
-    fn cost(&mut self, micros: u64) {
-        self.usage.cost_micros += micros;
     }
 
     /// Continues from an import, whose records are before this one.
-    fn visit_import(&mut self, at: At<'_>, what: StateImported) {
+    fn continue_import(&mut self, at: At<'_>, what: StateImported) {
         self.first = Some(at.time);
         self.elapsed_before_us = what.resource_usage.elapsed_us;
         self.last_update = Some(what.last_checkpoint);
-        self.files.workspace_snapshot.clone_from(&what.workspace_snapshot);
-        self.files.file_modifications.clone_from(&what.file_modifications);
-        self.files.not_compared.clone_from(&what.not_compared);
-        self.logs = ExecutionLogState::default();
-        self.usage = what.resource_usage;
+        let files = &mut self.state.file_system;
+        files.workspace_snapshot.clone_from(&what.workspace_snapshot);
+        files.file_modifications.clone_from(&what.file_modifications);
+        files.not_compared.clone_from(&what.not_compared);
+        self.state.execution_logs = ExecutionLogState::default();
+        self.state.resource_usage = what.resource_usage;
         self.imported = Some((at.sequence, what));
     }
 }
@@ -319,40 +285,36 @@ impl ExecutionLogState {
         for conversation in conversations {
             let evaluation_id = conversation.evaluation_id();
             for entry in conversation.entries().iter().chain(conversation.abandoned_entries()) {
-                let interaction = |kind, request, model, request_id, outcome| Interaction {
-                    sequence: entry.sequence,
-                    at: entry.time,
-                    evaluation_id: evaluation_id.to_owned(),
-                    kind,
-                    request,
-                    model,
-                    request_id,
-                    outcome,
-                    message_id: None,
-                    parameters: None,
-                    arrived: None,
-                };
-                match entry.content.clone() {
+                let (sequence, at, id) = (entry.sequence, entry.time, evaluation_id.to_owned());
+                let interaction = match entry.content.clone() {
                     EntryContent::Request { model, parameters, .. } => {
-                        let asked = interaction(InteractionKind::Request, None, model, None, None);
-                        self.interactions.push(Interaction { parameters, ..asked });
+                        Interaction { model, parameters, ..Interaction::default() }
                     }
-                    EntryContent::Answer { message, request, stop, model, request_id, .. } => {
-                        let answer = interaction(InteractionKind::Answer, request, model, request_id, stop);
-                        self.interactions
-                            .push(Interaction { message_id: Some(message.message_id), ..answer });
-                    }
+                    EntryContent::Answer { message, request, stop, model, request_id, .. } => Interaction {
+                        kind: InteractionKind::Answer,
+                        request,
+                        model,
+                        request_id,
+                        outcome: stop,
+                        message_id: Some(message.message_id),
+                        ..Interaction::default()
+                    },
                     EntryContent::RequestFailed { request, cause, message, arrived, .. } => {
-                        let outcome = Some(format!("{cause}: {message}"));
+                        let (request, outcome) = (Some(request), Some(format!("{cause}: {message}")));
+                        let cause = Some(cause);
+                        self.errors.push(ErrorEntry {
+                            sequence,
+                            at,
+                            cause,
+                            message,
+                            ..ErrorEntry::default()
+                        });
                         let kind = InteractionKind::Failure;
-                        let failure = interaction(kind, Some(request), None, None, outcome);
-                        self.interactions.push(Interaction { arrived, ..failure });
-                        let (sequence, at) = (entry.sequence, entry.time);
-                        let (task, tool, cause) = (None, None, Some(cause));
-                        self.errors.push(ErrorEntry { sequence, at, task, tool, cause, message });
+                        Interaction { kind, request, outcome, arrived, ..Interaction::default() }
                     }
-                    _ => {}
-                }
+                    _ => continue,
+                };
+                self.interactions.push(Interaction { sequence, at, evaluation_id: id, ..interaction });
             }
         }
         self.interactions.sort_by_key(|one| one.sequence);

@@ -23,6 +23,7 @@ use foldlog::inspect::{
 };
 use foldlog::{Result, SequenceNumber, Session};
 
+use super::SessionStateBuilder;
 use super::execution_logs::{ErrorEntry, ExecutionEvent, ExecutionLogged, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
 use super::import::StateImported;
@@ -91,28 +92,6 @@ pub(crate) struct At<'a> {
     pub(crate) record: &'a DecodedRecord<'a>,
 }
 
-/// Receives the findings of a walk.
-pub(crate) trait Visitor {
-    /// Receives each record, before its contents.
-    fn record(&mut self, _at: At<'_>) {}
-    /// Receives an update that counts.
-    fn update(&mut self, _at: At<'_>, _operation: UpdateOperation) {}
-    /// Receives a capture of a workspace that counts.
-    fn visit_capture(&mut self, _workspace: &str, _snapshot: WorkspaceSnapshot) {}
-    /// Receives two captures that could not be compared.
-    fn not_compared(&mut self, _what: NotCompared) {}
-    /// Receives an entry of the history, of a task or of none.
-    fn visit_entry(&mut self, _task: Option<&TaskId>, _entry: LogEntry) {}
-    /// Receives a failure.
-    fn error(&mut self, _entry: ErrorEntry) {}
-    /// Receives the end of a tool's run.
-    fn tool_ended(&mut self, _end: &RecordedEnd) {}
-    /// Receives the cost of an evaluation, in millionths of the host's currency.
-    fn cost(&mut self, _micros: u64) {}
-    /// Receives the history of an imported session, if it counts.
-    fn visit_import(&mut self, _at: At<'_>, _what: StateImported) {}
-}
-
 /// State that a rollback resets.
 #[derive(Clone, Default)]
 struct Context {
@@ -121,8 +100,8 @@ struct Context {
     captured: BTreeMap<String, Arc<FilesystemSnapshot>>,
 }
 
-struct StateWalk<'a, V> {
-    visitor: &'a mut V,
+struct StateWalk<'a> {
+    found: &'a mut SessionStateBuilder,
     readers: StoreReaders<'a>,
     /// Records that count, in ascending ranges, without those that the walk has passed.
     live: std::iter::Peekable<std::vec::IntoIter<RangeInclusive<SequenceNumber>>>,
@@ -140,13 +119,13 @@ pub(crate) fn walk(
     position: SequenceNumber,
     stores: &WorkspaceStores,
     conversations: &[Conversation],
-    visitor: &mut impl Visitor,
+    found: &mut SessionStateBuilder,
 ) -> Result<()> {
     let messages = messages_by_record(conversations);
     let live = log.live_path().live_at(position).into_iter().peekable();
     let (readers, rollbacks) = (StoreReaders::new(stores), log.rollbacks().collect());
     let (contexts, begun) = (Vec::new(), BTreeMap::new());
-    let mut walk = StateWalk { visitor, readers, live, rollbacks, contexts, begun, messages };
+    let mut walk = StateWalk { found, readers, live, rollbacks, contexts, begun, messages };
     log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
 }
 
@@ -159,13 +138,13 @@ pub(crate) fn walk_abandoned(
     captured: &BTreeMap<String, FilesystemSnapshot>,
     in_progress: Vec<TaskId>,
     stores: &WorkspaceStores,
-    visitor: &mut impl Visitor,
-) -> Result<()> {
-    let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(()) };
+) -> Result<SessionStateBuilder> {
+    let mut found = SessionStateBuilder { updates: Some(Vec::new()), ..SessionStateBuilder::default() };
+    let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(found) };
     let captured = captured.iter().map(|(name, snapshot)| (name.clone(), Arc::new(snapshot.clone())));
     let context = Context { in_progress, captured: captured.collect() };
     let mut walk = StateWalk {
-        visitor,
+        found: &mut found,
         readers: StoreReaders::new(stores),
         live: ranges.clone().into_iter().peekable(),
         rollbacks: BTreeMap::new(),
@@ -173,10 +152,10 @@ pub(crate) fn walk_abandoned(
         begun: BTreeMap::new(),
         messages: messages_by_record(&conversations_in(session, last)?),
     };
-    let mut ranges = ranges.into_iter();
-    ranges.try_for_each(|range| {
-        session.log().contents(*range.start(), *range.end(), |record| walk.take(&record))
-    })
+    for range in ranges {
+        session.log().contents(*range.start(), *range.end(), |record| walk.take(&record))?;
+    }
+    Ok(found)
 }
 
 /// Reads the conversations of a session at a position.
@@ -185,27 +164,30 @@ pub(crate) fn conversations_in(session: &Session, position: SequenceNumber) -> R
     evaluations.iter().filter_map(|id| session.conversation().read_at(id, position).transpose()).collect()
 }
 
-/// Messages of conversations by their records, each with its evaluation.
-type MessagesByRecord = BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>;
+/// Messages of conversations by their records, together for each evaluation.
+type MessagesByRecord = BTreeMap<SequenceNumber, Vec<(String, Vec<ConversationMessage>)>>;
 
 fn messages_by_record(conversations: &[Conversation]) -> MessagesByRecord {
     let mut messages = MessagesByRecord::new();
     for conversation in conversations {
         for (sequence, message) in conversation.recorded_messages() {
-            let of_record = messages.entry(sequence).or_default();
-            of_record.push((conversation.evaluation_id().to_owned(), message));
+            let (id, of_record) = (conversation.evaluation_id(), messages.entry(sequence).or_default());
+            match of_record.last_mut().filter(|(other, _)| other == id) {
+                Some((_, messages)) => messages.push(message),
+                None => of_record.push((id.to_owned(), vec![message])),
+            }
         }
     }
     messages
 }
 
-impl<V: Visitor> StateWalk<'_, V> {
+impl StateWalk<'_> {
     fn take(&mut self, record: &DecodedRecord<'_>) -> Result<()> {
         let (sequence, time) = (record.sequence, record.time);
         while self.live.next_if(|range| *range.end() < sequence).is_some() {}
         let is_live = self.live.peek().is_some_and(|range| range.contains(&sequence));
         let at = At { sequence, time, is_live, record };
-        self.visitor.record(at);
+        self.found.count_record(at);
         match &record.content {
             RecordedContent::Event(event) => self.event(at, event)?,
             RecordedContent::CallBegun(begin) => self.begin(at, begin)?,
@@ -217,15 +199,8 @@ impl<V: Visitor> StateWalk<'_, V> {
             let context = self.context_at(*to);
             self.contexts.push((sequence, context));
         }
-        let mut of_each: Vec<(String, Vec<ConversationMessage>)> = Vec::new();
-        for (evaluation, message) in self.messages.remove(&sequence).into_iter().flatten() {
-            match of_each.last_mut().filter(|(other, _)| *other == evaluation) {
-                Some((_, messages)) => messages.push(message),
-                None => of_each.push((evaluation, vec![message])),
-            }
-        }
-        for (evaluation_id, messages) in of_each {
-            self.visitor.update(at, UpdateOperation::ConversationExtended { evaluation_id, messages });
+        for (evaluation_id, messages) in self.messages.remove(&sequence).into_iter().flatten() {
+            self.found.update(at, UpdateOperation::ConversationExtended { evaluation_id, messages });
         }
         Ok(())
     }
@@ -248,8 +223,12 @@ impl<V: Visitor> StateWalk<'_, V> {
     }
 
     fn emit_event(&mut self, at: At<'_>, task: Option<&TaskId>, what: ExecutionEvent) {
-        let (sequence, is_live) = (at.sequence, at.is_live);
-        self.visitor.visit_entry(task, LogEntry { sequence, at: at.time, is_live, what });
+        let logs = &mut self.found.state.execution_logs;
+        let entries = match task {
+            Some(task) => logs.tasks.entry(task.clone()).or_default(),
+            None => &mut logs.system_events,
+        };
+        entries.push(LogEntry { sequence: at.sequence, at: at.time, is_live: at.is_live, what });
     }
 
     fn event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
@@ -262,7 +241,7 @@ impl<V: Visitor> StateWalk<'_, V> {
             _ => {}
         }
         if at.is_live {
-            self.visitor.update(at, operation);
+            self.found.update(at, operation);
         }
         Ok(())
     }
@@ -281,17 +260,17 @@ impl<V: Visitor> StateWalk<'_, V> {
     fn other_event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
         if let Some(ExecutionLogged { task, level, message }) = event.read()? {
             if level == LogLevel::Error {
-                let (task, message) = (task.clone(), message.clone());
-                let (sequence, at) = (at.sequence, at.time);
-                self.visitor.error(ErrorEntry { sequence, at, task, tool: None, cause: None, message });
+                let (sequence, at, task, message) = (at.sequence, at.time, task.clone(), message.clone());
+                let error = ErrorEntry { sequence, at, task, message, ..ErrorEntry::default() };
+                self.found.state.execution_logs.errors.push(error);
             }
             self.emit_event(at, task.as_ref(), ExecutionEvent::Message { level, message });
         } else if let Some(executed) = event.read::<PromptExecuted>()? {
-            self.visitor.cost(executed.cost_micros.unwrap_or_default());
+            self.found.state.resource_usage.cost_micros += executed.cost_micros.unwrap_or_default();
         } else if at.is_live
             && let Some(what) = event.read::<StateImported>()?
         {
-            self.visitor.visit_import(at, what);
+            self.found.continue_import(at, what);
         }
         Ok(())
     }
@@ -308,11 +287,14 @@ impl<V: Visitor> StateWalk<'_, V> {
         if !end.is_kept() {
             let message = end.shown.clone().unwrap_or_else(|| format!("the call was {}", outcome.name()));
             let cause = end.cause.map(|cause| cause.name().to_owned());
-            let (task, tool) = (task.clone(), Some(tool.clone()));
-            self.visitor.error(ErrorEntry { sequence: at.sequence, at: at.time, task, tool, cause, message });
+            let (sequence, at, task, tool) = (at.sequence, at.time, task.clone(), Some(tool.clone()));
+            let error = ErrorEntry { sequence, at, task, tool, cause, message };
+            self.found.state.execution_logs.errors.push(error);
         }
-        self.visitor.tool_ended(end);
-        let elapsed_us = end.elapsed_us;
+        let (usage, elapsed_us) = (&mut self.found.state.resource_usage, end.elapsed_us);
+        usage.tool_runs += 1;
+        usage.tool_time_us += elapsed_us;
+        usage.failed_tool_runs += u64::from(!end.is_kept());
         self.emit_event(
             at,
             task.as_ref(),
@@ -340,8 +322,10 @@ impl<V: Visitor> StateWalk<'_, V> {
                 if let Some(before) = before.as_deref().filter(|before| before.commit != snapshot.commit) {
                     self.compare(at, workspace, before, &snapshot, by.as_ref());
                 }
-                let (snapshot, sequence) = (snapshot.clone(), at.sequence);
-                self.visitor.visit_capture(workspace, WorkspaceSnapshot { snapshot, sequence, at: at.time });
+                let snapshot = snapshot.clone();
+                let capture = WorkspaceSnapshot { snapshot, sequence: at.sequence, at: at.time };
+                let captures = &mut self.found.state.file_system.workspace_snapshot;
+                captures.insert(workspace.to_owned(), capture);
             }
             if before.is_none_or(|before| *before != snapshot) {
                 let snapshot = Arc::new(snapshot);
@@ -370,7 +354,8 @@ impl<V: Visitor> StateWalk<'_, V> {
             Ok(changes) => changes,
             Err(reason) => {
                 let workspace = workspace.to_owned();
-                return self.visitor.not_compared(NotCompared { sequence, workspace, reason });
+                let not_compared = &mut self.found.state.file_system.not_compared;
+                return not_compared.push(NotCompared { sequence, workspace, reason });
             }
         };
         for change in changes {
@@ -386,7 +371,7 @@ impl<V: Visitor> StateWalk<'_, V> {
                 operation: by.map(|(end, _)| end.operation),
                 task: by.and_then(|(_, task)| task.clone()),
             };
-            self.visitor.update(at, UpdateOperation::FileModified { modification });
+            self.found.update(at, UpdateOperation::FileModified { modification });
         }
     }
 }
