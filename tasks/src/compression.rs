@@ -27,7 +27,6 @@
 //! 3. Nothing follows a frame.
 //! 4. Reading takes no more memory than the data, and stops once the data is longer than allowed.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
@@ -71,11 +70,7 @@ impl CompressionAlgorithm {
     }
 }
 
-impl fmt::Display for CompressionAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+display_json_names!(CompressionAlgorithm);
 
 fn is_plain(data: &[u8]) -> bool {
     let is_text = |byte: &u8| *byte >= 0x20 || matches!(*byte, b'\t' | b'\n' | b'\r');

@@ -21,6 +21,40 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+/// Gives events their recorded names.
+macro_rules! events {
+    ($($event:ident = $name:literal),+ $(,)?) => {
+        $(impl foldlog::Event for $event {
+            const NAME: &'static str = $name;
+        })+
+    };
+}
+
+/// Defines slices with their recorded names and the types of their items.
+macro_rules! slices {
+    ($($(#[$doc:meta])+ $slice:ident = $name:literal of $item:ident,)+) => {
+        $($(#[$doc])+
+        #[derive(Debug)]
+        pub struct $slice;
+
+        impl foldlog::Slice for $slice {
+            const NAME: &'static str = $name;
+            type Item = $item;
+        })+
+    };
+}
+
+/// Shows the values of enums by their names in JSON.
+macro_rules! display_json_names {
+    ($($type:ident),+) => {
+        $(impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        })+
+    };
+}
+
 mod checkpoint;
 pub mod checkpoints;
 pub mod compression;
@@ -37,15 +71,10 @@ use foldlog::SessionTypesBuilder;
 #[doc(no_inline)]
 pub use checkpoints::*;
 #[doc(no_inline)]
-pub use compression::{CompressionAlgorithm, StateCompression};
+pub use compression::*;
 pub use error::{DamagedFile, Error, FileDamage, Result};
 #[doc(no_inline)]
-pub use files::{
-    AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, IMPORTED_FROM,
-    ImportedSession, ImportedTree, LazyStateManager, ListedCheckpoint, LostFile, ManifestFile, PartialTree,
-    SessionIdentity, SessionTree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session,
-    export_tree, import_session, import_tree, unfinished_imports,
-};
+pub use files::*;
 #[doc(no_inline)]
 pub use recovery::*;
 #[doc(no_inline)]

@@ -1,8 +1,6 @@
 //! The records of checkpoints: two events, and the LOG slice that contains both.
 
-use std::fmt;
-
-use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp, View};
+use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, SliceOp, View};
 use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId};
@@ -37,11 +35,7 @@ pub enum RemovalReason {
     Bytes,
 }
 
-impl fmt::Display for RemovalReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+display_json_names!(RemovalReason);
 
 impl Event for CheckpointCreated {
     const NAME: &'static str = "checkpoint_created";
@@ -56,9 +50,7 @@ impl Event for CheckpointCreated {
     ];
 }
 
-impl Event for CheckpointsRemoved {
-    const NAME: &'static str = "checkpoints_removed";
-}
+events! { CheckpointsRemoved = "checkpoints_removed" }
 
 /// Describes a creation or a removal of checkpoints: an item of the slice [`Checkpoints`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,13 +62,9 @@ pub enum CheckpointEntry {
     Removed(CheckpointsRemoved),
 }
 
-/// Marks the LOG slice of creations and removals, `checkpoints`.
-#[derive(Debug)]
-pub struct Checkpoints;
-
-impl Slice for Checkpoints {
-    const NAME: &'static str = "checkpoints";
-    type Item = CheckpointEntry;
+slices! {
+    /// Marks the LOG slice of creations and removals, `checkpoints`.
+    Checkpoints = "checkpoints" of CheckpointEntry,
 }
 
 pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{Event, Policy, SessionTypesBuilder, Slice};
+use foldlog::{Policy, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 
 /// Contains a host's description of a session.
@@ -33,18 +33,12 @@ pub struct SessionConfigured {
     pub configuration: SessionConfiguration,
 }
 
-impl Event for SessionConfigured {
-    const NAME: &'static str = "session_configured";
-}
+events! { SessionConfigured = "session_configured" }
 
-/// Marks the STATE slice of the session's configuration, `session_configuration`, which has at most
-/// one item.
-#[derive(Debug)]
-pub struct Configurations;
-
-impl Slice for Configurations {
-    const NAME: &'static str = "session_configuration";
-    type Item = SessionConfigured;
+slices! {
+    /// Marks the STATE slice of the session's configuration, `session_configuration`, which has at most
+    /// one item.
+    Configurations = "session_configuration" of SessionConfigured,
 }
 
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

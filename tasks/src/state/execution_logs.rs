@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use foldlog::{Event, OperationId, Outcome, Policy, SequenceNumber, SessionTypesBuilder, Slice};
+use foldlog::{OperationId, Outcome, Policy, SequenceNumber, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -179,30 +179,16 @@ pub struct ExecutionLogged {
     pub message: String,
 }
 
-impl Event for RecoveryAction {
-    const NAME: &'static str = "recovery_action";
+events! {
+    RecoveryAction = "recovery_action",
+    ExecutionLogged = "execution_logged",
 }
 
-impl Event for ExecutionLogged {
-    const NAME: &'static str = "execution_logged";
-}
-
-/// Marks the LOG slice of the host's messages, `execution_log`.
-#[derive(Debug)]
-pub struct ExecutionLog;
-
-impl Slice for ExecutionLog {
-    const NAME: &'static str = "execution_log";
-    type Item = ExecutionLogged;
-}
-
-/// Marks the LOG slice of actions after failures, `recovery_actions`.
-#[derive(Debug)]
-pub struct RecoveryActions;
-
-impl Slice for RecoveryActions {
-    const NAME: &'static str = "recovery_actions";
-    type Item = RecoveryAction;
+slices! {
+    /// Marks the LOG slice of the host's messages, `execution_log`.
+    ExecutionLog = "execution_log" of ExecutionLogged,
+    /// Marks the LOG slice of actions after failures, `recovery_actions`.
+    RecoveryActions = "recovery_actions" of RecoveryAction,
 }
 
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

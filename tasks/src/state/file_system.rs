@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::{ChangeKind, FileFacts, FilesystemSnapshot};
-use foldlog::{Event, OperationId, Policy, SequenceNumber, SessionTypesBuilder, Slice};
+use foldlog::{OperationId, Policy, SequenceNumber, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::git::GitState;
@@ -158,44 +158,20 @@ pub struct GitObserved {
     pub git: GitState,
 }
 
-impl Event for ArtifactBuilt {
-    const NAME: &'static str = "artifact_built";
+events! {
+    ArtifactBuilt = "artifact_built",
+    DependenciesResolved = "dependencies_resolved",
+    GitObserved = "git_observed",
 }
 
-impl Event for DependenciesResolved {
-    const NAME: &'static str = "dependencies_resolved";
-}
-
-impl Event for GitObserved {
-    const NAME: &'static str = "git_observed";
-}
-
-/// Marks the STATE slice of build results, `build_artifacts`, keyed by name.
-#[derive(Debug)]
-pub struct Artifacts;
-
-impl Slice for Artifacts {
-    const NAME: &'static str = "build_artifacts";
-    type Item = ArtifactBuilt;
-}
-
-/// Marks the STATE slice of resolved dependencies, `dependency_resolution`, which has at most one
-/// item.
-#[derive(Debug)]
-pub struct Resolutions;
-
-impl Slice for Resolutions {
-    const NAME: &'static str = "dependency_resolution";
-    type Item = DependenciesResolved;
-}
-
-/// Marks the STATE slice of the user's repository, `git_state`, which has at most one item.
-#[derive(Debug)]
-pub struct GitStates;
-
-impl Slice for GitStates {
-    const NAME: &'static str = "git_state";
-    type Item = GitObserved;
+slices! {
+    /// Marks the STATE slice of build results, `build_artifacts`, keyed by name.
+    Artifacts = "build_artifacts" of ArtifactBuilt,
+    /// Marks the STATE slice of resolved dependencies, `dependency_resolution`, which has at most one
+    /// item.
+    Resolutions = "dependency_resolution" of DependenciesResolved,
+    /// Marks the STATE slice of the user's repository, `git_state`, which has at most one item.
+    GitStates = "git_state" of GitObserved,
 }
 
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

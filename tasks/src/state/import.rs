@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::ConversationMessage;
-use foldlog::{Event, Policy, SequenceNumber, SessionTypesBuilder, Slice};
+use foldlog::{Policy, SequenceNumber, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -48,17 +48,11 @@ pub struct StateImported {
     pub checkpoints: Vec<Checkpoint>,
 }
 
-impl Event for StateImported {
-    const NAME: &'static str = "state_imported";
-}
+events! { StateImported = "state_imported" }
 
-/// Marks the LOG slice of imports, `imported_states`.
-#[derive(Debug)]
-pub struct ImportedStates;
-
-impl Slice for ImportedStates {
-    const NAME: &'static str = "imported_states";
-    type Item = StateImported;
+slices! {
+    /// Marks the LOG slice of imports, `imported_states`.
+    ImportedStates = "imported_states" of StateImported,
 }
 
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

@@ -33,8 +33,6 @@ mod import;
 mod resource_usage;
 pub(super) mod walk;
 
-use std::fmt;
-
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, EntryContent};
 use foldlog::inspect::LogReader;
@@ -120,11 +118,7 @@ impl StateComponent {
     ];
 }
 
-impl fmt::Display for StateComponent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+display_json_names!(StateComponent);
 
 /// Declares the slices and events of all parts except tasks.
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {

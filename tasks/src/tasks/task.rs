@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -62,11 +61,7 @@ impl TaskStatus {
     }
 }
 
-impl fmt::Display for TaskStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+display_json_names!(TaskStatus, DependencyType);
 
 /// Lists the kinds of dependencies between tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,12 +72,6 @@ pub enum DependencyType {
     Requires,
     /// The other task comes first if both could start.
     Prefers,
-}
-
-impl fmt::Display for DependencyType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 /// Names the target of a dependency.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp, View, escape};
+use foldlog::{Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp, View, escape};
 use serde::{Deserialize, Serialize};
 
 use super::{Dependency, DependencyType, Task, TaskId, TaskStatus};
@@ -199,28 +199,13 @@ pub struct TaskRenumbered {
     pub reason: Option<String>,
 }
 
-impl Event for TaskCreated {
-    const NAME: &'static str = "task_created";
-}
-
-impl Event for TaskStatusChanged {
-    const NAME: &'static str = "task_status_changed";
-}
-
-impl Event for TaskModified {
-    const NAME: &'static str = "task_modified";
-}
-
-impl Event for DependencyAdded {
-    const NAME: &'static str = "dependency_added";
-}
-
-impl Event for DependencyRemoved {
-    const NAME: &'static str = "dependency_removed";
-}
-
-impl Event for TaskRenumbered {
-    const NAME: &'static str = "task_renumbered";
+events! {
+    TaskCreated = "task_created",
+    TaskStatusChanged = "task_status_changed",
+    TaskModified = "task_modified",
+    DependencyAdded = "dependency_added",
+    DependencyRemoved = "dependency_removed",
+    TaskRenumbered = "task_renumbered",
 }
 
 impl NewTask {

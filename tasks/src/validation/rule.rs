@@ -1,7 +1,6 @@
 //! Validation rules.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,8 +61,4 @@ impl ValidationSeverity {
         [ValidationSeverity::Warning, ValidationSeverity::Error, ValidationSeverity::Critical];
 }
 
-impl fmt::Display for ValidationSeverity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+display_json_names!(ValidationSeverity);
