@@ -115,14 +115,6 @@ impl CheckpointHistory {
         self.verify_in(&|from, through, visit| log.contents_left(from, through, visit), id)
     }
 
-    /// Verifies the hashes of all checkpoints of a log, including removed ones.
-    pub fn verify_all(&self, log: &LogReader) -> Result<()> {
-        self.verify_in(
-            &|from, through, visit| log.contents_left(from, through, visit),
-            CheckpointId(u64::MAX),
-        )
-    }
-
     pub(super) fn verify_in(&self, visit: VisitRecords<'_>, id: CheckpointId) -> Result<()> {
         let through = self.created.partition_point(|one| one.id <= id);
         let mismatches = hash::mismatches(visit, self.created.get(..through).unwrap_or_default())?;

@@ -180,13 +180,7 @@ impl CrashRecoveryManager {
     fn walk(&self) -> Result<RecoverySurvey> {
         let log = self.open_log()?;
         let history = CheckpointHistory::read(&log)?;
-        let mismatch = match history.verify_all(&log) {
-            Ok(()) => None,
-            Err(Error::CheckpointMismatch { id, position, expected, found }) => {
-                Some((id, Error::CheckpointMismatch { id, position, expected, found }.to_string()))
-            }
-            Err(error) => return Err(error),
-        };
+        let mismatch = history.mismatches(&log, log.last_position())?.into_iter().next();
         let (state, updates) = SessionState::with_updates(&log, log.last_position(), &self.stores)?;
         Ok(RecoverySurvey { log, history, mismatch, state, updates })
     }
@@ -244,8 +238,8 @@ impl CrashRecoveryManager {
 struct RecoverySurvey {
     log: LogReader,
     history: CheckpointHistory,
-    /// First checkpoint whose hash does not match, with the error's text.
-    mismatch: Option<(CheckpointId, String)>,
+    /// The first checkpoint whose hash does not match.
+    mismatch: Option<Error>,
     /// State at the end.
     state: SessionState,
     /// Updates that count at the end.
@@ -267,8 +261,10 @@ impl RecoverySurvey {
     /// Previews a return to a checkpoint, from the counts in its manifest.
     fn checkpoint(&self, strategy: RecoveryStrategy, checkpoint: &Checkpoint) -> Result<RecoveryOutlook> {
         // Each hash is computed from the previous one.
-        if let Some((_, reason)) = self.mismatch.as_ref().filter(|(id, _)| *id <= checkpoint.id) {
-            return Err(Error::Impossible { strategy, reason: reason.clone() });
+        if let Some(mismatch @ Error::CheckpointMismatch { id, .. }) = &self.mismatch
+            && *id <= checkpoint.id
+        {
+            return Err(Error::Impossible { strategy, reason: mismatch.to_string() });
         }
         let Checkpoint { position, manifest, workspaces, .. } = checkpoint;
         let live = self.log.live_path().live_at(*position);

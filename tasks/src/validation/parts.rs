@@ -12,8 +12,7 @@ use uuid::Uuid;
 use super::index::ValidationIndex;
 use super::{Repair, RepairStep, RuleViolation, ValidationError};
 use crate::{
-    ContextWindow, FileModification, LogEntry, RecordedConversation, SessionConfiguration, SessionConfigured,
-    StateComponent, TaskId,
+    ContextWindow, FileModification, LogEntry, RecordedConversation, SessionConfigured, StateComponent,
 };
 
 fn without_repair(error: ValidationError) -> RuleViolation {
@@ -27,45 +26,34 @@ pub(super) struct TimeField {
     pub(super) at: DateTime<Utc>,
 }
 
-/// Returns an error for two times in the wrong order.
-pub(super) fn disorder_error(subject: String, earlier: TimeField, later: TimeField) -> ValidationError {
+/// Returns a violation if two times are in the wrong order.
+pub(super) fn disordered(subject: String, earlier: TimeField, later: TimeField) -> Option<RuleViolation> {
     let (earlier_at, later_at) = (earlier.at, later.at);
     let (earlier, later) = (earlier.name, later.name);
-    ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
+    let error = ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at };
+    (earlier_at > later_at).then(|| without_repair(error))
 }
 
 pub(super) fn session_times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let created = TimeField { name: "created_at", at: state.created_at };
     let updated = TimeField { name: "last_checkpoint", at: state.last_checkpoint };
-    let is_wrong = created.at > updated.at;
-    is_wrong
-        .then(|| without_repair(disorder_error("the session".to_owned(), created, updated)))
-        .into_iter()
-        .collect()
+    disordered("the session".to_owned(), created, updated).into_iter().collect()
 }
 
 pub(super) fn requires_validation(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    if !state.configuration.requires_validation {
+    let mut configuration = checked.state.configuration.clone();
+    if !configuration.requires_validation {
         return Vec::new();
     }
-    let reason = state.configuration.validation_reason.clone();
-    let validated = SessionConfiguration {
-        requires_validation: false,
-        validation_reason: None,
-        ..state.configuration.clone()
-    };
-    let step = RepairStep::SessionConfigured(SessionConfigured { configuration: validated });
-    vec![RuleViolation {
-        error: ValidationError::ValidationRequired { reason },
-        repair: Some(Repair::from_step(step)),
-    }]
+    let reason = configuration.validation_reason.take();
+    configuration.requires_validation = false;
+    let repair = Repair::from_step(RepairStep::SessionConfigured(SessionConfigured { configuration }));
+    vec![RuleViolation { error: ValidationError::ValidationRequired { reason }, repair: Some(repair) }]
 }
 
 pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let usage = &state.claude_context.usage_tracking;
+    let usage = &checked.state.claude_context.usage_tracking;
     let mut expected: BTreeMap<&str, TokenUsage> = BTreeMap::new();
     for used in &usage.history {
         let sum = expected.entry(used.model.as_deref().unwrap_or_default()).or_default();
@@ -79,9 +67,7 @@ pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         if found != expected {
             let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
             let error = ValidationError::UsageDiffers { model: model.to_owned(), found, expected };
-            let repair =
-                Some(Repair::from_step(RepairStep::Derive { component: StateComponent::ClaudeContext }));
-            found_all.push(RuleViolation { error, repair });
+            found_all.push(RuleViolation::derived(error, StateComponent::ClaudeContext));
         }
     }
     found_all
@@ -91,8 +77,7 @@ pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
 const VIOLATIONS_MAX: usize = 20;
 
 pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let context = &state.claude_context;
+    let context = &checked.state.claude_context;
     let windows: BTreeMap<&str, &ContextWindow> =
         context.context_windows.iter().map(|window| (window.evaluation_id.as_str(), window)).collect();
     let mut found = Vec::new();
@@ -139,8 +124,7 @@ fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) ->
 }
 
 pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let files = &state.file_system;
+    let files = &checked.state.file_system;
     let mut not_compared: BTreeMap<&str, BTreeSet<SequenceNumber>> = BTreeMap::new();
     for one in &files.not_compared {
         not_compared.entry(&one.workspace).or_default().insert(one.sequence);
@@ -167,38 +151,29 @@ pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
             || not_compared.get(change.workspace.as_str()).is_none_or(|at| at.range(since).next().is_none());
         if is_known && (before.after != change.before || before.sequence > sequence) {
             let previous = before.sequence;
-            found.push(without_repair(ValidationError::FileChainBroken {
-                workspace,
-                path,
-                sequence,
-                previous,
-            }));
+            let error = ValidationError::FileChainBroken { workspace, path, sequence, previous };
+            found.push(without_repair(error));
         }
     }
     found
 }
 
 pub(super) fn artifact_names(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let artifacts = state.file_system.build_artifacts.iter();
-    let differing = artifacts.filter(|(key, artifact)| **key != artifact.name);
+    let artifacts = &checked.state.file_system.build_artifacts;
+    let differing = artifacts.iter().filter(|(key, artifact)| **key != artifact.name);
     let found = differing.map(|(key, artifact)| {
         let (component, key, name) = (StateComponent::FileSystem, key.clone(), artifact.name.clone());
-        let is_taken = state.file_system.build_artifacts.contains_key(&name);
+        let is_taken = artifacts.contains_key(&name);
         without_repair(ValidationError::KeyDiffers { component, key, name, is_taken })
     });
     found.collect()
 }
 
 pub(super) fn task_references(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let tasks = &state.task_tree.tasks;
-    let files = &state.file_system;
+    let (tasks, files) = (&checked.state.task_tree.tasks, &checked.state.file_system);
     let changes = files.file_modifications.iter().filter_map(|change| {
-        Some((
-            change.task.as_ref()?,
-            format!("the change of `{}` by record {}", change.path, change.sequence),
-        ))
+        let by = || format!("the change of `{}` by record {}", change.path, change.sequence);
+        Some((change.task.as_ref()?, by()))
     });
     let artifacts = files
         .build_artifacts
@@ -211,8 +186,7 @@ pub(super) fn task_references(checked: &ValidationIndex<'_>) -> Vec<RuleViolatio
 }
 
 pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let logs = &state.execution_logs;
+    let logs = &checked.state.execution_logs;
     let mut found = Vec::new();
     let mut check = |part: String, sequences: &mut dyn Iterator<Item = SequenceNumber>| {
         let mut latest = None;
@@ -226,7 +200,7 @@ pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     };
     let of_entry = |entry: &LogEntry| entry.sequence;
     for (task, entries) in &logs.tasks {
-        check(task_label(task), &mut entries.iter().map(of_entry));
+        check(format!("task `{task}`"), &mut entries.iter().map(of_entry));
     }
     check("the system".to_owned(), &mut logs.system_events.iter().map(of_entry));
     check("interactions".to_owned(), &mut logs.interactions.iter().map(|one| one.sequence));
@@ -234,13 +208,8 @@ pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     found
 }
 
-fn task_label(task: &TaskId) -> String {
-    format!("task `{task}`")
-}
-
 pub(super) fn counts(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
-    let state = checked.state;
-    let usage = &state.resource_usage;
+    let usage = &checked.state.resource_usage;
     let counted = [
         ("runs of tools", usage.failed_tool_runs, usage.tool_runs),
         ("requests", usage.failed_requests, usage.requests),

@@ -1,6 +1,6 @@
 //! Rules of the task tree.
 
-use super::parts::{TimeField, disorder_error};
+use super::parts::{TimeField, disordered};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::{dependency_cycles, parent_cycles};
@@ -15,8 +15,8 @@ use crate::{
 /// Reason in the events of repairs.
 const REASON: &str = "repair";
 
-fn derive() -> Option<Repair> {
-    Some(Repair::from_step(RepairStep::Derive { component: StateComponent::TaskTree }))
+fn derived(error: ValidationError) -> RuleViolation {
+    RuleViolation::derived(error, StateComponent::TaskTree)
 }
 
 /// Makes a task a root.
@@ -39,14 +39,11 @@ pub(super) fn keys(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     tree.tasks.values().for_each(|task| *times.entry(&task.id).or_default() += 1);
     let is_ambiguous = times.values().any(|times| *times > 1);
     let differing = tree.tasks.iter().filter(|(key, task)| **key != task.id);
-    let found = differing.map(|(key, task)| RuleViolation {
-        error: ValidationError::KeyDiffers {
-            component: StateComponent::TaskTree,
-            key: key.to_string(),
-            name: task.id.to_string(),
-            is_taken: times.get(&task.id).is_some_and(|times| *times > 1),
-        },
-        repair: if is_ambiguous { None } else { derive() },
+    let found = differing.map(|(key, task)| {
+        let (component, key, name) = (StateComponent::TaskTree, key.to_string(), task.id.to_string());
+        let is_taken = times.get(&task.id).is_some_and(|times| *times > 1);
+        let violation = derived(ValidationError::KeyDiffers { component, key, name, is_taken });
+        RuleViolation { repair: violation.repair.filter(|_| !is_ambiguous), ..violation }
     });
     found.collect()
 }
@@ -76,13 +73,10 @@ pub(super) fn dependencies_exist(checked: &ValidationIndex<'_>) -> Vec<RuleViola
     let mut found = Vec::new();
     for (place, key) in checked.keys.iter().enumerate() {
         for (missing, _) in checked.dependencies_of(place).filter(|(_, on)| on.is_none()) {
-            let repair =
-                Some(Repair::from_step(remove(key, &missing.on, missing.kind, "the task is missing")));
+            let step = remove(key, &missing.on, missing.kind, "the task is missing");
             let (task, dependency) = ((*key).clone(), missing.on.clone());
-            found.push(RuleViolation {
-                error: ValidationError::MissingDependency { task, dependency },
-                repair,
-            });
+            let error = ValidationError::MissingDependency { task, dependency };
+            found.push(RuleViolation { error, repair: Some(Repair::from_step(step)) });
         }
     }
     found
@@ -137,11 +131,10 @@ pub(super) fn parents_and_children(checked: &ValidationIndex<'_>) -> Vec<RuleVio
         children.iter().flat_map(of_parent).collect()
     };
     let (named, listed) = (pairs(&expected), pairs(&tree.children));
-    let found = named.symmetric_difference(&listed).cloned().map(|(parent, child)| RuleViolation {
-        error: ValidationError::InconsistentParentChild { parent, child },
-        repair: derive(),
-    });
-    found.collect()
+    let unlike = named.symmetric_difference(&listed).cloned();
+    unlike
+        .map(|(parent, child)| derived(ValidationError::InconsistentParentChild { parent, child }))
+        .collect()
 }
 
 pub(super) fn roots(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -153,7 +146,7 @@ pub(super) fn roots(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut left: BTreeSet<&TaskId> = expected.iter().collect();
     let unknown = tree.root_tasks.iter().filter(|id| !left.remove(id)).cloned().collect();
     let missing = left.into_iter().cloned().collect();
-    vec![RuleViolation { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
+    vec![derived(ValidationError::RootsDiffer { missing, unknown })]
 }
 
 pub(super) fn active(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -163,7 +156,7 @@ pub(super) fn active(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         return Vec::new();
     }
     let found = tree.active_task.clone();
-    vec![RuleViolation { error: ValidationError::ActiveTaskWrong { found, expected }, repair: derive() }]
+    vec![derived(ValidationError::ActiveTaskWrong { found, expected })]
 }
 
 pub(super) fn counter(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -172,7 +165,7 @@ pub(super) fn counter(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     if found == expected {
         return Vec::new();
     }
-    vec![RuleViolation { error: ValidationError::CounterWrong { found, expected }, repair: derive() }]
+    vec![derived(ValidationError::CounterWrong { found, expected })]
 }
 
 pub(super) fn numbers(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -224,7 +217,7 @@ pub(super) fn graph(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let named: BTreeSet<&TaskId> = expected.keys().chain(tree.dependency_graph.keys()).collect();
     let differs = |id: &&TaskId| expected.get(*id) != tree.dependency_graph.get(*id);
     let tasks = named.into_iter().filter(differs).cloned().collect();
-    vec![RuleViolation { error: ValidationError::GraphDiffers { tasks }, repair: derive() }]
+    vec![derived(ValidationError::GraphDiffers { tasks })]
 }
 
 pub(super) fn schedule(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -243,7 +236,7 @@ pub(super) fn schedule(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     if queues.is_empty() {
         return Vec::new();
     }
-    vec![RuleViolation { error: ValidationError::ScheduleDiffers { queues }, repair: derive() }]
+    vec![derived(ValidationError::ScheduleDiffers { queues })]
 }
 
 pub(super) fn statuses(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -260,10 +253,8 @@ pub(super) fn statuses(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         let reason = Some(format!("{REASON}: it was started before what it requires had ended well"));
         let step = TaskStatusChanged { task_id: key.clone(), old_status, new_status, reason };
         let error = ValidationError::StatusImpossible { task: key.clone(), status: old_status, required };
-        found.push(RuleViolation {
-            error,
-            repair: Some(Repair::from_step(RepairStep::TaskStatusChanged(step))),
-        });
+        let repair = Some(Repair::from_step(RepairStep::TaskStatusChanged(step)));
+        found.push(RuleViolation { error, repair });
     }
     found
 }
@@ -290,10 +281,7 @@ pub(super) fn times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         let status = TimeField { name: "status_at", at: task.status_at };
         let updated = TimeField { name: "updated_at", at: task.updated_at };
         for (earlier, later) in [(created, status), (status, updated)] {
-            if earlier.at > later.at {
-                let subject = format!("task `{key}`");
-                found.push(RuleViolation { error: disorder_error(subject, earlier, later), repair: None });
-            }
+            found.extend(disordered(format!("task `{key}`"), earlier, later));
         }
     }
     found

@@ -31,6 +31,11 @@ impl RuleViolation {
     pub fn other(message: impl Into<String>) -> RuleViolation {
         RuleViolation { error: ValidationError::Other { message: message.into() }, repair: None }
     }
+
+    /// Reports a part that does not follow from what it is derived from.
+    pub(super) fn derived(error: ValidationError, component: StateComponent) -> RuleViolation {
+        RuleViolation { error, repair: Some(Repair::from_step(RepairStep::Derive { component })) }
+    }
 }
 
 /// Describes a defect, the violated rule, and the repair.
@@ -147,48 +152,22 @@ const fn rule_of_log(name: &'static str) -> ValidationRule {
     ValidationRule { name, component: Session, rule_type, severity }
 }
 
-/// The steps of one phase are applied before the next phase looks for issues, since a repair can
-/// make later ones redundant.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RepairPhase {
-    Keys,
-    Parents,
-    Missing,
-    Repeated,
-    Cycles,
-    Numbers,
-    Statuses,
-    Others,
-    Validated,
-}
+/// The last phase of repairs, if nothing else is wrong.
+const VALIDATED: u8 = 8;
 
-impl RepairPhase {
-    const ALL: [RepairPhase; 9] = [
-        RepairPhase::Keys,
-        RepairPhase::Parents,
-        RepairPhase::Missing,
-        RepairPhase::Repeated,
-        RepairPhase::Cycles,
-        RepairPhase::Numbers,
-        RepairPhase::Statuses,
-        RepairPhase::Others,
-        RepairPhase::Validated,
-    ];
-
-    fn from_error(error: &ValidationError) -> RepairPhase {
-        match error {
-            ValidationError::KeyDiffers { .. } => RepairPhase::Keys,
-            ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => {
-                RepairPhase::Parents
-            }
-            ValidationError::MissingDependency { .. } => RepairPhase::Missing,
-            ValidationError::DependencyRepeated { .. } => RepairPhase::Repeated,
-            ValidationError::DependencyCycle { .. } => RepairPhase::Cycles,
-            ValidationError::NumbersDiffer { .. } => RepairPhase::Numbers,
-            ValidationError::StatusImpossible { .. } => RepairPhase::Statuses,
-            ValidationError::ValidationRequired { .. } => RepairPhase::Validated,
-            _ => RepairPhase::Others,
-        }
+/// Returns the phase in which an error is repaired. The steps of one phase are applied before the
+/// next phase looks for issues, since a repair can make later ones redundant.
+fn repair_phase(error: &ValidationError) -> u8 {
+    match error {
+        ValidationError::KeyDiffers { .. } => 0,
+        ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => 1,
+        ValidationError::MissingDependency { .. } => 2,
+        ValidationError::DependencyRepeated { .. } => 3,
+        ValidationError::DependencyCycle { .. } => 4,
+        ValidationError::NumbersDiffer { .. } => 5,
+        ValidationError::StatusImpossible { .. } => 6,
+        ValidationError::ValidationRequired { .. } => VALIDATED,
+        _ => 7,
     }
 }
 
@@ -233,10 +212,8 @@ impl StateValidator {
         let (mut issues, checked) = (Vec::new(), ValidationIndex::from_state(state));
         for (rule, check) in &self.rules {
             let found = check.as_ref().map(|check| check(&checked)).unwrap_or_default();
-            issues.extend(found.into_iter().map(|RuleViolation { error, repair }| ValidationIssue {
-                rule: rule.clone(),
-                error,
-                suggested_repair: repair,
+            issues.extend(found.into_iter().map(|RuleViolation { error, repair: suggested_repair }| {
+                ValidationIssue { rule: rule.clone(), error, suggested_repair }
             }));
         }
         issues
@@ -261,13 +238,13 @@ impl StateValidator {
     fn plan(&self, state: &SessionState, mut issues: Vec<ValidationIssue>) -> RepairPlan {
         let mut plan = RepairPlan::default();
         let mut after = Cow::Borrowed(state);
-        for phase in RepairPhase::ALL {
+        for phase in 0..=VALIDATED {
             let holds_otherwise = || issues.iter().all(|issue| issue.rule.severity == Warning);
-            if phase == RepairPhase::Validated && !holds_otherwise() {
+            if phase == VALIDATED && !holds_otherwise() {
                 break;
             }
             let mut steps: Vec<PlannedStep> = Vec::new();
-            for issue in issues.iter().filter(|issue| RepairPhase::from_error(&issue.error) == phase) {
+            for issue in issues.iter().filter(|issue| repair_phase(&issue.error) == phase) {
                 for step in issue.suggested_repair.iter().flat_map(|repair| &repair.steps) {
                     let is_derived = |planned: &PlannedStep| planned.step == *step;
                     if !matches!(step, RepairStep::Derive { .. }) || !steps.iter().any(is_derived) {
