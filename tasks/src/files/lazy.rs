@@ -50,14 +50,17 @@ struct Inner {
 
 #[derive(Debug)]
 enum StateSource {
-    Tree(Box<TreeSource>),
-    Log(Box<LogSource>),
-}
-
-#[derive(Debug)]
-struct TreeSource {
-    tree: AtomicPersistence,
-    seen: Option<ManifestTrace>,
+    Tree {
+        tree: AtomicPersistence,
+        seen: Option<Box<ManifestTrace>>,
+    },
+    Log {
+        log: Arc<LogReader>,
+        position: SequenceNumber,
+        stores: WorkspaceStores,
+        /// The state, after the first request for a part that needs a walk along the log.
+        state: Option<Box<SessionState>>,
+    },
 }
 
 /// Last seen state of a tree's manifest.
@@ -68,19 +71,10 @@ struct ManifestTrace {
     manifest: Option<TreeManifest>,
 }
 
-#[derive(Debug)]
-struct LogSource {
-    log: Arc<LogReader>,
-    position: SequenceNumber,
-    stores: WorkspaceStores,
-    /// The state, after the first request for a part that needs a walk along the log.
-    state: Option<SessionState>,
-}
-
 impl LazyStateManager {
     /// Reads parts from a tree.
     pub fn over_tree(tree: AtomicPersistence, clock: Arc<dyn Clock>) -> LazyStateManager {
-        LazyStateManager::over(StateSource::Tree(Box::new(TreeSource { tree, seen: None })), clock)
+        LazyStateManager::over(StateSource::Tree { tree, seen: None }, clock)
     }
 
     /// Reads parts from a log at a position.
@@ -91,10 +85,7 @@ impl LazyStateManager {
         clock: Arc<dyn Clock>,
     ) -> LazyStateManager {
         let position = position.into();
-        LazyStateManager::over(
-            StateSource::Log(Box::new(LogSource { log, position, stores, state: None })),
-            clock,
-        )
+        LazyStateManager::over(StateSource::Log { log, position, stores, state: None }, clock)
     }
 
     fn over(source: StateSource, clock: Arc<dyn Clock>) -> LazyStateManager {
@@ -138,8 +129,8 @@ impl LazyStateManager {
     pub fn invalidate(&self, component: StateComponent) {
         let mut inner = self.inner.lock();
         inner.forget(|other| other == component);
-        if let StateSource::Log(log) = &mut inner.source {
-            log.state = None;
+        if let StateSource::Log { state, .. } = &mut inner.source {
+            *state = None;
         }
     }
 
@@ -148,8 +139,8 @@ impl LazyStateManager {
     pub fn move_to(&self, position: impl Into<SequenceNumber>) {
         let mut inner = self.inner.lock();
         inner.forget(|_| true);
-        if let StateSource::Log(log) = &mut inner.source {
-            (log.position, log.state) = (position.into(), None);
+        if let StateSource::Log { position: read_at, state, .. } = &mut inner.source {
+            (*read_at, *state) = (position.into(), None);
         }
     }
 
@@ -166,14 +157,14 @@ impl Inner {
 
     /// Drops the parts of a tree whose files have changed.
     fn look(&mut self) -> Result<()> {
-        let StateSource::Tree(source) = &mut self.source else { return Ok(()) };
-        let TreeSource { tree, seen } = &mut **source;
+        let StateSource::Tree { tree, seen } = &mut self.source else { return Ok(()) };
         let traces = traces(tree)?;
         if seen.as_ref().is_some_and(|seen| seen.traces == traces) {
             return Ok(());
         }
         let manifest = tree.tree()?.map(|tree| tree.manifest().clone());
-        let before = seen.replace(ManifestTrace { traces, manifest }).and_then(|seen| seen.manifest);
+        let before =
+            seen.replace(Box::new(ManifestTrace { traces, manifest })).and_then(|seen| seen.manifest);
         let now = seen.as_ref().and_then(|seen| seen.manifest.as_ref());
         let is_other = |component: StateComponent| {
             let directory = layout::directory_of(component);
@@ -202,18 +193,18 @@ fn traces(tree: &AtomicPersistence) -> Result<[Option<FileTrace>; 2]> {
 
 impl StateSource {
     fn load<T: DeserializeOwned + 'static>(&mut self, component: StateComponent) -> Result<T> {
-        let log = match self {
-            StateSource::Tree(source) => return source.tree.load_state(component),
-            StateSource::Log(log) => log,
+        let (log, position, stores, state) = match self {
+            StateSource::Tree { tree, .. } => return tree.load_state(component),
+            StateSource::Log { log, position, stores, state } => (log, *position, stores, state),
         };
-        if component == StateComponent::TaskTree && log.state.is_none() {
-            return cast_or_convert(component, TaskTreeState::at(&log.log, log.position)?);
+        if component == StateComponent::TaskTree && state.is_none() {
+            return cast_or_convert(component, TaskTreeState::at(log, position)?);
         }
-        let state = match log.state.take() {
+        let read = match state.take() {
             Some(state) => state,
-            None => SessionState::at(&log.log, log.position, &log.stores)?,
+            None => Box::new(SessionState::at(log, position, stores)?),
         };
-        let state = log.state.insert(state);
+        let state = state.insert(read);
         match component {
             StateComponent::Session => cast_or_convert(component, SessionIdentity::from_state(state)),
             StateComponent::Configuration => cast_or_convert(component, state.configuration.clone()),
@@ -232,12 +223,7 @@ fn cast_or_convert<P: Serialize + 'static, T: DeserializeOwned + 'static>(
     component: StateComponent,
     part: P,
 ) -> Result<T> {
-    let part: Box<dyn Any> = Box::new(part);
-    match part.downcast::<T>() {
-        Ok(part) => Ok(*part),
-        Err(part) => {
-            let part = part.downcast::<P>().map_err(|_| Error::ComponentNotFound(component))?;
-            convert_part(component, &*part)
-        }
-    }
+    let mut part = Some(part);
+    let same = (&mut part as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take);
+    same.map_or_else(|| convert_part(component, &part), Ok)
 }
