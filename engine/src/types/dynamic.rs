@@ -33,6 +33,7 @@ use crate::items::index::Keys;
 use crate::items::row::RowRef;
 
 /// Declares a slice at run time. Wherever this type is expected, a name is enough.
+#[must_use]
 #[derive(Clone)]
 pub struct DynamicSlice {
     name: SmolStr,
@@ -63,7 +64,6 @@ impl DynamicSlice {
 
     /// Sets the name of the items' type in exports, and the version at which items are recorded.
     /// Applies only to items that are not events. The defaults are the slice's name and 1.
-    #[must_use]
     pub fn items(mut self, name: impl Into<SmolStr>, version: u32) -> DynamicSlice {
         self.item = Some((name.into(), version));
         self
@@ -71,7 +71,6 @@ impl DynamicSlice {
 
     /// Sets the conversion of items that were recorded at an earlier version. Not called for items
     /// that are events.
-    #[must_use]
     pub fn upcast(
         mut self,
         upcast: impl Fn(u32, Value) -> Result<Value, UpcastError> + Send + Sync + 'static,
@@ -83,14 +82,12 @@ impl DynamicSlice {
     /// Indexes the items by their value at a path, such as `card.id`, for reducers of the host.
     /// These find an item with [`View::find_value`], and change it with [`SliceOp::Upsert`]. All
     /// items without a value at the path share one key.
-    #[must_use]
     pub fn keyed_by(mut self, path: impl Into<SmolStr>) -> DynamicSlice {
         self.key = Some(path.into());
         self
     }
 
     /// Sets how many of a LOG slice's last items its reducers see. The default is 1.
-    #[must_use]
     pub fn tail_items(mut self, count: usize) -> DynamicSlice {
         self.tail_items = Some(count);
         self
@@ -173,6 +170,7 @@ impl Binding {
 /// Declares an event at run time: its name, its version, and its changes to slices. Wherever this
 /// type is expected, a name is enough. An event that changes no declared slice is appended to an
 /// implicit slice of its name, like an undeclared event.
+#[must_use]
 #[derive(Clone)]
 pub struct DynamicEvent {
     name: SmolStr,
@@ -202,7 +200,6 @@ impl DynamicEvent {
     }
 
     /// Sets the version at which the event is recorded; 1 or more.
-    #[must_use]
     pub fn version(mut self, version: u32) -> DynamicEvent {
         self.version = version;
         self
@@ -210,7 +207,6 @@ impl DynamicEvent {
 
     /// Sets the conversion of values that were recorded at an earlier version. It never changes the
     /// stored bytes.
-    #[must_use]
     pub fn upcast(
         mut self,
         upcast: impl Fn(u32, Value) -> Result<Value, UpcastError> + Send + Sync + 'static,
@@ -221,54 +217,46 @@ impl DynamicEvent {
 
     /// Excludes a path of the value from comparison by a [replay](crate::replay), such as
     /// `$.event.took_ms`. See [`LeaveOut`](crate::LeaveOut).
-    #[must_use]
     pub fn not_compared(mut self, path: impl Into<SmolStr>) -> DynamicEvent {
         self.not_compared.push(path.into());
         self
     }
 
     /// Binds the event to a slice with a built-in reducer.
-    #[must_use]
     pub fn bind(mut self, slice: impl Into<SmolStr>, reducer: BuiltInReducer) -> DynamicEvent {
         self.bindings.push((slice.into(), Binding::BuiltIn(reducer)));
         self
     }
 
     /// Appends the event to a slice.
-    #[must_use]
     pub fn append(self, slice: impl Into<SmolStr>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Append)
     }
 
     /// Replaces all items of a slice by the event.
-    #[must_use]
     pub fn replace(self, slice: impl Into<SmolStr>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Replace)
     }
 
     /// Removes the items of a slice with the event's value at `path`, and appends the event. The
     /// items are indexed, so a long slice costs little more than a short one.
-    #[must_use]
     pub fn upsert(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Upsert(path.into()))
     }
 
     /// Removes the items of a slice with the event's value at `path`. Costs little if the slice is
     /// upserted or keyed by that path.
-    #[must_use]
     pub fn remove(self, slice: impl Into<SmolStr>, path: impl Into<String>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Remove(path.into()))
     }
 
     /// Removes all items of a slice.
-    #[must_use]
     pub fn clear(self, slice: impl Into<SmolStr>) -> DynamicEvent {
         self.bind(slice, BuiltInReducer::Clear)
     }
 
     /// Binds the event to a slice with a reducer of the host. The rules are those for the reducer
     /// of a [Rust type](SessionTypesBuilder::reducer).
-    #[must_use]
     pub fn reduce(
         mut self,
         slice: impl Into<SmolStr>,

@@ -41,6 +41,7 @@ const FORKS: &str = "checkpoints.forks";
 /// # Ok(())
 /// # }
 /// ```
+#[must_use]
 #[derive(Debug)]
 pub struct CheckpointManager {
     pub(super) session: Session,
@@ -91,26 +92,22 @@ impl CheckpointManager {
 
     /// Captures the resources of a run with each checkpoint, so that they can be restored as well.
     /// The run must be of this session.
-    #[must_use]
     pub fn with_resources(self, run: ExecutionState) -> CheckpointManager {
         CheckpointManager { run: Some(run), ..self }
     }
 
     /// Sets the location of the captures of workspaces, with which changes of files are counted.
     /// The default is the directory `files` in the session's directory.
-    #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CheckpointManager {
         CheckpointManager { stores, ..self }
     }
 
     /// Sets when checkpoints are created automatically.
-    #[must_use]
     pub fn with_policy(self, policy: CheckpointPolicy) -> CheckpointManager {
         CheckpointManager { policy, ..self }
     }
 
     /// Sets how long checkpoints are kept.
-    #[must_use]
     pub fn with_retention(self, retention: RetentionPolicy) -> CheckpointManager {
         CheckpointManager { retention, ..self }
     }
@@ -118,7 +115,6 @@ impl CheckpointManager {
     /// Compresses the snapshot of each checkpoint, and records its [size](Checkpoint::snapshot) and
     /// the level. The compressed copy is discarded, since the log contains the state. Each
     /// checkpoint then takes time in proportion to the contents of the session.
-    #[must_use]
     pub fn with_compression(self, compression: StateCompression) -> CheckpointManager {
         CheckpointManager { compression: Some(compression), ..self }
     }

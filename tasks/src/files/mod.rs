@@ -214,6 +214,7 @@ fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
 }
 
 /// Contains the inputs of a tree.
+#[must_use]
 #[derive(Clone, Copy, Debug)]
 pub struct TreeContents<'a> {
     /// State of the session.
@@ -247,13 +248,11 @@ impl<'a> TreeContents<'a> {
     }
 
     /// Sets the position of the state, and adds the updates that led to it.
-    #[must_use]
     pub fn at(self, position: impl Into<SequenceNumber>, updates: &'a [StateUpdate]) -> TreeContents<'a> {
         TreeContents { position: Some(position.into()), updates, ..self }
     }
 
     /// Adds checkpoints.
-    #[must_use]
     pub fn with_checkpoints(self, checkpoints: &'a [CheckpointFiles]) -> TreeContents<'a> {
         TreeContents { checkpoints, ..self }
     }

@@ -27,6 +27,7 @@ pub(super) type CrashDetector = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send
 /// Detects the state of a session after a crash, previews the result of each
 /// [strategy](RecoveryStrategy), and recovers the session by a given one. The session must not be
 /// open during this.
+#[must_use]
 #[derive(Clone)]
 pub struct CrashRecoveryManager {
     pub(super) store: Store,
@@ -83,28 +84,24 @@ impl CrashRecoveryManager {
     }
 
     /// Sets the maximum length of the tree's files.
-    #[must_use]
     pub fn with_limits(self, limits: TreeLimits) -> CrashRecoveryManager {
         CrashRecoveryManager { limits, ..self }
     }
 
     /// Sets the types of the session's host. Without them, events of the host's own types are
     /// unchanged.
-    #[must_use]
     pub fn with_types(self, types: SessionTypes) -> CrashRecoveryManager {
         CrashRecoveryManager { types: Some(types), ..self }
     }
 
     /// Sets the location of the captures of workspaces. The default is the directory `files` in the
     /// session's directory.
-    #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CrashRecoveryManager {
         CrashRecoveryManager { stores, ..self }
     }
 
     /// Sets the resources of the tools, so that open runs of tools can be rolled back, and the
     /// resources of a checkpoint restored.
-    #[must_use]
     pub fn with_resources(self, resources: ResourceRegistry) -> CrashRecoveryManager {
         CrashRecoveryManager { resources: Some(resources), ..self }
     }
@@ -112,13 +109,11 @@ impl CrashRecoveryManager {
     /// Also examines the tree of files of a session: a session's directory of an `.aca`, or a
     /// directory with an `.aca` that contains one session. If no part of the log is intact,
     /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery) uses the tree's intact files.
-    #[must_use]
     pub fn with_tree(self, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
         CrashRecoveryManager { tree: Some(dir.into()), ..self }
     }
 
     /// Adds a source of findings, such as the host's own files.
-    #[must_use]
     pub fn with_source(
         mut self,
         source: impl Fn(&mut CrashState) -> Result<()> + Send + Sync + 'static,

@@ -19,6 +19,7 @@ impl Slice for Tasks {
 }
 
 /// Describes a task to create. Its record determines number, state and times.
+#[must_use]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTask {
     /// Id of the task.
@@ -57,19 +58,16 @@ impl NewTask {
     }
 
     /// Makes the task a part of `parent`.
-    #[must_use]
     pub fn with_parent(self, parent: TaskId) -> NewTask {
         NewTask { parent: Some(parent), ..self }
     }
 
     /// Adds a task that has to be completed or skipped before this one starts.
-    #[must_use]
     pub fn requires(self, on: TaskId) -> NewTask {
         self.depends(on, DependencyType::Requires)
     }
 
     /// Adds a task that comes before this one if both could start.
-    #[must_use]
     pub fn prefers(self, on: TaskId) -> NewTask {
         self.depends(on, DependencyType::Prefers)
     }
