@@ -47,7 +47,7 @@ use std::ops::RangeInclusive;
 
 use uuid::Uuid;
 
-use crate::body::fields::{FieldWriter, WriteField, bad, list, require_field, store, walk};
+use crate::body::fields::{FieldWriter, Place, ReadField, WriteField, bad, require_field, store, walk};
 use crate::body::{Declare, ItemId, Replicated, Rollback, SessionOpening};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
@@ -230,16 +230,16 @@ impl<'a> Image<'a> {
     pub fn head(&self) -> Vec<u8> {
         let mut writer = MsgpackWriter::new();
         writer.raw(&[0; 8]).fields(|fields| {
-            fields.set("next", self.next_sequence);
-            fields.set("segment", self.last.ordinal);
-            fields.set("salt", self.last.salt);
-            fields.set("last", self.last.offset);
-            fields.set("end", self.last.end);
-            fields.set("crc", self.last.crc);
-            fields.set("time", self.time_us);
-            fields.set("epoch", self.epoch);
-            fields.some("boot", self.boot_id);
-            fields.set("synced", self.watermark);
+            fields.set("next", &self.next_sequence);
+            fields.set("segment", &self.last.ordinal);
+            fields.set("salt", &self.last.salt);
+            fields.set("last", &self.last.offset);
+            fields.set("end", &self.last.end);
+            fields.set("crc", &self.last.crc);
+            fields.set("time", &self.time_us);
+            fields.set("epoch", &self.epoch);
+            fields.some("boot", &self.boot_id);
+            fields.set("synced", &self.watermark);
             let openings = fields.field("opened").array(2 * self.openings.len());
             for (sequence, opened) in &self.openings {
                 openings.unsigned(sequence.get()).bin(&opened.encode());
@@ -254,14 +254,14 @@ impl<'a> Image<'a> {
                 let unsupported = fields.field("unsupported").array(2);
                 unsupported.unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
             }
-            fields.list("open", &self.open);
-            fields.list("unsettled", &self.unsettled);
-            fields.list("suspended", &self.suspended);
-            fields.list("begun", &self.begun);
+            fields.unless("open", &self.open, &Vec::new());
+            fields.unless("unsettled", &self.unsettled, &Vec::new());
+            fields.unless("suspended", &self.suspended, &Vec::new());
+            fields.unless("begun", &self.begun, &Vec::new());
             if !self.conversations.is_empty() {
                 self.conversations.write(fields.field("conversations"));
             }
-            fields.set("slices", self.slices.as_slice());
+            fields.set("slices", &self.slices);
         });
         let mut bytes = writer.finish();
         if let Some((len, map)) = bytes.split_first_chunk_mut::<8>() {
@@ -322,7 +322,7 @@ impl<'a> Image<'a> {
         let (map, items) =
             rest.split_at_checked(map_len).ok_or_else(|| bad(KIND, "the map is longer than the file"))?;
         let mut image = Image::default();
-        walk(KIND, &REQUIRED, map, |name, value| image.take(name, value))?;
+        walk(KIND, &REQUIRED, map, |place, value| image.take(place, value))?;
         let mut packed = PackedReader(items);
         for slice in &mut image.slices {
             if let SliceImage::Held { len, items } = slice {
@@ -360,8 +360,8 @@ impl WriteField for SliceImage<'_> {
     }
 }
 
-impl<'a> SliceImage<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<SliceImage<'a>, Error> {
+impl<'a> ReadField<'a> for SliceImage<'a> {
+    fn read(_: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<SliceImage<'a>, Error> {
         let mut ahead = *reader;
         match ahead.token()? {
             MsgpackToken::Array(3) => {
@@ -386,18 +386,18 @@ const REQUIRED: [&str; 11] =
     ["segment", "salt", "last", "end", "crc", "next", "time", "epoch", "synced", "declared", "slices"];
 
 impl<'a> Image<'a> {
-    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
-        match name {
-            "next" => value.read_into(&mut self.next_sequence),
-            "segment" => value.read_into(&mut self.last.ordinal),
-            "salt" => value.read_into(&mut self.last.salt),
-            "last" => value.read_into(&mut self.last.offset),
-            "end" => value.read_into(&mut self.last.end),
-            "crc" => value.read_into(&mut self.last.crc),
-            "epoch" => value.read_into(&mut self.epoch),
-            "synced" => value.read_into(&mut self.watermark),
-            "time" => value.read_into(&mut self.time_us),
-            "boot" => value.read_into(&mut self.boot_id),
+    fn take(&mut self, place: Place<'_>, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
+        match place.field {
+            "next" => value.read_into(place, &mut self.next_sequence),
+            "segment" => value.read_into(place, &mut self.last.ordinal),
+            "salt" => value.read_into(place, &mut self.last.salt),
+            "last" => value.read_into(place, &mut self.last.offset),
+            "end" => value.read_into(place, &mut self.last.end),
+            "crc" => value.read_into(place, &mut self.last.crc),
+            "epoch" => value.read_into(place, &mut self.epoch),
+            "synced" => value.read_into(place, &mut self.watermark),
+            "time" => value.read_into(place, &mut self.time_us),
+            "boot" => value.read_into(place, &mut self.boot_id),
             "opened" => {
                 for _ in 0..value.array()? / 2 {
                     self.openings.push((value.unsigned()?.into(), SessionOpening::decode(value.bin()?)?));
@@ -421,7 +421,7 @@ impl<'a> Image<'a> {
             "compacted" => store(&mut self.compacted, ordinals_and_salts(value)),
             "unsealed" => store(&mut self.unsealed, ordinals_and_salts(value)),
             "declared" => store(&mut self.declared, Declare::decode(value.bin()?)),
-            "tags" => value.read_into(&mut self.tags),
+            "tags" => value.read_into(place, &mut self.tags),
             "replicated" => store(&mut self.replicated, Replicated::decode(value.bin()?)),
             "unsupported" => {
                 value.array()?;
@@ -430,12 +430,16 @@ impl<'a> Image<'a> {
                 self.unsupported = Some((sequence.into(), require_field(KIND, "unsupported", kind)?));
                 Ok(())
             }
-            "open" => store(&mut self.open, list(value, OpenOperation::read)),
-            "unsettled" => store(&mut self.unsettled, list(value, UnsettledOperation::read)),
-            "suspended" => store(&mut self.suspended, list(value, SuspendedOperation::read)),
-            "begun" => store(&mut self.begun, list(value, BegunImage::read)),
+            "open" => {
+                value.read_into(place, &mut self.open)?;
+                self.open.iter_mut().for_each(|open| open.reads_only |= open.outside_only);
+                Ok(())
+            }
+            "unsettled" => value.read_into(place, &mut self.unsettled),
+            "suspended" => value.read_into(place, &mut self.suspended),
+            "begun" => value.read_into(place, &mut self.begun),
             "conversations" => store(&mut self.conversations, ConversationsImage::read(value)),
-            "slices" => store(&mut self.slices, list(value, SliceImage::read)),
+            "slices" => value.read_into(place, &mut self.slices),
             _ => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! Encodes and decodes the items of slices at a position of a compacted segment.
 
-use super::fields::{WriteField, bad, encode_fields, list, store, walk, walk_part};
+use super::fields::{Place, ReadField, WriteField, bad, decode, encode, map_fields, store, walk_part};
 use super::json::{NameBudget, Object, Part};
 use super::{Body, ItemId, SLICES_MAX};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
@@ -51,14 +51,16 @@ impl ItemRun {
     }
 }
 
+map_fields! { impl<'a> Base {
+    "at" => position [required],
+    "more" => goes_on,
+    "slices" => slices [always],
+}}
+
 impl Base {
     /// Encodes the body of a `base` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.set("at", self.position);
-            fields.flag("more", self.goes_on);
-            fields.set("slices", self.slices.as_slice());
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of a `base` frame.
@@ -69,13 +71,7 @@ impl Base {
     /// if its version is unsupported, if a field is missing or malformed, or if an item belongs to
     /// a record after the position.
     pub fn decode(bytes: &[u8]) -> Result<Base, Error> {
-        let mut base = Base::default();
-        walk(KIND, &["at"], bytes, |name, value| match name {
-            "at" => value.read_into(&mut base.position),
-            "more" => value.read_into(&mut base.goes_on),
-            "slices" => store(&mut base.slices, list(value, BaseSlice::read)),
-            _ => Ok(()),
-        })?;
+        let base: Base = decode(KIND, bytes)?;
         let Base { position, slices, .. } = &base;
         if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
             return Err(bad(KIND, "it has too many slices, or they are out of order"));
@@ -90,11 +86,11 @@ impl Base {
     }
 }
 
-impl BaseSlice {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<BaseSlice, Error> {
+impl ReadField<'_> for BaseSlice {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<BaseSlice, Error> {
         let mut slice = BaseSlice::default();
-        walk_part(KIND, &["s"], reader, |name, value| match name {
-            "s" => value.read_into(&mut slice.slice),
+        walk_part(place, &["s"], reader, |place, value| match place.field {
+            "s" => value.read_into(place, &mut slice.slice),
             "items" => store(&mut slice.items, runs(value.bin()?)),
             _ => Ok(()),
         })?;

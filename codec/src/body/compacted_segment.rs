@@ -48,11 +48,11 @@ impl Compacted {
     /// Decodes the body of a `compacted` frame.
     pub fn decode(bytes: &[u8]) -> Result<Compacted, Error> {
         let mut compacted = Compacted::default();
-        walk("compacted", &["upto", "end", "was", "crc"], bytes, |name, value| match name {
-            "upto" => value.read_into(&mut compacted.through),
-            "end" => value.read_into(&mut compacted.end),
-            "was" => value.read_into(&mut compacted.replaced_end),
-            "crc" => value.read_into(&mut compacted.replaced_crc),
+        walk("compacted", &["upto", "end", "was", "crc"], bytes, |place, value| match place.field {
+            "upto" => value.read_into(place, &mut compacted.through),
+            "end" => value.read_into(place, &mut compacted.end),
+            "was" => value.read_into(place, &mut compacted.replaced_end),
+            "crc" => value.read_into(place, &mut compacted.replaced_crc),
             _ => Ok(()),
         })?;
         Ok(compacted)

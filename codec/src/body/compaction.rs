@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::{ReadField, bad, encode_fields, list, store, walk};
+use super::fields::{bad, encode_fields, list, store, walk};
 use super::{Base, Observed, Payload};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, Record, RecordKind, SequenceNumber};
@@ -23,7 +23,7 @@ impl KnownPositions {
     /// Encodes the positions as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         encode_fields(0, |fields| {
-            fields.set("ends", self.ends.as_slice());
+            fields.set("ends", &self.ends);
             let bases = fields.field("bases").array(self.bases.len());
             for base in &self.bases {
                 bases.bin(&base.encode());
@@ -41,8 +41,8 @@ impl KnownPositions {
     pub fn decode(bytes: &[u8]) -> Result<KnownPositions, Error> {
         const KIND: &str = "known positions";
         let mut known = KnownPositions::default();
-        walk(KIND, &["ends", "bases"], bytes, |name, value| match name {
-            "ends" => store(&mut known.ends, list(value, SequenceNumber::read)),
+        walk(KIND, &["ends", "bases"], bytes, |place, value| match place.field {
+            "ends" => value.read_into(place, &mut known.ends),
             "bases" => store(&mut known.bases, list(value, |base| Base::decode(base.bin()?))),
             _ => Ok(()),
         })?;
@@ -182,7 +182,7 @@ impl DroppedBodies {
     pub fn decode(bytes: &[u8]) -> Result<DroppedBodies, Error> {
         const KIND: &str = "dropped bodies";
         let mut dropped = DroppedBodies::default();
-        walk(KIND, &["known", "dropped"], bytes, |name, value| match name {
+        walk(KIND, &["known", "dropped"], bytes, |place, value| match place.field {
             "known" => store(&mut dropped.known, KnownPositions::decode(value.bin()?)),
             "dropped" => {
                 let runs = packed_runs(value.bin()?).ok_or_else(|| bad(KIND, "its runs do not decode"));

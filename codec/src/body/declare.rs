@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{WriteField, bad, encode_fields, list, store, walk, walk_part};
+use super::fields::{Place, ReadField, WriteField, decode, encode, map_fields, walk_part};
 use super::json::{NameBudget, Object, Part, array};
 use super::{Body, Policy};
 use crate::Error;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
-
-const KIND: &str = "declare";
 
 /// Declares events and slices: binds their names to the small integers that records use.
 ///
@@ -52,14 +50,16 @@ pub struct Binding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltIn {
     /// The event is appended to the slice.
-    Append,
+    Append = 0,
     /// The event replaces all items of the slice.
-    Replace,
+    Replace = 1,
     /// There is no built-in effect: every record lists its effects.
-    Explicit,
+    Explicit = 2,
 }
 
 impl BuiltIn {
+    const ALL: [BuiltIn; 3] = [BuiltIn::Append, BuiltIn::Replace, BuiltIn::Explicit];
+
     /// Returns the effect's name in JSON: `append`, `replace` or `explicit`.
     pub fn name(self) -> &'static str {
         match self {
@@ -67,18 +67,6 @@ impl BuiltIn {
             BuiltIn::Replace => "replace",
             BuiltIn::Explicit => "explicit",
         }
-    }
-
-    fn code(self) -> u64 {
-        match self {
-            BuiltIn::Append => 0,
-            BuiltIn::Replace => 1,
-            BuiltIn::Explicit => 2,
-        }
-    }
-
-    fn from_code(code: u64) -> Option<BuiltIn> {
-        [BuiltIn::Append, BuiltIn::Replace, BuiltIn::Explicit].into_iter().find(|op| op.code() == code)
     }
 }
 
@@ -95,13 +83,23 @@ pub struct SliceDeclaration {
     pub item: String,
 }
 
+map_fields! { impl<'a> Declare {
+    "events" => events,
+    "slices" => slices,
+}}
+
+map_fields! { impl<'a> EventDeclaration {
+    "id" => id [required],
+    "name" => name [required],
+    "ver" => version [or 1],
+    "to" => bindings [always],
+    "implicit" => implicit,
+}}
+
 impl Declare {
     /// Encodes the body of a declaration as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.list("events", &self.events);
-            fields.list("slices", &self.slices);
-        })
+        encode(0, self)
     }
 
     /// Returns an upper bound, in bytes, of the length of the encoded declaration.
@@ -114,13 +112,7 @@ impl Declare {
 
     /// Decodes the body of a declaration.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
-        let mut declare = Declare::default();
-        walk(KIND, &[], bytes, |name, value| match name {
-            "events" => store(&mut declare.events, list(value, EventDeclaration::read)),
-            "slices" => store(&mut declare.slices, list(value, SliceDeclaration::read)),
-            _ => Ok(()),
-        })?;
-        Ok(declare)
+        decode("declare", bytes)
     }
 }
 
@@ -137,50 +129,31 @@ impl EventDeclaration {
     pub fn len_max(&self) -> usize {
         FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
     }
-
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<EventDeclaration, Error> {
-        let mut event = EventDeclaration { version: 1, ..EventDeclaration::default() };
-        walk_part(KIND, &["events.id", "events.name"], reader, |name, value| match name {
-            "id" => value.read_into(&mut event.id),
-            "name" => value.read_into(&mut event.name),
-            "ver" => value.read_into(&mut event.version),
-            "to" => store(&mut event.bindings, read_bindings(value)),
-            "implicit" => value.read_into(&mut event.implicit),
-            _ => Ok(()),
-        })?;
-        Ok(event)
-    }
 }
 
-impl WriteField for EventDeclaration {
+impl WriteField for Vec<Binding> {
     fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("id", self.id);
-            fields.set("name", &self.name);
-            fields.some("ver", (self.version != 1).then_some(self.version));
-            let bindings = fields.field("to").array(2 * self.bindings.len());
-            for binding in &self.bindings {
-                bindings.unsigned(u64::from(binding.slice)).unsigned(binding.built_in.code());
-            }
-            fields.flag("implicit", self.implicit);
-        });
+        writer.array(2 * self.len());
+        for binding in self {
+            writer.unsigned(u64::from(binding.slice)).unsigned(binding.built_in as u64);
+        }
     }
 }
 
-fn read_bindings(reader: &mut MsgpackReader<'_>) -> Result<Vec<Binding>, Error> {
-    let numbers = list(reader, |reader| reader.unsigned32())?;
-    let (pairs, rest) = numbers.as_chunks::<2>();
-    if !rest.is_empty() {
-        return Err(bad(KIND, "a binding is not a pair of slice and effect"));
+impl ReadField<'_> for Vec<Binding> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<Vec<Binding>, Error> {
+        let numbers = Vec::<u32>::read(place, reader)?;
+        let (pairs, rest) = numbers.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(place.bad("a binding is not a pair of slice and effect"));
+        }
+        let binding = |&[slice, code]: &[u32; 2]| {
+            let built_in = BuiltIn::ALL.into_iter().find(|built_in| *built_in as u32 == code);
+            let unknown = || place.bad(format!("unknown effect {code} in a binding"));
+            built_in.map(|built_in| Binding { slice, built_in }).ok_or_else(unknown)
+        };
+        pairs.iter().map(binding).collect()
     }
-    pairs
-        .iter()
-        .map(|&[slice, code]| {
-            let built_in = BuiltIn::from_code(u64::from(code))
-                .ok_or_else(|| bad(KIND, format!("unknown effect {code} in a binding")))?;
-            Ok(Binding { slice, built_in })
-        })
-        .collect()
 }
 
 impl SliceDeclaration {
@@ -189,14 +162,16 @@ impl SliceDeclaration {
         let item = if self.item == self.name { 0 } else { self.item.len() };
         FIELDS_BYTES + self.name.len() + item
     }
+}
 
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<SliceDeclaration, Error> {
+impl ReadField<'_> for SliceDeclaration {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<SliceDeclaration, Error> {
         let (mut slice, mut item) = (SliceDeclaration::default(), None);
-        walk_part(KIND, &["slices.name", "slices.id"], reader, |name, value| match name {
-            "id" => value.read_into(&mut slice.id),
-            "name" => value.read_into(&mut slice.name),
-            "policy" => store(&mut slice.policy, Policy::read(KIND, value)),
-            "item" => value.read_into(&mut item),
+        walk_part(place, &["name", "id"], reader, |place, value| match place.field {
+            "id" => value.read_into(place, &mut slice.id),
+            "name" => value.read_into(place, &mut slice.name),
+            "policy" => value.read_into(place, &mut slice.policy),
+            "item" => value.read_into(place, &mut item),
             _ => Ok(()),
         })?;
         slice.item = item.unwrap_or_else(|| slice.name.clone());
@@ -207,10 +182,10 @@ impl SliceDeclaration {
 impl WriteField for SliceDeclaration {
     fn write(&self, writer: &mut MsgpackWriter) {
         writer.fields(|fields| {
-            fields.set("id", self.id);
+            fields.set("id", &self.id);
             fields.set("name", &self.name);
-            fields.some("policy", (self.policy != Policy::State).then(|| self.policy.name()));
-            fields.some("item", (self.item != self.name).then_some(&self.item));
+            fields.unless("policy", &self.policy, &Policy::State);
+            fields.unless("item", &self.item, &self.name);
         });
     }
 }

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::fields::{WriteField, bad, list, require_field, store, walk, walk_map, walk_part};
+use super::fields::{
+    Place, ReadField, WriteField, bad, list, require_field, store, walk, walk_map, walk_part,
+};
 use super::json::{NameBudget, Object, Part, array, id_value, payload};
 use super::{Body, Lane, Payload, SLICES_MAX};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
@@ -118,8 +120,10 @@ impl<'a> Effect<'a> {
     pub fn replace(slice: u32) -> Effect<'a> {
         Effect { removed: RemovedItems::All, ..Effect::append(slice) }
     }
+}
 
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Effect<'a>, Error> {
+impl<'a> ReadField<'a> for Effect<'a> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Effect<'a>, Error> {
         let mut ahead = *reader;
         if let MsgpackToken::Unsigned(code) = ahead.token()? {
             *reader = ahead;
@@ -127,12 +131,12 @@ impl<'a> Effect<'a> {
             return Ok(if code % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
         }
         let (mut effect, mut added, mut version) = (Effect::append(0), None, 1);
-        walk_part(KIND, &["x.s"], reader, |name, value| match name {
-            "s" => value.read_into(&mut effect.slice),
+        walk_part(place, &["s"], reader, |place, value| match place.field {
+            "s" => value.read_into(place, &mut effect.slice),
             "r" => store(&mut effect.removed, read_removed(value)),
             "a" => store(&mut added, list(value, Payload::read_element)),
             "b" => store(&mut effect.before, read_anchor(value)),
-            "ver" => value.read_into(&mut version),
+            "ver" => value.read_into(place, &mut version),
             _ => Ok(()),
         })?;
         effect.added = added.map_or(AddedItems::Event, |items| AddedItems::Items { items, version });
@@ -154,20 +158,20 @@ impl WriteField for Effect<'_> {
             }
         }
         writer.fields(|fields| {
-            fields.set("s", self.slice);
+            fields.set("s", &self.slice);
             match &self.removed {
                 RemovedItems::None => {}
-                RemovedItems::All => fields.set("r", true),
+                RemovedItems::All => fields.set("r", &true),
                 RemovedItems::Items(ids) => write_ids(fields.field("r"), ids),
             }
             if let AddedItems::Items { items, .. } = &self.added {
-                fields.set("a", items.as_slice());
+                fields.set("a", items);
             }
             if let Some(id) = self.before {
                 write_ids(fields.field("b"), &[id]);
             }
             if let AddedItems::Items { version: version @ (0 | 2..), .. } = self.added {
-                fields.set("ver", version);
+                fields.set("ver", &version);
             }
         });
     }
@@ -191,13 +195,13 @@ fn read_anchor(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
     }
 }
 
-fn read_effects<'a>(reader: &mut MsgpackReader<'a>) -> Result<Vec<Effect<'a>>, Error> {
+fn read_effects<'a>(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Vec<Effect<'a>>, Error> {
     let mut ahead = *reader;
     let len = ahead.array()? as usize;
     if len > SLICES_MAX {
         return Err(bad(KIND, format!("{len} effects exceed the limit of {SLICES_MAX} slices")));
     }
-    list(reader, Effect::read)
+    Vec::read(place, reader)
 }
 
 fn read_removed(reader: &mut MsgpackReader<'_>) -> Result<RemovedItems, Error> {
@@ -246,7 +250,7 @@ impl<'a> Dispatch<'a> {
         writer.fields(|fields| {
             match &self.action {
                 Action::Event { event, data } => {
-                    fields.set("e", *event);
+                    fields.set("e", event);
                     fields.set("d", data);
                 }
                 Action::Seed => fields.set("o", "seed"),
@@ -255,10 +259,10 @@ impl<'a> Dispatch<'a> {
                 Action::Tag { key, value } => {
                     fields.set("o", "tag");
                     fields.set("key", key);
-                    fields.some("value", value.as_ref());
+                    fields.some("value", value);
                 }
             }
-            fields.some("x", self.effects.as_deref());
+            fields.some("x", &self.effects);
         });
     }
 
@@ -283,8 +287,8 @@ impl<'a> Dispatch<'a> {
 
     pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
         let mut listed = 0;
-        walk(KIND, &[], bytes, |name, effects| {
-            let len = if name == "x" { effects.array()? } else { 0 };
+        walk(KIND, &[], bytes, |place, effects| {
+            let len = if place.field == "x" { effects.array()? } else { 0 };
             for _ in 0..len {
                 let mut effect = effects.part()?;
                 // Effects that list no items are numbers.
@@ -318,14 +322,14 @@ impl<'a> Dispatch<'a> {
         }
         let (mut event, mut data, mut own, mut key, mut tag, mut effects) =
             (None, None, None::<&str>, None, None, None);
-        walk(KIND, &[], bytes, |name, value| match name {
-            "e" => value.read_into(&mut event),
-            "d" => value.read_into(&mut data),
-            "o" => value.read_into(&mut own),
-            "key" => value.read_into(&mut key),
-            "value" => value.read_into(&mut tag),
-            "x" => store(&mut effects, read_effects(value)),
-            _ => Lane::check(name, value),
+        walk(KIND, &[], bytes, |place, value| match place.field {
+            "e" => value.read_into(place, &mut event),
+            "d" => value.read_into(place, &mut data),
+            "o" => value.read_into(place, &mut own),
+            "key" => value.read_into(place, &mut key),
+            "value" => value.read_into(place, &mut tag),
+            "x" => store(&mut effects, read_effects(place, value)),
+            _ => Lane::check(place, value),
         })?;
         let action = match (event, own) {
             (Some(event), None) => Action::Event { event, data: require_field(KIND, "d", data)? },

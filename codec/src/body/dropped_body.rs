@@ -39,17 +39,17 @@ impl Dropped {
     }
 
     fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.set("k", u32::from(self.kind.byte()));
-        fields.set("len", self.len);
-        fields.set("hash", self.hash);
+        fields.set("k", &u32::from(self.kind.byte()));
+        fields.set("len", &self.len);
+        fields.set("hash", &self.hash);
     }
 
     /// Returns the id of the object with [`KnownPositions`](super::KnownPositions) from the body of
     /// a record in a replica, or `None` if the body has none.
     pub fn decode_known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
         let mut known = None;
-        walk(KIND, &[], bytes, |name, value| {
-            if name == "known" {
+        walk(KIND, &[], bytes, |place, value| {
+            if place.field == "known" {
                 let object = Payload::new(value.value()?).object();
                 known = Some(object.ok_or_else(|| bad(KIND, "`known` is not a reference to an object"))?);
             }
@@ -61,13 +61,13 @@ impl Dropped {
     /// Decodes the body of a `dropped` record.
     pub fn decode(bytes: &[u8]) -> Result<Dropped, Error> {
         let (mut kind, mut len, mut hash) = (None, None, None);
-        walk(KIND, &[], bytes, |name, value| match name {
+        walk(KIND, &[], bytes, |place, value| match place.field {
             "k" => {
                 kind = u8::try_from(value.unsigned()?).ok().and_then(RecordKind::from_byte);
                 Ok(())
             }
-            "len" => value.read_into(&mut len),
-            "hash" => value.read_into(&mut hash),
+            "len" => value.read_into(place, &mut len),
+            "hash" => value.read_into(place, &mut hash),
             _ => Ok(()),
         })?;
         let kind = require_field(KIND, "k", kind)?;

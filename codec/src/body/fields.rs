@@ -1,7 +1,9 @@
 //! Walks the fields of a body.
 
 use std::borrow::Cow;
+use std::fmt;
 
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::Payload;
@@ -11,69 +13,77 @@ use crate::{Error, OperationId, SequenceNumber};
 /// Newest version of a body, for every kind: no kind has a second version yet.
 const VERSION: u64 = 1;
 
-/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called
-/// with the field's name and a reader over exactly that value. Bytes that `read` leaves unread are
-/// skipped. Each field of `required` must occur.
-pub(crate) fn walk<'a>(
-    kind: &'static str,
-    required: &[&str],
-    bytes: &'a [u8],
-    mut read: impl FnMut(&str, &mut MsgpackReader<'a>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let (mut reader, mut required) = (MsgpackReader::new(bytes), RequiredFields { kind, required, seen: 0 });
-    let walked = walk_map(&mut reader, |name, value| {
-        required.note(name);
-        match name {
-            "v" => match value.unsigned()? {
-                VERSION => Ok(()),
-                newer => Err(bad(kind, format!("version {newer} is newer than {VERSION}"))),
-            },
-            _ => read(name, value),
-        }
-    });
-    walked.map_err(|error| match error {
-        Error::Body { .. } => error,
-        other => bad(kind, other.to_string()),
-    })?;
-    if reader.is_done() { required.check() } else { Err(bad(kind, "extra bytes after the value")) }
+/// Names the place of a value in a body, for errors.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'p> {
+    /// Name of the body's kind.
+    pub(crate) kind: &'static str,
+    /// Field of the body with the map that contains `field`; empty if the body itself contains it.
+    around: &'p str,
+    pub(crate) field: &'p str,
 }
 
-/// Fields without which a map is not decoded.
-struct RequiredFields<'r> {
-    kind: &'static str,
-    /// The path of each field within the body, such as `events.id`.
-    required: &'r [&'r str],
-    seen: u32,
-}
-
-impl RequiredFields<'_> {
-    fn note(&mut self, name: &str) {
-        let is_last = |path: &str| path.is_empty() || path.ends_with('.');
-        let at = self.required.iter().position(|path| path.strip_suffix(name).is_some_and(is_last));
-        self.seen |= at.map_or(0, |at| 1 << at);
+impl Place<'_> {
+    pub(crate) fn bad(self, reason: impl Into<String>) -> Error {
+        bad(self.kind, reason)
     }
 
-    fn check(self) -> Result<(), Error> {
-        match self.required.get(self.seen.trailing_ones() as usize) {
-            Some(missing) => Err(missing_field(self.kind, missing)),
+    /// Fails if a field of `required` is not in `seen`, which has a bit for each. Empty names are
+    /// of fields that may be missing.
+    fn check(self, required: &[&str], seen: u32) -> Result<(), Error> {
+        let is_missing = |(at, name): &(usize, &&str)| !name.is_empty() && seen & 1 << at == 0;
+        match required.iter().enumerate().find(is_missing) {
+            Some((_, field)) => Err(missing_field(self.kind, &Place { field, ..self }.to_string())),
             None => Ok(()),
         }
     }
 }
 
-/// Walks the fields of a map within a body, like [`walk`]. `required` has their paths in the body.
-pub(crate) fn walk_part<'a>(
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.around.is_empty() { "" } else { "." };
+        write!(f, "{}{dot}{}", self.around, self.field)
+    }
+}
+
+/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called
+/// with the field's place and a reader over exactly that value. Bytes that `read` leaves unread are
+/// skipped. Each field of `required` must occur.
+pub(crate) fn walk<'a>(
     kind: &'static str,
     required: &[&str],
-    reader: &mut MsgpackReader<'a>,
-    mut read: impl FnMut(&str, &mut MsgpackReader<'a>) -> Result<(), Error>,
+    bytes: &'a [u8],
+    mut read: impl FnMut(Place<'_>, &mut MsgpackReader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut required = RequiredFields { kind, required, seen: 0 };
-    walk_map(reader, |name, value| {
-        required.note(name);
-        read(name, value)
+    let mut reader = MsgpackReader::new(bytes);
+    let body = Place { kind, around: "", field: "" };
+    let walked = walk_part(body, required, &mut reader, |place, value| match place.field {
+        "v" => match value.unsigned()? {
+            VERSION => Ok(()),
+            newer => Err(bad(kind, format!("version {newer} is newer than {VERSION}"))),
+        },
+        _ => read(place, value),
+    });
+    walked.map_err(|error| match error {
+        Error::Body { .. } => error,
+        other => bad(kind, other.to_string()),
     })?;
-    required.check()
+    if reader.is_done() { Ok(()) } else { Err(bad(kind, "extra bytes after the value")) }
+}
+
+/// Walks the fields of the map at `around`, like [`walk`].
+pub(crate) fn walk_part<'a>(
+    around: Place<'_>,
+    required: &[&str],
+    reader: &mut MsgpackReader<'a>,
+    mut read: impl FnMut(Place<'_>, &mut MsgpackReader<'a>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (around, mut seen) = (Place { around: around.field, ..around }, 0);
+    walk_map(reader, |field, value| {
+        seen |= required.iter().position(|name| *name == field).map_or(0, |at| 1 << at);
+        read(Place { field, ..around }, value)
+    })?;
+    around.check(required, seen)
 }
 
 /// Walks the pairs of one map: calls `read` with each key and a reader over exactly its value.
@@ -86,6 +96,89 @@ pub(crate) fn walk_map<'a>(
         read(name, &mut reader.part()?)?;
     }
     Ok(())
+}
+
+/// A map with fixed fields. [`map_fields`] implements it by a table.
+pub(crate) trait MapFields<'a>: Sized {
+    /// Names of the fields that must occur. A field that may be missing has an empty name here.
+    const REQUIRED: &'static [&'static str];
+
+    /// Returns the value whose fields are all missing.
+    fn initial() -> Self;
+
+    fn write_fields(&self, fields: &mut FieldWriter<'_>);
+
+    /// Reads the field at `place`; skips one that the map does not have.
+    fn read_field(&mut self, place: Place<'_>, value: &mut MsgpackReader<'a>) -> Result<(), Error>;
+}
+
+/// Implements [`MapFields`] by a table: the name of each field, and the member with its value, in
+/// the order in which fields are written.
+///
+/// A field is omitted if it has the default of its type, and then has that default for a reader. A
+/// `[required]` field is always written and must occur, and an `[always]` field is always written.
+/// `[or VALUE]` states another default. `_ => check` names a function for fields that are not in
+/// the table.
+macro_rules! map_fields {
+    (impl<$life:lifetime> $type:ty {
+        $($name:literal => $($member:ident).+ $([$($mode:tt)+])?,)*
+        $(_ => $others:path,)?
+    }) => {
+        impl<$life> $crate::body::fields::MapFields<$life> for $type {
+            const REQUIRED: &'static [&'static str] = &[$(
+                $crate::body::fields::map_fields!(@required $name $($($mode)+)?)
+            ),*];
+
+            fn initial() -> Self {
+                #[allow(unused_mut)]
+                let mut initial = Self::default();
+                $($crate::body::fields::map_fields!(@initial initial.$($member).+, $($($mode)+)?);)*
+                initial
+            }
+
+            fn write_fields(&self, fields: &mut $crate::body::fields::FieldWriter<'_>) {
+                $($crate::body::fields::map_fields!(@write fields, $name, &self.$($member).+, $($($mode)+)?);)*
+            }
+
+            fn read_field(
+                &mut self,
+                place: $crate::body::fields::Place<'_>,
+                value: &mut $crate::msgpack::MsgpackReader<$life>,
+            ) -> Result<(), $crate::Error> {
+                match place.field {
+                    $($name => value.read_into(place, &mut self.$($member).+),)*
+                    $(_ => $others(place, value),)?
+                    #[allow(unreachable_patterns)]
+                    _ => Ok(()),
+                }
+            }
+        }
+    };
+    (@required $name:literal required) => { $name };
+    (@required $name:literal $($mode:tt)*) => { "" };
+    (@initial $($initial:ident).+, or $default:expr) => { $($initial).+ = $default };
+    (@initial $($initial:ident).+, $($mode:tt)*) => {};
+    (@write $fields:ident, $name:literal, $value:expr, or $default:expr) => {
+        $fields.unless($name, $value, &$default)
+    };
+    (@write $fields:ident, $name:literal, $value:expr, $mode:ident) => { $fields.set($name, $value) };
+    (@write $fields:ident, $name:literal, $value:expr,) => {
+        $fields.unless($name, $value, &Default::default())
+    };
+}
+
+pub(crate) use map_fields;
+
+/// Decodes a body of this kind.
+pub(crate) fn decode<'a, T: MapFields<'a>>(kind: &'static str, bytes: &'a [u8]) -> Result<T, Error> {
+    let mut decoded = T::initial();
+    walk(kind, T::REQUIRED, bytes, |place, value| decoded.read_field(place, value))?;
+    Ok(decoded)
+}
+
+/// Encodes a map, with room for about `bytes` bytes.
+pub(crate) fn encode<'a>(bytes: usize, map: &impl MapFields<'a>) -> Vec<u8> {
+    encode_fields(bytes, |fields| map.write_fields(fields))
 }
 
 /// Decodes an array that has passed the pre-scan.
@@ -121,13 +214,21 @@ fn missing_field(kind: &'static str, field: &str) -> Error {
 
 /// Reads a value that is the whole of `reader`, such as that of a field.
 pub(crate) trait ReadField<'a>: Sized {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Self, Error>;
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Self, Error>;
+}
+
+impl<'a, T: MapFields<'a>> ReadField<'a> for T {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<T, Error> {
+        let mut map = T::initial();
+        walk_part(place, T::REQUIRED, reader, |place, value| map.read_field(place, value))?;
+        Ok(map)
+    }
 }
 
 macro_rules! read_by {
     ($($type:ty: $read:ident,)*) => {
         $(impl<'a> ReadField<'a> for $type {
-            fn read(reader: &mut MsgpackReader<'a>) -> Result<$type, Error> {
+            fn read(_: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<$type, Error> {
                 Ok(reader.$read()?.into())
             }
         })*
@@ -144,10 +245,17 @@ read_by! {
     &'a str: str,
     Cow<'a, str>: str,
     String: str,
+    SmolStr: str,
+}
+
+impl<'a> ReadField<'a> for i32 {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<i32, Error> {
+        i32::try_from(reader.signed()?).map_err(|_| place.bad(format!("field `{place}` exceeds 32 bits")))
+    }
 }
 
 impl<'a, const N: usize> ReadField<'a> for [u8; N] {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<[u8; N], Error> {
+    fn read(_: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<[u8; N], Error> {
         let bytes = reader.bin()?;
         bytes.try_into().map_err(|_| Error::Malformed {
             offset: reader.offset(),
@@ -157,27 +265,37 @@ impl<'a, const N: usize> ReadField<'a> for [u8; N] {
 }
 
 impl<'a> ReadField<'a> for Uuid {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Uuid, Error> {
-        <[u8; 16]>::read(reader).map(Uuid::from_bytes)
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Uuid, Error> {
+        <[u8; 16]>::read(place, reader).map(Uuid::from_bytes)
     }
 }
 
 impl<'a> ReadField<'a> for Payload<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Payload<'a>, Error> {
+    fn read(_: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Payload<'a>, Error> {
         Ok(Payload::new(reader.rest()))
     }
 }
 
 impl<'a, T: ReadField<'a>> ReadField<'a> for Option<T> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<Option<T>, Error> {
-        T::read(reader).map(Some)
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Option<T>, Error> {
+        T::read(place, reader).map(Some)
+    }
+}
+
+impl<'a, T: ReadField<'a>> ReadField<'a> for Vec<T> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Vec<T>, Error> {
+        list(reader, |reader| T::read(place, reader))
     }
 }
 
 impl<'a> MsgpackReader<'a> {
     /// Reads the value of a field into `slot`.
-    pub(crate) fn read_into<T: ReadField<'a>>(&mut self, slot: &mut T) -> Result<(), Error> {
-        *slot = T::read(self)?;
+    pub(crate) fn read_into<T: ReadField<'a>>(
+        &mut self,
+        place: Place<'_>,
+        slot: &mut T,
+    ) -> Result<(), Error> {
+        *slot = T::read(place, self)?;
         Ok(())
     }
 }
@@ -190,6 +308,12 @@ pub(crate) fn store<T, S: From<T>>(slot: &mut S, read: Result<T, Error>) -> Resu
 
 pub(crate) trait WriteField {
     fn write(&self, writer: &mut MsgpackWriter);
+}
+
+impl<'a, T: MapFields<'a>> WriteField for T {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        writer.fields(|fields| self.write_fields(fields));
+    }
 }
 
 macro_rules! write_by {
@@ -214,6 +338,7 @@ write_by! {
     str: |writer, text| writer.str(text),
     String: |writer, text| writer.str(text),
     Cow<'_, str>: |writer, text| writer.str(text),
+    SmolStr: |writer, text| writer.str(text),
     Uuid: |writer, id| writer.bin(id.as_bytes()),
     Payload<'_>: |writer, payload| writer.raw(payload.bytes()),
 }
@@ -231,9 +356,18 @@ impl<T: WriteField> WriteField for [T] {
     }
 }
 
-impl<T: WriteField + ?Sized> WriteField for &T {
+impl<T: WriteField> WriteField for Vec<T> {
     fn write(&self, writer: &mut MsgpackWriter) {
-        (*self).write(writer);
+        self.as_slice().write(writer);
+    }
+}
+
+impl<T: WriteField> WriteField for Option<T> {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        match self {
+            Some(value) => value.write(writer),
+            None => drop(writer.nil()),
+        }
     }
 }
 
@@ -250,25 +384,21 @@ impl FieldWriter<'_> {
         self.writer.str(name)
     }
 
-    pub(crate) fn set(&mut self, name: &str, value: impl WriteField) {
+    pub(crate) fn set(&mut self, name: &str, value: &(impl WriteField + ?Sized)) {
         value.write(self.field(name));
     }
 
-    /// Writes a field that has a value, and no field for `None`.
-    pub(crate) fn some(&mut self, name: &str, value: Option<impl WriteField>) {
-        if let Some(value) = value {
+    /// Writes a field that differs from `default`, and no field for `default`.
+    #[inline]
+    pub(crate) fn unless<T: WriteField + PartialEq>(&mut self, name: &str, value: &T, default: &T) {
+        if value != default {
             self.set(name, value);
         }
     }
 
-    /// Writes a field that is true, and no field for `false`.
-    pub(crate) fn flag(&mut self, name: &str, flag: bool) {
-        self.some(name, flag.then_some(true));
-    }
-
-    /// Writes an array that is not empty, and no field for an empty one.
-    pub(crate) fn list<T: WriteField>(&mut self, name: &str, items: &[T]) {
-        self.some(name, (!items.is_empty()).then_some(items));
+    /// Writes a field that has a value, and no field for `None`.
+    pub(crate) fn some<T: WriteField + PartialEq>(&mut self, name: &str, value: &Option<T>) {
+        self.unless(name, value, &None);
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::fields::{ReadField, WriteField, bad, encode_fields, list, store, walk, walk_map, walk_part};
+use super::fields::{
+    Place, ReadField, WriteField, decode, encode, list, map_fields, store, walk, walk_map, walk_part,
+};
 use super::json::{NameBudget, Object, array, payload, tags};
 use super::{Body, Payload};
 use crate::Error;
@@ -34,21 +36,23 @@ pub struct ImportedSlice<'a> {
     pub items: Vec<(Payload<'a>, u32)>,
 }
 
+map_fields! { impl<'a> Import<'a> {
+    "from" => from,
+    "at" => exported_at_us,
+    "tags" => tags,
+    "slices" => slices [always],
+}}
+
 impl<'a> Import<'a> {
     /// Encodes the body of an import as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.some("from", self.from);
-            fields.some("at", self.exported_at_us);
-            fields.some("tags", (!self.tags.is_empty()).then_some(&self.tags));
-            fields.set("slices", self.slices.as_slice());
-        })
+        encode(0, self)
     }
 
     pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
         let mut listed = 0;
-        walk("import", &[], bytes, |name, slices| {
-            let len = if name == "slices" { slices.array()? } else { 0 };
+        walk("import", &[], bytes, |place, slices| {
+            let len = if place.field == "slices" { slices.array()? } else { 0 };
             for _ in 0..len {
                 walk_map(&mut slices.part()?, |name, items| {
                     listed += if name == "items" { u64::from(items.array()?) } else { 0 };
@@ -62,30 +66,22 @@ impl<'a> Import<'a> {
 
     /// Decodes the body of an import.
     pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
-        let mut import = Import::default();
-        walk("import", &[], bytes, |name, value| match name {
-            "from" => value.read_into(&mut import.from),
-            "at" => value.read_into(&mut import.exported_at_us),
-            "tags" => value.read_into(&mut import.tags),
-            "slices" => store(&mut import.slices, list(value, ImportedSlice::read)),
-            _ => Ok(()),
-        })?;
-        Ok(import)
+        decode("import", bytes)
     }
 }
 
-impl<'a> ImportedSlice<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<ImportedSlice<'a>, Error> {
+impl<'a> ReadField<'a> for ImportedSlice<'a> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<ImportedSlice<'a>, Error> {
         let (mut slice, mut versions) = (ImportedSlice::default(), None::<Vec<u32>>);
-        walk_part("import", &["slices.s"], reader, |name, value| match name {
-            "s" => value.read_into(&mut slice.slice),
+        walk_part(place, &["s"], reader, |place, value| match place.field {
+            "s" => value.read_into(place, &mut slice.slice),
             "items" => store(&mut slice.items, list(value, |value| Ok((Payload::read_element(value)?, 1)))),
-            "vers" => store(&mut versions, list(value, u32::read)),
+            "vers" => value.read_into(place, &mut versions),
             _ => Ok(()),
         })?;
         if let Some(versions) = versions {
             if versions.len() != slice.items.len() {
-                return Err(bad("import", "the numbers of items and versions differ"));
+                return Err(place.bad("the numbers of items and versions differ"));
             }
             slice.items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
         }
@@ -96,7 +92,7 @@ impl<'a> ImportedSlice<'a> {
 impl WriteField for ImportedSlice<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
         writer.fields(|fields| {
-            fields.set("s", self.slice);
+            fields.set("s", &self.slice);
             let items = fields.field("items").array(self.items.len());
             self.items.iter().for_each(|(item, _)| item.write(items));
             if self.items.iter().any(|(_, version)| *version != 1) {

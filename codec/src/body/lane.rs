@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::fields::{FieldWriter, walk};
+use super::fields::{FieldWriter, MapFields, Place, map_fields, walk};
 use super::lane_fields;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, RecordKind, SequenceNumber};
@@ -57,6 +57,11 @@ pub(crate) enum LaneFields {
     InScope,
 }
 
+map_fields! { impl<'a> Lane<'a> {
+    "in" => within,
+    "lane" => name,
+}}
+
 impl<'a> Lane<'a> {
     /// Returns whether this is the main lane, which takes no bytes.
     #[inline]
@@ -78,7 +83,7 @@ impl<'a> Lane<'a> {
         // An event has two fields of its own, and nearly all events have no others.
         let is_plain_event = kind == RecordKind::Dispatch && body.starts_with(b"\x82\xa1e");
         if fields != LaneFields::None && !is_plain_event {
-            walk(kind.name(), &[], body, |name, value| lane.take(name, value).map(drop))?;
+            walk(kind.name(), &[], body, |place, value| lane.read_field(place, value))?;
         }
         if fields == LaneFields::NameOnly {
             lane.within = None;
@@ -97,44 +102,29 @@ impl<'a> Lane<'a> {
         let head = start..start + body.offset();
         let mut writer = MsgpackWriter::append_to(std::mem::take(buffer));
         let mut fields = FieldWriter { count: others as usize, writer: &mut writer };
-        self.write(&mut fields);
+        self.write_fields(&mut fields);
         let count = fields.count;
         writer.set_map_len(head, count);
         *buffer = writer.finish();
     }
 
-    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.some(WITHIN, self.within);
-        fields.some(NAME, self.name.as_ref());
-    }
-
-    /// Reads a field if it belongs to a lane, and returns whether it does.
-    pub(super) fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
-        match name {
-            WITHIN => value.read_into(&mut self.within)?,
-            NAME => value.read_into(&mut self.name)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
     /// Checks a field that a body's own decoder does not know: rejects a malformed lane, and skips
     /// any other field.
-    pub(super) fn check(name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
-        Lane::default().take(name, value).map(drop)
+    pub(super) fn check(place: Place<'_>, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
+        Lane::default().read_field(place, value)
     }
 
     /// Checks that exactly `fields` fields of a lane follow. Returns `None` if there is anything
     /// else.
     pub(super) fn ends(fields: u32, bytes: &'a [u8]) -> Option<()> {
-        let (mut reader, mut lane) = (MsgpackReader::new(bytes), Lane::default());
+        let mut reader = MsgpackReader::new(bytes);
         for _ in 0..fields {
-            let name = reader.str().ok()?;
-            lane.take(name, &mut reader).ok().filter(|taken| *taken)?;
+            match reader.str().ok()? {
+                "in" => drop(reader.unsigned().ok()?),
+                "lane" => drop(reader.str().ok()?),
+                _ => return None,
+            }
         }
         reader.is_done().then_some(())
     }
 }
-
-const WITHIN: &str = "in";
-const NAME: &str = "lane";

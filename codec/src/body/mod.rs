@@ -137,13 +137,6 @@ operation::named! {
     }
 }
 
-impl Policy {
-    fn read(kind: &'static str, reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
-        let name = reader.str()?;
-        Policy::from_name(name).ok_or_else(|| fields::bad(kind, format!("unknown policy `{name}`")))
-    }
-}
-
 const OBJECT_EXT: i8 = 1;
 
 /// Length in bytes of a reference: the BLAKE3 of the object and its length.

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::fields::{encode_fields, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object, payload};
 use super::{Body, Lane, Payload};
 use crate::Error;
@@ -16,24 +16,21 @@ pub struct Observed<'a> {
     pub data: Payload<'a>,
 }
 
+map_fields! { impl<'a> Observed<'a> {
+    "n" => name [required],
+    "d" => data [required],
+    _ => Lane::check,
+}}
+
 impl<'a> Observed<'a> {
     /// Encodes the body of an observation as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.set("n", &self.name);
-            fields.set("d", self.data);
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of an observation.
     pub fn decode(bytes: &'a [u8]) -> Result<Observed<'a>, Error> {
-        let mut observed = Observed::default();
-        walk("observed", &["n", "d"], bytes, |name, value| match name {
-            "n" => value.read_into(&mut observed.name),
-            "d" => value.read_into(&mut observed.data),
-            _ => Lane::check(name, value),
-        })?;
-        Ok(observed)
+        decode("observed", bytes)
     }
 }
 

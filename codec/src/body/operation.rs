@@ -10,13 +10,10 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Payload;
-use super::fields::{ReadField, WriteField, bad, list, store, walk_part};
+use super::fields::{Place, ReadField, WriteField, map_fields};
 use super::json::{Object, Part, array, optional};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
-
-pub(super) const BEGIN: &str = "tool_begin";
-pub(super) const END: &str = "tool_end";
 
 /// Defines an enum whose variants have fixed names in records and JSON.
 macro_rules! named {
@@ -44,15 +41,35 @@ macro_rules! named {
             }
         }
 
+        $crate::body::operation::name_field!($type, from_name);
+    };
+}
+
+pub(super) use named;
+
+/// Makes a field of the name of an enum's variant.
+macro_rules! name_field {
+    ($type:ident, $from_name:ident) => {
         impl $crate::body::fields::WriteField for $type {
             fn write(&self, writer: &mut $crate::msgpack::MsgpackWriter) {
                 writer.str(self.name());
             }
         }
+
+        impl $crate::body::fields::ReadField<'_> for $type {
+            fn read(
+                place: $crate::body::fields::Place<'_>,
+                reader: &mut $crate::msgpack::MsgpackReader<'_>,
+            ) -> Result<$type, $crate::Error> {
+                let name = reader.str()?;
+                let unknown = || place.bad(format!("field `{place}` has the unknown value `{name}`"));
+                $type::$from_name(name).ok_or_else(unknown)
+            }
+        }
     };
 }
 
-pub(super) use named;
+pub(super) use name_field;
 
 /// Longest name of a later version, in bytes, that an enum preserves.
 const OTHER_NAME_MAX: usize = 30;
@@ -121,11 +138,7 @@ macro_rules! named_for_later {
             }
         }
 
-        impl $crate::body::fields::WriteField for $type {
-            fn write(&self, writer: &mut MsgpackWriter) {
-                writer.str(self.name());
-            }
-        }
+        name_field!($type, from_recorded);
 
         impl Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -176,11 +189,6 @@ named_for_later! {
 }
 
 impl Idempotency {
-    /// Returns what a record states: nothing for `Manual`.
-    pub(crate) fn stated(self) -> Option<Idempotency> {
-        (self != Idempotency::Manual).then_some(self)
-    }
-
     /// Returns whether an interrupted call needs a decision before it may run again.
     pub fn needs_settling(self) -> bool {
         matches!(self, Idempotency::Manual | Idempotency::Verify | Idempotency::Other(_))
@@ -297,20 +305,10 @@ pub struct ResourceSnapshot<'a> {
     pub snapshot: Option<Payload<'a>>,
 }
 
-impl<'a> ResourceSnapshot<'a> {
-    pub(super) fn read(
-        kind: &'static str,
-        reader: &mut MsgpackReader<'a>,
-    ) -> Result<ResourceSnapshot<'a>, Error> {
-        let mut read = ResourceSnapshot::default();
-        walk_part(kind, &["res.r"], reader, |name, value| match name {
-            "r" => value.read_into(&mut read.resource),
-            "s" => value.read_into(&mut read.snapshot),
-            _ => Ok(()),
-        })?;
-        Ok(read)
-    }
-}
+map_fields! { impl<'a> ResourceSnapshot<'a> {
+    "r" => resource [required],
+    "s" => snapshot,
+}}
 
 /// Describes a change of a resource that the rollback of an operation did not undo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -323,18 +321,13 @@ pub struct NotUndone<'a> {
     pub reason: Cow<'a, str>,
 }
 
-impl<'a> NotUndone<'a> {
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<NotUndone<'a>, Error> {
-        let mut read = NotUndone::default();
-        walk_part(END, &["left.r", "left.p", "left.w"], reader, |name, value| match name {
-            "r" => value.read_into(&mut read.resource),
-            "p" => value.read_into(&mut read.path),
-            "w" => value.read_into(&mut read.reason),
-            _ => Ok(()),
-        })?;
-        Ok(read)
-    }
+map_fields! { impl<'a> NotUndone<'a> {
+    "r" => resource [required],
+    "p" => path [required],
+    "w" => reason [required],
+}}
 
+impl NotUndone<'_> {
     /// Returns the approximate length of the entry in a body, in bytes.
     pub(super) fn len(&self) -> usize {
         self.resource.len() + self.path.len() + self.reason.len() + 20
@@ -354,49 +347,18 @@ pub struct ReplacedParts<'a> {
     pub more: u64,
 }
 
-impl<'a> ReplacedParts<'a> {
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<ReplacedParts<'a>, Error> {
-        let mut read = ReplacedParts::default();
-        walk_part(END, &["rep.r"], reader, |name, value| match name {
-            "r" => value.read_into(&mut read.resource),
-            "c" => store(&mut read.changed, list(value, Cow::<str>::read)),
-            "x" => store(&mut read.removed, list(value, Cow::<str>::read)),
-            "n" => value.read_into(&mut read.more),
-            _ => Ok(()),
-        })?;
-        Ok(read)
-    }
+map_fields! { impl<'a> ReplacedParts<'a> {
+    "r" => resource [required],
+    "c" => changed,
+    "x" => removed,
+    "n" => more,
+}}
 
+impl ReplacedParts<'_> {
     /// Returns the approximate length of the entry in a body, in bytes.
     pub(super) fn len(&self) -> usize {
         let paths = self.changed.iter().chain(&self.removed);
         self.resource.len() + paths.map(|path| path.len() + 5).sum::<usize>() + 32
-    }
-}
-
-impl WriteField for ResourceSnapshot<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("r", &self.resource);
-            fields.some("s", self.snapshot);
-        });
-    }
-}
-
-impl WriteField for NotUndone<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(3).str("r").str(&self.resource).str("p").str(&self.path).str("w").str(&self.reason);
-    }
-}
-
-impl WriteField for ReplacedParts<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("r", &self.resource);
-            fields.list("c", &self.changed);
-            fields.list("x", &self.removed);
-            fields.some("n", (self.more > 0).then_some(self.more));
-        });
     }
 }
 
@@ -415,16 +377,6 @@ pub(super) fn payload_len(payload: Option<Payload<'_>>) -> usize {
 
 pub(super) fn text_len(text: Option<&Cow<'_, str>>) -> usize {
     text.map_or(0, |text| text.len())
-}
-
-pub(crate) fn read_named<T>(
-    kind: &'static str,
-    field: &str,
-    reader: &mut MsgpackReader<'_>,
-    from_name: fn(&str) -> Option<T>,
-) -> Result<T, Error> {
-    let name = reader.str()?;
-    from_name(name).ok_or_else(|| bad(kind, format!("field `{field}` has the unknown value `{name}`")))
 }
 
 /// Identifies the place in a conversation where a model requested a tool call.
@@ -464,7 +416,7 @@ impl WriteField for CallOrigin {
 }
 
 impl ReadField<'_> for CallOrigin {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<CallOrigin, Error> {
+    fn read(_: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<CallOrigin, Error> {
         match reader.array()? {
             2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
             _ => Err(Error::Malformed {

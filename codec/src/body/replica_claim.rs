@@ -1,7 +1,7 @@
 //! Encodes and decodes the record that a session is replicated.
 
 use super::Body;
-use super::fields::{encode_fields, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object};
 use crate::Error;
 
@@ -18,26 +18,21 @@ pub struct Replicated {
     pub epoch: u64,
 }
 
+map_fields! { impl<'a> Replicated {
+    "at" => at [required],
+    "by" => by [required],
+    "epoch" => epoch [required],
+}}
+
 impl Replicated {
     /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(24 + self.at.len() + self.by.len(), |fields| {
-            fields.set("at", &self.at);
-            fields.set("by", &self.by);
-            fields.set("epoch", self.epoch);
-        })
+        encode(24 + self.at.len() + self.by.len(), self)
     }
 
     /// Decodes the body of a `replicated` record.
     pub fn decode(bytes: &[u8]) -> Result<Replicated, Error> {
-        let mut replicated = Replicated::default();
-        walk("replicated", &["at", "by", "epoch"], bytes, |name, value| match name {
-            "at" => value.read_into(&mut replicated.at),
-            "by" => value.read_into(&mut replicated.by),
-            "epoch" => value.read_into(&mut replicated.epoch),
-            _ => Ok(()),
-        })?;
-        Ok(replicated)
+        decode("replicated", bytes)
     }
 }
 

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::Body;
-use super::fields::{ReadField, encode_fields, list, store, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object};
 use crate::record::time_text;
 use crate::{Error, SequenceNumber};
@@ -29,30 +29,23 @@ pub struct Resumed {
     pub began: Vec<SequenceNumber>,
 }
 
+map_fields! { impl<'a> Resumed {
+    "epoch" => epoch [required],
+    "boot" => boot_id,
+    "clock" => clock_us [always],
+    "recovered" => recovered,
+    "began" => began,
+}}
+
 impl Resumed {
     /// Encodes the body of a `resumed` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.set("epoch", self.epoch);
-            fields.some("boot", self.boot_id);
-            fields.set("clock", self.clock_us);
-            fields.some("recovered", self.recovered);
-            fields.list("began", &self.began);
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of a `resumed` frame.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
-        let mut resumed = Resumed::default();
-        walk("resumed", &["epoch"], bytes, |name, value| match name {
-            "epoch" => value.read_into(&mut resumed.epoch),
-            "boot" => value.read_into(&mut resumed.boot_id),
-            "clock" => value.read_into(&mut resumed.clock_us),
-            "recovered" => value.read_into(&mut resumed.recovered),
-            "began" => store(&mut resumed.began, list(value, SequenceNumber::read)),
-            _ => Ok(()),
-        })?;
-        Ok(resumed)
+        decode("resumed", bytes)
     }
 }
 

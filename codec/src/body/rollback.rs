@@ -18,18 +18,18 @@ impl Rollback {
     /// Encodes the body of a rollback as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         encode_fields(0, |fields| {
-            fields.set("to", self.to);
-            fields.some("logs", (!self.preserve_logs).then_some(false));
+            fields.set("to", &self.to);
+            fields.unless("logs", &self.preserve_logs, &true);
         })
     }
 
     /// Decodes the body of a rollback.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
         let mut rollback = Rollback { to: SequenceNumber::MIN, preserve_logs: true };
-        walk("rollback", &["to"], bytes, |name, value| match name {
-            "to" => value.read_into(&mut rollback.to),
-            "logs" => value.read_into(&mut rollback.preserve_logs),
-            _ => Lane::check(name, value),
+        walk("rollback", &["to"], bytes, |place, value| match place.field {
+            "to" => value.read_into(place, &mut rollback.to),
+            "logs" => value.read_into(place, &mut rollback.preserve_logs),
+            _ => Lane::check(place, value),
         })?;
         Ok(rollback)
     }

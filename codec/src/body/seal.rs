@@ -1,7 +1,7 @@
 //! Encodes and decodes the envelope frame that ends a segment.
 
 use super::Body;
-use super::fields::{encode_fields, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object, hex};
 use crate::Error;
 
@@ -16,26 +16,21 @@ pub struct Seal {
     pub hash: [u8; 32],
 }
 
+map_fields! { impl<'a> Seal {
+    "next" => next [required],
+    "records" => records [required],
+    "hash" => hash [required],
+}}
+
 impl Seal {
     /// Encodes the body of a seal as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.set("next", self.next);
-            fields.set("records", self.records);
-            fields.set("hash", self.hash);
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of a seal.
     pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
-        let mut seal = Seal::default();
-        walk("seal", &["next", "records", "hash"], bytes, |name, value| match name {
-            "next" => value.read_into(&mut seal.next),
-            "records" => value.read_into(&mut seal.records),
-            "hash" => value.read_into(&mut seal.hash),
-            _ => Ok(()),
-        })?;
-        Ok(seal)
+        decode("seal", bytes)
     }
 }
 

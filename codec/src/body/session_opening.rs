@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::Body;
-use super::fields::{ReadField, WriteField, bad, encode_fields, require_field, walk, walk_map};
+use super::fields::{
+    Place, ReadField, WriteField, decode, encode, map_fields, require_field, walk_map, walk_part,
+};
 use super::json::{NameBudget, Object, Part, tags};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
-
-const KIND: &str = "opened";
 
 /// Starts a session. It is the session's first record; in a fork, the first record after those
 /// shared with the parent.
@@ -57,54 +57,48 @@ impl Parent {
     }
 }
 
+map_fields! { impl<'a> SessionOpening {
+    "session" => session [required],
+    "seed" => seed [required],
+    "tags" => tags,
+    "parent" => parent,
+}}
+
 impl SessionOpening {
     /// Encodes the body of an `opened` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.set("session", self.session);
-            fields.set("seed", self.seed);
-            fields.some("tags", (!self.tags.is_empty()).then_some(&self.tags));
-            fields.some("parent", self.parent);
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of an `opened` record.
     pub fn decode(bytes: &[u8]) -> Result<SessionOpening, Error> {
-        let mut opened = SessionOpening::default();
-        walk(KIND, &["session", "seed"], bytes, |name, value| match name {
-            "session" => value.read_into(&mut opened.session),
-            "seed" => value.read_into(&mut opened.seed),
-            "tags" => value.read_into(&mut opened.tags),
-            "parent" => value.read_into(&mut opened.parent),
-            _ => Ok(()),
-        })?;
-        Ok(opened)
+        decode("opened", bytes)
     }
 }
 
 impl ReadField<'_> for Parent {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
         let (mut session, mut how, mut position, mut chain, mut operation) = (None, None, None, None, None);
-        walk_map(reader, |name, value| match name {
-            "session" => value.read_into(&mut session),
-            "how" => value.read_into(&mut how),
-            "position" => value.read_into(&mut position),
-            "chain" => value.read_into(&mut chain),
-            "operation" => value.read_into(&mut operation),
+        walk_part(place, &[], reader, |place, value| match place.field {
+            "session" => value.read_into(place, &mut session),
+            "how" => value.read_into(place, &mut how),
+            "position" => value.read_into(place, &mut position),
+            "chain" => value.read_into(place, &mut chain),
+            "operation" => value.read_into(place, &mut operation),
             _ => Ok(()),
         })?;
-        let session = require_field(KIND, "parent.session", session)?;
+        let session = require_field(place.kind, "parent.session", session)?;
         match how {
             Some("fork") => Ok(Parent::Fork {
                 session,
-                position: require_field(KIND, "parent.position", position)?,
-                chain: require_field(KIND, "parent.chain", chain)?,
+                position: require_field(place.kind, "parent.position", position)?,
+                chain: require_field(place.kind, "parent.chain", chain)?,
             }),
             Some("child") => Ok(Parent::Child { session, operation }),
             Some(other) => {
-                Err(bad(KIND, format!("the relation to the parent is {other:?}, not `fork` or `child`")))
+                Err(place.bad(format!("the relation to the parent is {other:?}, not `fork` or `child`")))
             }
-            None => Err(bad(KIND, "the relation to the parent, `fork` or `child`, is missing")),
+            None => Err(place.bad("the relation to the parent, `fork` or `child`, is missing")),
         }
     }
 }
@@ -112,8 +106,8 @@ impl ReadField<'_> for Parent {
 impl WriteField for Parent {
     fn write(&self, writer: &mut MsgpackWriter) {
         writer.fields(|fields| {
-            fields.set("session", self.session());
-            match *self {
+            fields.set("session", &self.session());
+            match self {
                 Parent::Fork { position, chain, .. } => {
                     fields.set("how", "fork");
                     fields.set("position", position);
@@ -138,7 +132,7 @@ impl WriteField for BTreeMap<String, String> {
 }
 
 impl ReadField<'_> for BTreeMap<String, String> {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<String, String>, Error> {
+    fn read(_: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<String, String>, Error> {
         let mut tags = BTreeMap::new();
         walk_map(reader, |name, value| {
             tags.insert(name.to_owned(), value.str()?.to_owned());

@@ -1,12 +1,10 @@
 //! Encodes and decodes a decision about an interrupted or suspended operation.
 
-use super::fields::{encode_fields, store, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object, hex, optional};
-use super::operation::{Decision, payload_len, read_named};
+use super::operation::{Decision, payload_len};
 use super::{Body, Lane, Payload};
 use crate::{Error, OperationId};
-
-const SETTLE: &str = "settle";
 
 /// Records a decision about an interrupted or suspended operation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +29,18 @@ pub struct Settle<'a> {
     pub reason: String,
 }
 
+map_fields! { impl<'a> Settle<'a> {
+    "op" => operation [required],
+    "is" => decision [required],
+    "by" => by [always],
+    "why" => reason [always],
+    "result" => result,
+    "shown" => shown,
+    "args" => arguments,
+    "until" => until_us,
+    _ => Lane::check,
+}}
+
 impl<'a> Settle<'a> {
     /// Creates a decision without a result, a text or a limit.
     pub fn new(operation: OperationId, decision: Decision, by: &str, reason: &str) -> Settle<'a> {
@@ -50,33 +60,12 @@ impl<'a> Settle<'a> {
 
     /// Encodes the body of a decision as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(96 + payload_len(self.result) + payload_len(self.shown), |fields| {
-            fields.set("op", self.operation);
-            fields.set("is", self.decision);
-            fields.set("by", &self.by);
-            fields.set("why", &self.reason);
-            fields.some("result", self.result);
-            fields.some("shown", self.shown);
-            fields.some("args", self.arguments);
-            fields.some("until", self.until_us);
-        })
+        encode(96 + payload_len(self.result) + payload_len(self.shown), self)
     }
 
     /// Decodes the body of a decision.
     pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
-        let mut settle = Settle::default();
-        walk(SETTLE, &["op", "is"], bytes, |name, value| match name {
-            "op" => value.read_into(&mut settle.operation),
-            "is" => store(&mut settle.decision, read_named(SETTLE, name, value, Decision::from_name)),
-            "by" => value.read_into(&mut settle.by),
-            "why" => value.read_into(&mut settle.reason),
-            "result" => value.read_into(&mut settle.result),
-            "shown" => value.read_into(&mut settle.shown),
-            "args" => value.read_into(&mut settle.arguments),
-            "until" => value.read_into(&mut settle.until_us),
-            _ => Lane::check(name, value),
-        })?;
-        Ok(settle)
+        decode("settle", bytes)
     }
 }
 

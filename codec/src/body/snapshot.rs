@@ -1,15 +1,13 @@
 //! Encodes and decodes a snapshot.
 
-use super::fields::{encode_fields, list, store, walk};
+use super::fields::{decode, encode, map_fields};
 use super::json::{NameBudget, Object};
 use super::operation::{ResourceSnapshot, resources_json};
 use super::{Body, Lane, Payload, Policy};
 use crate::Error;
 
-const SNAPSHOT: &str = "snapshot";
-
 /// Marks a position, that of the record itself, for a later rollback.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotBody<'a> {
     /// The host's tag for the snapshot.
     pub tag: Option<String>,
@@ -20,6 +18,13 @@ pub struct SnapshotBody<'a> {
     pub resources: Vec<ResourceSnapshot<'a>>,
 }
 
+map_fields! { impl<'a> SnapshotBody<'a> {
+    "tag" => tag,
+    "policies" => policies [or vec![Policy::State]],
+    "res" => resources,
+    _ => Lane::check,
+}}
+
 impl<'a> SnapshotBody<'a> {
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
     /// by references.
@@ -29,23 +34,12 @@ impl<'a> SnapshotBody<'a> {
 
     /// Encodes the body of a snapshot as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        encode_fields(0, |fields| {
-            fields.some("tag", self.tag.as_ref());
-            fields.some("policies", (self.policies != [Policy::State]).then_some(self.policies.as_slice()));
-            fields.list("res", &self.resources);
-        })
+        encode(0, self)
     }
 
     /// Decodes the body of a snapshot.
     pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
-        let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
-        walk(SNAPSHOT, &[], bytes, |name, value| match name {
-            "tag" => value.read_into(&mut tag),
-            "policies" => store(&mut policies, list(value, |value| Policy::read(SNAPSHOT, value))),
-            "res" => store(&mut resources, list(value, |value| ResourceSnapshot::read(SNAPSHOT, value))),
-            _ => Lane::check(name, value),
-        })?;
-        Ok(SnapshotBody { tag, policies, resources })
+        decode("snapshot", bytes)
     }
 }
 

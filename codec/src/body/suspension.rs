@@ -10,9 +10,9 @@
 
 use uuid::Uuid;
 
-use super::fields::{ReadField, WriteField, bad, store, walk_part};
+use super::fields::{Place, ReadField, WriteField, map_fields};
 use super::json::{Object, Part, hex};
-use super::operation::{END, SuspensionForm, read_named};
+use super::operation::SuspensionForm;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
@@ -56,45 +56,31 @@ impl Suspension {
     }
 }
 
-impl WriteField for Suspension {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("is", self.form);
-            fields.set("args", self.arguments);
-            fields.some("until", self.expires_us);
-            if let Some(InnerCall { session, operation }) = self.inner {
-                let writer = fields.field("on").array(1 + usize::from(session.is_some()));
-                operation.write(writer);
-                if let Some(session) = session {
-                    session.write(writer);
-                }
-            }
-        });
-    }
-}
+map_fields! { impl<'a> Suspension {
+    "is" => form [required],
+    "args" => arguments [required],
+    "until" => expires_us,
+    "on" => inner,
+}}
 
-impl ReadField<'_> for Suspension {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<Suspension, Error> {
-        let mut wait = Suspension::default();
-        walk_part(END, &["wait.is", "wait.args"], reader, |name, value| match name {
-            "is" => store(&mut wait.form, read_named(END, "wait.is", value, SuspensionForm::from_recorded)),
-            "args" => value.read_into(&mut wait.arguments),
-            "until" => value.read_into(&mut wait.expires_us),
-            "on" => value.read_into(&mut wait.inner),
-            _ => Ok(()),
-        })?;
-        Ok(wait)
+impl WriteField for InnerCall {
+    fn write(&self, writer: &mut MsgpackWriter) {
+        let writer = writer.array(1 + usize::from(self.session.is_some()));
+        self.operation.write(writer);
+        if let Some(session) = self.session {
+            session.write(writer);
+        }
     }
 }
 
 impl ReadField<'_> for InnerCall {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<InnerCall, Error> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<InnerCall, Error> {
         let len = reader.array()?;
         if !(1..=2).contains(&len) {
-            return Err(bad(END, "an inner call is not an operation with an optional session"));
+            return Err(place.bad("an inner call is not an operation with an optional session"));
         }
         let operation = reader.unsigned()?.into();
-        let session = if len == 2 { ReadField::read(reader)? } else { None };
+        let session = if len == 2 { ReadField::read(place, reader)? } else { None };
         Ok(InnerCall { session, operation })
     }
 }

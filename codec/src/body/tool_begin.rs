@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::fields::{WriteField, bad, list, store, walk};
+use super::fields::{MapFields, Place, ReadField, WriteField, decode, map_fields};
 use super::json::{NameBudget, Object, payload};
 use super::operation::{
-    BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
-    resources_json, resources_len, set_call, text_len,
+    CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, resources_json,
+    resources_len, set_call, text_len,
 };
 use super::{Body, Lane, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
@@ -55,14 +55,14 @@ pub struct ClosedCall<'a> {
     pub shown: Payload<'a>,
 }
 
-impl<'a> ClosedCall<'a> {
-    fn read(name: &str, reader: &mut MsgpackReader<'a>) -> Result<ClosedCall<'a>, Error> {
+impl<'a> ReadField<'a> for ClosedCall<'a> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<ClosedCall<'a>, Error> {
         match reader.array()? {
             2 => {
-                let cause = read_named(BEGIN, name, reader, Cause::from_recorded)?;
+                let cause = Cause::read(place, reader)?;
                 Ok(ClosedCall { cause, shown: Payload::read_element(reader)? })
             }
-            _ => Err(bad(BEGIN, "a closed call is not a pair of cause and text")),
+            _ => Err(place.bad("a closed call is not a pair of cause and text")),
         }
     }
 }
@@ -73,6 +73,23 @@ impl WriteField for ClosedCall<'_> {
         self.shown.write(writer);
     }
 }
+
+map_fields! { impl<'a> ToolBegin<'a> {
+    "t" => tool [required],
+    "call" => call_id,
+    "args" => arguments [required],
+    "by" => origin,
+    "in" => parent,
+    "again" => again,
+    "undo" => undoes,
+    "verify" => verifies,
+    "idem" => idempotency,
+    "ro" => reads_only,
+    "oo" => outside_only,
+    "res" => resources,
+    "shut" => closed,
+    _ => Lane::check,
+}}
 
 impl<'a> ToolBegin<'a> {
     /// Creates the start record of a call by the host, with defaults for all other fields: a
@@ -105,45 +122,13 @@ impl<'a> ToolBegin<'a> {
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads);
         let mut writer = MsgpackWriter::reuse_buffer(buffer);
-        writer.fields(|fields| {
-            fields.set("t", &self.tool);
-            fields.some("call", self.call_id.as_ref());
-            fields.set("args", self.arguments);
-            fields.some("by", self.origin);
-            fields.some("in", self.parent);
-            fields.some("again", self.again);
-            fields.some("undo", self.undoes);
-            fields.some("verify", self.verifies);
-            fields.some("idem", self.idempotency.stated());
-            fields.flag("ro", self.reads_only);
-            fields.flag("oo", self.outside_only);
-            fields.list("res", &self.resources);
-            fields.some("shut", self.closed.as_ref());
-        });
+        writer.fields(|fields| self.write_fields(fields));
         writer.finish()
     }
 
     /// Decodes the body of a `tool_begin` record.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
-        let mut begin = ToolBegin::default();
-        walk(BEGIN, &["t", "args"], bytes, |name, value| match name {
-            "t" => value.read_into(&mut begin.tool),
-            "call" => value.read_into(&mut begin.call_id),
-            "args" => value.read_into(&mut begin.arguments),
-            "by" => value.read_into(&mut begin.origin),
-            "in" => value.read_into(&mut begin.parent),
-            "again" => value.read_into(&mut begin.again),
-            "undo" => value.read_into(&mut begin.undoes),
-            "verify" => value.read_into(&mut begin.verifies),
-            "idem" => {
-                store(&mut begin.idempotency, read_named(BEGIN, name, value, Idempotency::from_recorded))
-            }
-            "ro" => value.read_into(&mut begin.reads_only),
-            "oo" => value.read_into(&mut begin.outside_only),
-            "res" => store(&mut begin.resources, list(value, |value| ResourceSnapshot::read(BEGIN, value))),
-            "shut" => store(&mut begin.closed, ClosedCall::read(name, value)),
-            _ => Lane::check(name, value),
-        })?;
+        let mut begin: ToolBegin<'a> = decode("tool_begin", bytes)?;
         begin.reads_only |= begin.outside_only;
         Ok(begin)
     }

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::fields::{bad, encode_fields, list, store, walk};
+use super::fields::{MapFields, bad, decode, encode_fields, map_fields};
 use super::json::{NameBudget, Object, Part, array, optional};
 use super::operation::{
-    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts,
-    ResourceSnapshot, payload_len, read_named, resources_json, resources_len, set_call, text_len,
+    CallOrigin, Cause, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts, ResourceSnapshot,
+    payload_len, resources_json, resources_len, set_call, text_len,
 };
 use super::suspension::Suspension;
 use super::{Body, Payload, Rollback};
@@ -17,6 +17,8 @@ use crate::{Error, OperationId, SequenceNumber};
 /// ended.
 const ENDED: &str = "ended";
 const UNKNOWN: &str = "unknown";
+
+const END: &str = "tool_end";
 
 /// Records that a tool has ended, and how.
 ///
@@ -73,6 +75,31 @@ pub struct ToolEnd<'a> {
     pub slice: u32,
 }
 
+map_fields! { impl<'a> ToolEnd<'a> {
+    "op" => begin [required],
+    "again" => again,
+    "in" => parent,
+    "undo" => undoes,
+    "verify" => verifies,
+    "t" => tool [required],
+    "call" => call_id,
+    "by" => origin,
+    "out" => outcome [required],
+    "why" => cause,
+    "exit" => exit_code,
+    "back" => rolls_back,
+    "fx" => outside,
+    "us" => elapsed_us [always],
+    "result" => result,
+    "shown" => shown,
+    "over" => overrides,
+    "wait" => suspension,
+    "res" => resources,
+    "left" => not_undone,
+    "rep" => replaced,
+    "s" => slice [required],
+}}
+
 impl<'a> ToolEnd<'a> {
     /// Creates the end record of the run that started at `begin`, with defaults for all other
     /// fields: no origin, no parent and no answer, no rollback, unknown effects outside, and slice
@@ -113,19 +140,19 @@ impl<'a> ToolEnd<'a> {
     pub fn encode_invocation(&self) -> Vec<u8> {
         let names = self.tool.len() + text_len(self.call_id.as_ref());
         encode_fields(FIELDS_BYTES + names, |fields| {
-            fields.set("operation", self.operation());
-            fields.set("begin", self.begin);
-            fields.some("parent", self.parent);
-            fields.some("undoes", self.undoes);
-            fields.some("verifies", self.verifies);
-            fields.some("asked_by", self.origin);
+            fields.set("operation", &self.operation());
+            fields.set("begin", &self.begin);
+            fields.some("parent", &self.parent);
+            fields.some("undoes", &self.undoes);
+            fields.some("verifies", &self.verifies);
+            fields.some("asked_by", &self.origin);
             fields.set("tool", &self.tool);
-            fields.some("call_id", self.call_id.as_ref());
-            fields.set("outcome", self.outcome);
-            fields.some("cause", self.cause);
-            fields.some("exit_code", self.exit_code);
-            fields.set("outside", self.outside);
-            fields.set("elapsed_us", self.elapsed_us);
+            fields.some("call_id", &self.call_id);
+            fields.set("outcome", &self.outcome);
+            fields.some("cause", &self.cause);
+            fields.some("exit_code", &self.exit_code);
+            fields.set("outside", &self.outside);
+            fields.set("elapsed_us", &self.elapsed_us);
         })
     }
 
@@ -145,30 +172,7 @@ impl<'a> ToolEnd<'a> {
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads + lists);
         let mut writer = MsgpackWriter::reuse_buffer(buffer);
-        writer.fields(|fields| {
-            fields.set("op", self.begin);
-            fields.some("again", self.again);
-            fields.some("in", self.parent);
-            fields.some("undo", self.undoes);
-            fields.some("verify", self.verifies);
-            fields.set("t", &self.tool);
-            fields.some("call", self.call_id.as_ref());
-            fields.some("by", self.origin);
-            fields.set("out", self.outcome);
-            fields.some("why", self.cause);
-            fields.some("exit", self.exit_code);
-            fields.flag("back", self.rolls_back);
-            fields.some("fx", (self.outside != ExternalEffects::Unknown).then_some(self.outside));
-            fields.set("us", self.elapsed_us);
-            fields.some("result", self.result);
-            fields.some("shown", self.shown);
-            fields.some("over", self.overrides);
-            fields.some("wait", self.suspension.as_ref());
-            fields.list("res", &self.resources);
-            fields.list("left", &self.not_undone);
-            fields.list("rep", &self.replaced);
-            fields.set("s", self.slice);
-        });
+        writer.fields(|fields| self.write_fields(fields));
         writer.finish()
     }
 
@@ -180,35 +184,7 @@ impl<'a> ToolEnd<'a> {
     /// if its version is unsupported, if a field is missing or malformed, if a committed operation
     /// is rolled back, or if only one of a suspended outcome and a suspension is present.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
-        let mut end = ToolEnd::default();
-        walk(END, &["op", "t", "out", "s"], bytes, |name, value| match name {
-            "op" => value.read_into(&mut end.begin),
-            "again" => value.read_into(&mut end.again),
-            "in" => value.read_into(&mut end.parent),
-            "undo" => value.read_into(&mut end.undoes),
-            "verify" => value.read_into(&mut end.verifies),
-            "t" => value.read_into(&mut end.tool),
-            "call" => value.read_into(&mut end.call_id),
-            "by" => value.read_into(&mut end.origin),
-            "out" => store(&mut end.outcome, read_named(END, name, value, Outcome::from_recorded)),
-            "why" => store(&mut end.cause, read_named(END, name, value, Cause::from_recorded)),
-            "exit" => {
-                let code = i32::try_from(value.signed()?);
-                store(&mut end.exit_code, code.map_err(|_| bad(END, "an exit code exceeds 32 bits")))
-            }
-            "back" => value.read_into(&mut end.rolls_back),
-            "fx" => store(&mut end.outside, read_named(END, name, value, ExternalEffects::from_name)),
-            "us" => value.read_into(&mut end.elapsed_us),
-            "result" => value.read_into(&mut end.result),
-            "shown" => value.read_into(&mut end.shown),
-            "wait" => value.read_into(&mut end.suspension),
-            "over" => value.read_into(&mut end.overrides),
-            "res" => store(&mut end.resources, list(value, |value| ResourceSnapshot::read(END, value))),
-            "left" => store(&mut end.not_undone, list(value, NotUndone::read)),
-            "rep" => store(&mut end.replaced, list(value, ReplacedParts::read)),
-            "s" => value.read_into(&mut end.slice),
-            _ => Ok(()),
-        })?;
+        let end: ToolEnd<'a> = decode(END, bytes)?;
         if end.outcome == Outcome::Committed && end.rolls_back {
             return Err(bad(END, "a committed operation cannot be rolled back"));
         }

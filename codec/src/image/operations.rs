@@ -4,9 +4,8 @@
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::{ItemImage, KIND};
-use crate::body::fields::{ReadField, WriteField, bad, list, store, walk_part};
-use crate::body::operation::read_named;
+use super::ItemImage;
+use crate::body::fields::{Place, ReadField, WriteField, list, map_fields};
 use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
@@ -156,137 +155,61 @@ pub struct BegunSlice<'a> {
     pub items: Vec<ItemImage<'a>>,
 }
 
-impl WriteField for OpenOperation {
+map_fields! { impl<'a> OpenOperation {
+    "op" => operation [required],
+    "begin" => begin [required],
+    "t" => tool [required],
+    "call" => call_id,
+    "by" => origin,
+    "idem" => idempotency,
+    "in" => parent,
+    "undo" => undoes,
+    "verify" => verifies,
+    "ro" => reads_only,
+    "oo" => outside_only,
+    "fx" => had_effects_within,
+}}
+
+map_fields! { impl<'a> UnsettledOperation {
+    "op" => operation [required],
+    "begin" => begin [required],
+    "t" => tool [required],
+    "call" => call_id,
+    "idem" => idempotency,
+    "undone" => undone,
+    "again" => run_again,
+}}
+
+map_fields! { impl<'a> SuspendedOperation {
+    "op" => operation [required],
+    "begin" => begin [required],
+    "end" => end [required],
+    "in" => parent,
+    "t" => tool [required],
+    "call" => call_id,
+    "by" => origin,
+    "idem" => idempotency,
+    "wait" => suspension [required],
+    "is" => decided,
+}}
+
+impl WriteField for SuspensionDecision {
     fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("op", self.operation);
-            fields.set("begin", self.begin);
-            fields.set("t", self.tool.as_str());
-            fields.some("call", self.call_id.as_deref());
-            fields.some("by", self.origin);
-            fields.some("idem", self.idempotency.stated());
-            fields.some("in", self.parent);
-            fields.some("undo", self.undoes);
-            fields.some("verify", self.verifies);
-            fields.flag("ro", self.reads_only);
-            fields.flag("oo", self.outside_only);
-            fields.flag("fx", self.had_effects_within);
-        });
-    }
-}
-
-impl OpenOperation {
-    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<OpenOperation, Error> {
-        let mut open = OpenOperation::default();
-        walk_part(KIND, &["open.op", "open.begin", "open.t"], reader, |name, value| match name {
-            "op" => value.read_into(&mut open.operation),
-            "begin" => value.read_into(&mut open.begin),
-            "t" => store(&mut open.tool, value.str()),
-            "call" => store(&mut open.call_id, value.str().map(SmolStr::new)),
-            "idem" => store(&mut open.idempotency, read_named(KIND, name, value, Idempotency::from_recorded)),
-            "in" => value.read_into(&mut open.parent),
-            "undo" => value.read_into(&mut open.undoes),
-            "verify" => value.read_into(&mut open.verifies),
-            "by" => value.read_into(&mut open.origin),
-            "ro" => value.read_into(&mut open.reads_only),
-            "oo" => value.read_into(&mut open.outside_only),
-            "fx" => value.read_into(&mut open.had_effects_within),
-            _ => Ok(()),
-        })?;
-        open.reads_only |= open.outside_only;
-        Ok(open)
-    }
-}
-
-impl WriteField for UnsettledOperation {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("op", self.operation);
-            fields.set("begin", self.begin);
-            fields.set("t", self.tool.as_str());
-            fields.some("call", self.call_id.as_deref());
-            fields.some("idem", self.idempotency.stated());
-            fields.flag("undone", self.undone);
-            fields.flag("again", self.run_again);
-        });
-    }
-}
-
-impl UnsettledOperation {
-    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<UnsettledOperation, Error> {
-        let mut unsettled = UnsettledOperation::default();
-        let required = ["unsettled.op", "unsettled.begin", "unsettled.t"];
-        walk_part(KIND, &required, reader, |name, value| match name {
-            "op" => value.read_into(&mut unsettled.operation),
-            "begin" => value.read_into(&mut unsettled.begin),
-            "t" => store(&mut unsettled.tool, value.str()),
-            "call" => store(&mut unsettled.call_id, value.str().map(SmolStr::new)),
-            "idem" => {
-                store(&mut unsettled.idempotency, read_named(KIND, name, value, Idempotency::from_recorded))
-            }
-            "undone" => value.read_into(&mut unsettled.undone),
-            "again" => value.read_into(&mut unsettled.run_again),
-            _ => Ok(()),
-        })?;
-        Ok(unsettled)
-    }
-}
-
-impl WriteField for SuspendedOperation {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("op", self.operation);
-            fields.set("begin", self.begin);
-            fields.set("end", self.end);
-            fields.some("in", self.parent);
-            fields.set("t", self.tool.as_str());
-            fields.some("call", self.call_id.as_deref());
-            fields.some("by", self.origin);
-            fields.some("idem", self.idempotency.stated());
-            fields.set("wait", self.suspension);
-            if let Some(decided) = self.decided {
-                let writer = fields.field("is").array(2 + usize::from(decided.until_us.is_some()));
-                writer.unsigned(decided.sequence.get()).str(decided.decision.name());
-                if let Some(until_us) = decided.until_us {
-                    writer.signed(until_us);
-                }
-            }
-        });
-    }
-}
-
-impl SuspendedOperation {
-    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspendedOperation, Error> {
-        let mut suspended = SuspendedOperation::default();
-        let required = ["suspended.op", "suspended.begin", "suspended.end", "suspended.t", "suspended.wait"];
-        walk_part(KIND, &required, reader, |name, value| match name {
-            "op" => value.read_into(&mut suspended.operation),
-            "begin" => value.read_into(&mut suspended.begin),
-            "t" => store(&mut suspended.tool, value.str()),
-            "call" => store(&mut suspended.call_id, value.str().map(SmolStr::new)),
-            "idem" => {
-                store(&mut suspended.idempotency, read_named(KIND, name, value, Idempotency::from_recorded))
-            }
-            "end" => value.read_into(&mut suspended.end),
-            "in" => value.read_into(&mut suspended.parent),
-            "by" => value.read_into(&mut suspended.origin),
-            "wait" => value.read_into(&mut suspended.suspension),
-            "is" => value.read_into(&mut suspended.decided),
-            _ => Ok(()),
-        })?;
-        Ok(suspended)
+        writer.array(2 + usize::from(self.until_us.is_some()));
+        writer.unsigned(self.sequence.get()).str(self.decision.name());
+        if let Some(until_us) = self.until_us {
+            writer.signed(until_us);
+        }
     }
 }
 
 impl ReadField<'_> for SuspensionDecision {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspensionDecision, Error> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<SuspensionDecision, Error> {
         let len = reader.array()?;
         if !(2..=3).contains(&len) {
-            return Err(bad(KIND, "a decision is not a number and a name with an optional time"));
+            return Err(place.bad("a decision is not a number and a name with an optional time"));
         }
-        let (sequence, name) = (reader.unsigned()?.into(), reader.str()?);
-        let decision = Decision::from_name(name)
-            .ok_or_else(|| bad(KIND, format!("field `is` has the unknown value `{name}`")))?;
+        let (sequence, decision) = (reader.unsigned()?.into(), Decision::read(place, reader)?);
         let until_us = if len == 3 { Some(reader.signed()?) } else { None };
         Ok(SuspensionDecision { sequence, decision, until_us })
     }
@@ -301,9 +224,9 @@ impl WriteField for BegunImage<'_> {
     }
 }
 
-impl<'a> BegunImage<'a> {
+impl<'a> ReadField<'a> for BegunImage<'a> {
     /// Decodes everything but the items, which follow the image's map.
-    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<BegunImage<'a>, Error> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<BegunImage<'a>, Error> {
         let slice = |reader: &mut MsgpackReader<'a>| match reader.array()? {
             3 => Ok(BegunSlice {
                 slice: reader.unsigned32()?,
@@ -311,11 +234,11 @@ impl<'a> BegunImage<'a> {
                 len: reader.unsigned()?,
                 items: Vec::new(),
             }),
-            _ => Err(bad(KIND, "a slice of a start record is not an id and two numbers")),
+            _ => Err(place.bad("a slice of a start record is not an id and two numbers")),
         };
         match reader.array()? {
             2 => Ok(BegunImage { begin: reader.unsigned()?.into(), slices: list(reader, slice)? }),
-            _ => Err(bad(KIND, "a start record is not a number and its slices")),
+            _ => Err(place.bad("a start record is not a number and its slices")),
         }
     }
 }

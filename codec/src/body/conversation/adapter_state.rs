@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::ConversationScope;
-use crate::body::fields::walk;
+use super::{ConversationScope, conversation_fields};
+use crate::body::fields::{decode, encode};
 use crate::body::json::{NameBudget, Object, payload};
 use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
 use crate::{Error, SequenceNumber};
-
-const STATE: &str = "adapter_state";
 
 /// Records the data that an adapter needs to resume its provider's session. No rollback affects it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +28,15 @@ pub struct AdapterState<'a> {
     pub occasion: Cow<'a, str>,
 }
 
+conversation_fields! { impl<'a> AdapterState<'a> {
+    "t" => adapter [required],
+    "res" => resumable,
+    "st" => state [required],
+    "sup" => supersedes,
+    "ent" => entry,
+    "at" => occasion,
+}}
+
 impl<'a> AdapterState<'a> {
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
     /// by references.
@@ -39,29 +46,12 @@ impl<'a> AdapterState<'a> {
 
     /// Encodes the body of an `adapter_state` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        self.scope.encode(payload_len(Some(self.state)) + self.adapter.len(), |fields| {
-            fields.set("t", &self.adapter);
-            fields.flag("res", self.resumable);
-            fields.set("st", self.state);
-            fields.some("sup", self.supersedes);
-            fields.some("ent", self.entry.as_ref());
-            fields.some("at", (!self.occasion.is_empty()).then_some(&self.occasion));
-        })
+        encode(self.scope.room() + payload_len(Some(self.state)) + self.adapter.len(), self)
     }
 
     /// Decodes the body of an `adapter_state` record.
     pub fn decode(bytes: &'a [u8]) -> Result<AdapterState<'a>, Error> {
-        let mut state = AdapterState::default();
-        walk(STATE, &["t", "st", "ev"], bytes, |name, value| match name {
-            "t" => value.read_into(&mut state.adapter),
-            "res" => value.read_into(&mut state.resumable),
-            "st" => value.read_into(&mut state.state),
-            "sup" => value.read_into(&mut state.supersedes),
-            "ent" => value.read_into(&mut state.entry),
-            "at" => value.read_into(&mut state.occasion),
-            _ => state.scope.take(name, value),
-        })?;
-        Ok(state)
+        decode("adapter_state", bytes)
     }
 }
 

@@ -4,15 +4,13 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blocks, ConversationScope, blocks_json};
-use crate::body::fields::{FieldWriter, ReadField, WriteField, bad, list, store, walk, walk_map, walk_part};
+use super::{Blocks, ConversationScope, blocks_json, conversation_fields};
+use crate::body::fields::{Place, ReadField, WriteField, decode, encode, map_fields};
 use crate::body::json::{NameBudget, Object, Part, array, optional, payload};
 use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::{Error, SequenceNumber};
-
-const ANSWER: &str = "answer";
 
 /// Records a provider's answer, once it is complete and before any of its tool calls runs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,92 +92,63 @@ impl TokenUsage {
             reasoning: of(self.reasoning, other.reasoning),
         }
     }
-
-    fn fields(&self) -> [(&'static str, u64); 5] {
-        let TokenUsage { input, output, cache_read, cache_write, reasoning } = *self;
-        [("in", input), ("out", output), ("cr", cache_read), ("cw", cache_write), ("re", reasoning)]
-    }
 }
 
-impl WriteField for TokenUsage {
+map_fields! { impl<'a> TokenUsage {
+    "in" => input,
+    "out" => output,
+    "cr" => cache_read,
+    "cw" => cache_write,
+    "re" => reasoning,
+}}
+
+map_fields! { impl<'a> AnsweredCall<'a> {
+    "id" => id [required],
+    "n" => name [required],
+    "a" => arguments [required],
+    "cut" => incomplete,
+}}
+
+type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+/// Names and values are one array, alternately.
+impl WriteField for Pairs<'_> {
     fn write(&self, writer: &mut MsgpackWriter) {
-        let fields = self.fields();
-        writer.map(fields.iter().filter(|(_, tokens)| *tokens > 0).count());
-        for (name, tokens) in fields.into_iter().filter(|(_, tokens)| *tokens > 0) {
-            writer.str(name).unsigned(tokens);
-        }
-    }
-}
-
-impl ReadField<'_> for TokenUsage {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<TokenUsage, Error> {
-        let mut usage = TokenUsage::default();
-        walk_map(reader, |name, value| match name {
-            "in" => value.read_into(&mut usage.input),
-            "out" => value.read_into(&mut usage.output),
-            "cr" => value.read_into(&mut usage.cache_read),
-            "cw" => value.read_into(&mut usage.cache_write),
-            "re" => value.read_into(&mut usage.reasoning),
-            _ => Ok(()),
-        })?;
-        Ok(usage)
-    }
-}
-
-impl WriteField for AnsweredCall<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("id", &self.id);
-            fields.set("n", &self.name);
-            fields.set("a", self.arguments);
-            fields.flag("cut", self.incomplete);
-        });
-    }
-}
-
-impl<'a> AnsweredCall<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<AnsweredCall<'a>, Error> {
-        let mut call = AnsweredCall::default();
-        walk_part(ANSWER, &["calls.id", "calls.n", "calls.a"], reader, |name, value| match name {
-            "id" => value.read_into(&mut call.id),
-            "n" => value.read_into(&mut call.name),
-            "a" => value.read_into(&mut call.arguments),
-            "cut" => value.read_into(&mut call.incomplete),
-            _ => Ok(()),
-        })?;
-        Ok(call)
-    }
-}
-
-pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
-
-/// Writes names and values alternately, as one array.
-pub(super) fn write_pairs(fields: &mut FieldWriter<'_>, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
-    if !pairs.is_empty() {
-        let writer = fields.field("rate").array(2 * pairs.len());
-        for (name, value) in pairs {
+        writer.array(2 * self.len());
+        for (name, value) in self {
             writer.str(name).str(value);
         }
     }
 }
 
-/// Decodes names with their values.
-///
-/// # Errors
-///
-/// [`Error::Body`] of a record of kind `kind` if a name has no value.
-pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Pairs<'a>, Error> {
-    let len = reader.array()? as usize;
-    if !len.is_multiple_of(2) {
-        return Err(bad(kind, "`rate` contains a name without a value"));
+impl<'a> ReadField<'a> for Pairs<'a> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'a>) -> Result<Pairs<'a>, Error> {
+        let len = reader.array()? as usize;
+        if !len.is_multiple_of(2) {
+            return Err(place.bad("`rate` contains a name without a value"));
+        }
+        // The pre-scan has verified that there are as many texts, each of at least one byte.
+        let mut pairs = Vec::with_capacity(len / 2);
+        for _ in 0..len / 2 {
+            pairs.push((Cow::Borrowed(reader.str()?), Cow::Borrowed(reader.str()?)));
+        }
+        Ok(pairs)
     }
-    // The pre-scan has verified that there are as many texts, each of at least one byte.
-    let mut pairs = Vec::with_capacity(len / 2);
-    for _ in 0..len / 2 {
-        pairs.push((Cow::Borrowed(reader.str()?), Cow::Borrowed(reader.str()?)));
-    }
-    Ok(pairs)
 }
+
+conversation_fields! { impl<'a> AnswerBody<'a> {
+    "to" => request,
+    "c" => content,
+    "calls" => calls,
+    "blocks" => blocks,
+    "stop" => stop,
+    "more" => continues,
+    "m" => model,
+    "rid" => request_id,
+    "use" => usage,
+    "rate" => rate_limits,
+    "pp" => payload,
+}}
 
 impl<'a> AnswerBody<'a> {
     /// Creates an answer with a text and no calls, with all other fields empty.
@@ -203,39 +172,12 @@ impl<'a> AnswerBody<'a> {
             payload_len(Some(call.arguments)) + call.id.len() + call.name.len() + 24
         };
         let calls: usize = self.calls.iter().map(call_len).sum();
-        self.scope.encode(payloads + calls + 96, |fields| {
-            fields.some("to", self.request);
-            fields.some("c", self.content);
-            fields.list("calls", &self.calls);
-            fields.some("blocks", self.blocks.as_ref());
-            fields.some("stop", self.stop.as_ref());
-            fields.flag("more", self.continues);
-            fields.some("m", self.model.as_ref());
-            fields.some("rid", self.request_id.as_ref());
-            fields.some("use", self.usage);
-            write_pairs(fields, &self.rate_limits);
-            fields.some("pp", self.payload);
-        })
+        encode(self.scope.room() + payloads + calls + 96, self)
     }
 
     /// Decodes the body of an `answer` record.
     pub fn decode(bytes: &'a [u8]) -> Result<AnswerBody<'a>, Error> {
-        let mut answer = AnswerBody::default();
-        walk(ANSWER, &["ev"], bytes, |name, value| match name {
-            "to" => value.read_into(&mut answer.request),
-            "c" => value.read_into(&mut answer.content),
-            "calls" => store(&mut answer.calls, list(value, AnsweredCall::read)),
-            "blocks" => store(&mut answer.blocks, Blocks::read(ANSWER, value)),
-            "stop" => value.read_into(&mut answer.stop),
-            "more" => value.read_into(&mut answer.continues),
-            "m" => value.read_into(&mut answer.model),
-            "rid" => value.read_into(&mut answer.request_id),
-            "use" => value.read_into(&mut answer.usage),
-            "rate" => store(&mut answer.rate_limits, read_pairs(ANSWER, value)),
-            "pp" => value.read_into(&mut answer.payload),
-            _ => answer.scope.take(name, value),
-        })?;
-        Ok(answer)
+        decode("answer", bytes)
     }
 }
 

@@ -5,15 +5,13 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::prompt::prompt_json;
-use super::{Blocks, ConversationScope, PromptIdentity, blocks_json};
+use super::{Blocks, ConversationScope, PromptIdentity, blocks_json, conversation_fields};
 use crate::Error;
-use crate::body::fields::{store, walk};
+use crate::body::fields::{decode, encode};
 use crate::body::json::{NameBudget, Object, Part, optional};
-use crate::body::operation::{CallOrigin, asked_by, named, payload_len, read_named};
+use crate::body::operation::{CallOrigin, asked_by, named, payload_len};
 use crate::body::{Body, Payload};
 use crate::msgpack::Value;
-
-const INPUT: &str = "input";
 
 named! {
     /// Names the author of a message.
@@ -60,6 +58,19 @@ pub struct Input<'a> {
     pub payload: Option<Payload<'a>>,
 }
 
+conversation_fields! { impl<'a> Input<'a> {
+    "r" => role,
+    "c" => content,
+    "blocks" => blocks,
+    "id" => id,
+    "n" => name,
+    "p" => prompt,
+    "call" => call_id,
+    "by" => origin,
+    "failed" => is_error,
+    "pp" => payload,
+}}
+
 impl<'a> Input<'a> {
     /// Creates a message of a role with a text, and nothing else.
     pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
@@ -76,38 +87,13 @@ impl<'a> Input<'a> {
     /// Encodes the body of an `input` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let blocks = self.blocks.as_ref().map(|blocks| blocks.json);
-        let payloads = [self.content, blocks, self.payload].into_iter().map(payload_len).sum();
-        self.scope.encode(payloads, |fields| {
-            fields.some("r", (self.role != Role::User).then_some(self.role));
-            fields.some("c", self.content);
-            fields.some("blocks", self.blocks.as_ref());
-            fields.some("id", self.id.as_ref());
-            fields.some("n", self.name.as_ref());
-            fields.some("p", self.prompt.as_ref());
-            fields.some("call", self.call_id.as_ref());
-            fields.some("by", self.origin);
-            fields.flag("failed", self.is_error);
-            fields.some("pp", self.payload);
-        })
+        let payloads: usize = [self.content, blocks, self.payload].into_iter().map(payload_len).sum();
+        encode(self.scope.room() + payloads, self)
     }
 
     /// Decodes the body of an `input` record.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
-        let mut input = Input::default();
-        walk(INPUT, &["ev"], bytes, |name, value| match name {
-            "r" => store(&mut input.role, read_named(INPUT, name, value, Role::from_name)),
-            "c" => value.read_into(&mut input.content),
-            "blocks" => store(&mut input.blocks, Blocks::read(INPUT, value)),
-            "id" => value.read_into(&mut input.id),
-            "n" => value.read_into(&mut input.name),
-            "p" => store(&mut input.prompt, PromptIdentity::read(INPUT, value)),
-            "call" => value.read_into(&mut input.call_id),
-            "by" => value.read_into(&mut input.origin),
-            "failed" => value.read_into(&mut input.is_error),
-            "pp" => value.read_into(&mut input.payload),
-            _ => input.scope.take(name, value),
-        })?;
-        Ok(input)
+        decode("input", bytes)
     }
 }
 

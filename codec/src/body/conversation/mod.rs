@@ -25,7 +25,7 @@ mod request;
 mod shortened_messages;
 mod turn;
 
-use crate::body::fields::{FieldWriter, ReadField, WriteField, encode_fields, walk_map, walk_part};
+use crate::body::fields::{Place, ReadField, WriteField, map_fields, walk_part};
 use crate::body::json::{Object, Part, hex, payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use crate::record::time_text;
@@ -68,9 +68,9 @@ pub struct Original {
 impl WriteField for Original {
     fn write(&self, writer: &mut MsgpackWriter) {
         writer.fields(|fields| {
-            fields.set("id", self.id);
-            fields.set("t", self.time_us);
-            if let Some((id, time_us)) = self.state {
+            fields.set("id", &self.id);
+            fields.set("t", &self.time_us);
+            if let Some((id, time_us)) = &self.state {
                 fields.set("sid", id);
                 fields.set("st", time_us);
             }
@@ -79,18 +79,34 @@ impl WriteField for Original {
 }
 
 impl ReadField<'_> for Original {
-    fn read(reader: &mut MsgpackReader<'_>) -> Result<Original, Error> {
+    fn read(place: Place<'_>, reader: &mut MsgpackReader<'_>) -> Result<Original, Error> {
         let (mut original, mut state, mut state_us) = (Original::default(), None, 0);
-        walk_map(reader, |name, value| match name {
-            "id" => value.read_into(&mut original.id),
-            "t" => value.read_into(&mut original.time_us),
-            "sid" => value.read_into(&mut state),
-            "st" => value.read_into(&mut state_us),
+        walk_part(place, &[], reader, |place, value| match place.field {
+            "id" => value.read_into(place, &mut original.id),
+            "t" => value.read_into(place, &mut original.time_us),
+            "sid" => value.read_into(place, &mut state),
+            "st" => value.read_into(place, &mut state_us),
             _ => Ok(()),
         })?;
         Ok(Original { state: state.map(|id| (id, state_us)), ..original })
     }
 }
+
+/// Implements [`MapFields`](crate::body::fields::MapFields) for a record of a conversation, whose
+/// scope comes first.
+macro_rules! conversation_fields {
+    (impl<$life:lifetime> $type:ty { $($fields:tt)* }) => {
+        $crate::body::fields::map_fields! { impl<$life> $type {
+            "ev" => scope.evaluation [required],
+            "in" => scope.lane.within,
+            "lane" => scope.lane.name,
+            "orig" => scope.original,
+            $($fields)*
+        }}
+    };
+}
+
+use conversation_fields;
 
 impl<'a> ConversationScope<'a> {
     /// Creates the scope of records that the host writes for an evaluation, in the main lane.
@@ -98,22 +114,9 @@ impl<'a> ConversationScope<'a> {
         ConversationScope { evaluation: evaluation.into(), ..ConversationScope::default() }
     }
 
-    /// Reads a field of the scope; other fields are skipped.
-    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
-        match name {
-            "ev" => value.read_into(&mut self.evaluation),
-            "orig" => value.read_into(&mut self.original),
-            _ => self.lane.take(name, value).map(drop),
-        }
-    }
-
-    fn encode(&self, bytes: usize, write: impl FnOnce(&mut FieldWriter<'_>)) -> Vec<u8> {
-        encode_fields(self.evaluation.len() + 96 + bytes, |fields| {
-            fields.set("ev", &self.evaluation);
-            self.lane.write(fields);
-            fields.some("orig", self.original);
-            write(fields);
-        })
+    /// Returns room for the fields of the scope and for the short ones of its record, in bytes.
+    fn room(&self) -> usize {
+        self.evaluation.len() + 96
     }
 }
 
@@ -127,23 +130,10 @@ pub struct Blocks<'a> {
     pub json: Payload<'a>,
 }
 
-impl WriteField for Blocks<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(2).str("f").str(&self.format).str("j").raw(self.json.bytes());
-    }
-}
-
-impl<'a> Blocks<'a> {
-    fn read(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Blocks<'a>, Error> {
-        let mut blocks = Blocks::default();
-        walk_part(kind, &["blocks.f", "blocks.j"], reader, |name, value| match name {
-            "f" => value.read_into(&mut blocks.format),
-            "j" => value.read_into(&mut blocks.json),
-            _ => Ok(()),
-        })?;
-        Ok(blocks)
-    }
-}
+map_fields! { impl<'a> Blocks<'a> {
+    "f" => format [required],
+    "j" => json [required],
+}}
 
 impl ConversationScope<'_> {
     fn set_json(self, object: &mut Object<'_>) {

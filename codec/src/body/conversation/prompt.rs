@@ -3,14 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::ConversationScope;
+use super::{ConversationScope, conversation_fields};
 use crate::Error;
 use crate::body::Body;
-use crate::body::fields::{WriteField, store, walk, walk_part};
+use crate::body::fields::{decode, encode, map_fields};
 use crate::body::json::{NameBudget, Object, Part, hex};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
-
-const ACCEPTED: &str = "prompt_accepted";
 
 /// Identifies a prompt by its names and by a digest of its unrendered form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,27 +20,11 @@ pub struct PromptIdentity<'a> {
     pub digest: [u8; 32],
 }
 
-impl WriteField for PromptIdentity<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(3).str("ns").str(&self.namespace).str("key").str(&self.key).str("d").bin(&self.digest);
-    }
-}
-
-impl<'a> PromptIdentity<'a> {
-    pub(super) fn read(
-        kind: &'static str,
-        reader: &mut MsgpackReader<'a>,
-    ) -> Result<PromptIdentity<'a>, Error> {
-        let mut prompt = PromptIdentity::default();
-        walk_part(kind, &["ns", "key", "d"], reader, |name, value| match name {
-            "ns" => value.read_into(&mut prompt.namespace),
-            "key" => value.read_into(&mut prompt.key),
-            "d" => value.read_into(&mut prompt.digest),
-            _ => Ok(()),
-        })?;
-        Ok(prompt)
-    }
-}
+map_fields! { impl<'a> PromptIdentity<'a> {
+    "ns" => namespace [required],
+    "key" => key [required],
+    "d" => digest [required],
+}}
 
 /// Records that a prompt was accepted although it has changed since the conversation started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,28 +41,22 @@ pub struct PromptAccepted<'a> {
     pub reason: Cow<'a, str>,
 }
 
+conversation_fields! { impl<'a> PromptAccepted<'a> {
+    "was" => was [required],
+    "now" => now [required],
+    "by" => by [always],
+    "why" => reason [always],
+}}
+
 impl<'a> PromptAccepted<'a> {
     /// Encodes the body of a `prompt_accepted` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        self.scope.encode(128, |fields| {
-            fields.set("was", &self.was);
-            fields.set("now", &self.now);
-            fields.set("by", &self.by);
-            fields.set("why", &self.reason);
-        })
+        encode(self.scope.room() + 128, self)
     }
 
     /// Decodes the body of a `prompt_accepted` record.
     pub fn decode(bytes: &'a [u8]) -> Result<PromptAccepted<'a>, Error> {
-        let mut accepted = PromptAccepted::default();
-        walk(ACCEPTED, &["was", "now", "ev"], bytes, |name, value| match name {
-            "was" => store(&mut accepted.was, PromptIdentity::read(ACCEPTED, value)),
-            "now" => store(&mut accepted.now, PromptIdentity::read(ACCEPTED, value)),
-            "by" => value.read_into(&mut accepted.by),
-            "why" => value.read_into(&mut accepted.reason),
-            _ => accepted.scope.take(name, value),
-        })?;
-        Ok(accepted)
+        decode("prompt_accepted", bytes)
     }
 }
 

@@ -2,16 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::answer::{read_pairs, usage_json, write_pairs};
-use super::{ConversationScope, TokenUsage};
-use crate::body::fields::{ReadField, WriteField, store, walk, walk_part};
+use super::answer::usage_json;
+use super::{ConversationScope, TokenUsage, conversation_fields};
+use crate::body::fields::{decode, encode, map_fields};
 use crate::body::json::{NameBudget, Object, Part, hex, optional};
 use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter, Value};
+use crate::msgpack::Value;
 use crate::{Error, SequenceNumber};
-
-const REQUEST: &str = "request";
 
 /// Records that a request to a provider is about to be sent, or that it failed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,38 +65,25 @@ impl<'a> RequestFailure<'a> {
     }
 }
 
-impl WriteField for RequestFailure<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.fields(|fields| {
-            fields.set("of", self.request);
-            fields.set("why", &self.cause);
-            fields.set("m", &self.message);
-            fields.some("st", self.status);
-            fields.some("c", self.arrived);
-            fields.some("rid", self.request_id.as_ref());
-            fields.some("use", self.usage);
-            write_pairs(fields, &self.rate_limits);
-        });
-    }
-}
+map_fields! { impl<'a> RequestFailure<'a> {
+    "of" => request [required],
+    "why" => cause [always],
+    "m" => message [always],
+    "st" => status,
+    "c" => arrived,
+    "rid" => request_id,
+    "use" => usage,
+    "rate" => rate_limits,
+}}
 
-impl<'a> ReadField<'a> for RequestFailure<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<RequestFailure<'a>, Error> {
-        let mut failure = RequestFailure::default();
-        walk_part(REQUEST, &["fail.of"], reader, |name, value| match name {
-            "of" => value.read_into(&mut failure.request),
-            "why" => value.read_into(&mut failure.cause),
-            "m" => value.read_into(&mut failure.message),
-            "st" => value.read_into(&mut failure.status),
-            "c" => value.read_into(&mut failure.arrived),
-            "rid" => value.read_into(&mut failure.request_id),
-            "use" => value.read_into(&mut failure.usage),
-            "rate" => store(&mut failure.rate_limits, read_pairs(REQUEST, value)),
-            _ => Ok(()),
-        })?;
-        Ok(failure)
-    }
-}
+conversation_fields! { impl<'a> Request<'a> {
+    "n" => attempt [or 1],
+    "p" => prompt,
+    "m" => model,
+    "par" => parameters,
+    "sent" => sent,
+    "fail" => failure,
+}}
 
 impl<'a> Request<'a> {
     /// Creates a request with all other fields empty.
@@ -116,29 +101,12 @@ impl<'a> Request<'a> {
     /// Encodes the body of a `request` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let arrived = self.failure.as_ref().and_then(|failure| failure.arrived);
-        self.scope.encode(payload_len(self.parameters) + payload_len(arrived) + 96, |fields| {
-            fields.some("n", (self.attempt != 1).then_some(self.attempt));
-            fields.some("p", self.prompt);
-            fields.some("m", self.model.as_ref());
-            fields.some("par", self.parameters);
-            fields.some("sent", self.sent);
-            fields.some("fail", self.failure.as_ref());
-        })
+        encode(self.scope.room() + payload_len(self.parameters) + payload_len(arrived) + 96, self)
     }
 
     /// Decodes the body of a `request` record.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Error> {
-        let mut request = Request { attempt: 1, ..Request::default() };
-        walk(REQUEST, &["ev"], bytes, |name, value| match name {
-            "n" => value.read_into(&mut request.attempt),
-            "p" => value.read_into(&mut request.prompt),
-            "m" => value.read_into(&mut request.model),
-            "par" => value.read_into(&mut request.parameters),
-            "sent" => value.read_into(&mut request.sent),
-            "fail" => value.read_into(&mut request.failure),
-            _ => request.scope.take(name, value),
-        })?;
-        Ok(request)
+        decode("request", bytes)
     }
 }
 

@@ -2,15 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::{ConversationScope, Role};
-use crate::body::fields::{WriteField, list, store, walk, walk_part};
+use super::{ConversationScope, Role, conversation_fields};
+use crate::body::fields::{decode, encode, map_fields};
 use crate::body::json::{NameBudget, Object, array, payload};
-use crate::body::operation::{payload_len, read_named};
+use crate::body::operation::payload_len;
 use crate::body::{Body, Payload};
-use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
-
-const SHORTENED: &str = "shortened";
 
 /// Records that the provider is sent other messages in place of a part of the conversation. That
 /// part stays in the log.
@@ -37,6 +34,18 @@ pub struct ShortenedMessage<'a> {
     pub content: Payload<'a>,
 }
 
+conversation_fields! { impl<'a> Shortened<'a> {
+    "from" => from [required],
+    "to" => to [required],
+    "msgs" => messages [always],
+    "why" => reason,
+}}
+
+map_fields! { impl<'a> ShortenedMessage<'a> {
+    "r" => role [required],
+    "c" => content [required],
+}}
+
 impl<'a> Shortened<'a> {
     /// Returns all payloads of the record for modification, so that a writer can replace large ones
     /// by references.
@@ -48,43 +57,12 @@ impl<'a> Shortened<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let messages: usize =
             self.messages.iter().map(|message| payload_len(Some(message.content)) + 16).sum();
-        self.scope.encode(messages + self.reason.len(), |fields| {
-            fields.set("from", self.from);
-            fields.set("to", self.to);
-            fields.set("msgs", self.messages.as_slice());
-            fields.some("why", (!self.reason.is_empty()).then_some(&self.reason));
-        })
+        encode(self.scope.room() + messages + self.reason.len(), self)
     }
 
     /// Decodes the body of a `shortened` record.
     pub fn decode(bytes: &'a [u8]) -> Result<Shortened<'a>, Error> {
-        let mut shortened = Shortened::default();
-        walk(SHORTENED, &["from", "to", "ev"], bytes, |name, value| match name {
-            "from" => value.read_into(&mut shortened.from),
-            "to" => value.read_into(&mut shortened.to),
-            "msgs" => store(&mut shortened.messages, list(value, ShortenedMessage::read)),
-            "why" => value.read_into(&mut shortened.reason),
-            _ => shortened.scope.take(name, value),
-        })?;
-        Ok(shortened)
-    }
-}
-
-impl WriteField for ShortenedMessage<'_> {
-    fn write(&self, writer: &mut MsgpackWriter) {
-        writer.map(2).str("r").str(self.role.name()).str("c").raw(self.content.bytes());
-    }
-}
-
-impl<'a> ShortenedMessage<'a> {
-    fn read(reader: &mut MsgpackReader<'a>) -> Result<ShortenedMessage<'a>, Error> {
-        let mut message = ShortenedMessage::default();
-        walk_part(SHORTENED, &["msgs.r", "msgs.c"], reader, |name, value| match name {
-            "r" => store(&mut message.role, read_named(SHORTENED, name, value, Role::from_name)),
-            "c" => value.read_into(&mut message.content),
-            _ => Ok(()),
-        })?;
-        Ok(message)
+        decode("shortened", bytes)
     }
 }
 

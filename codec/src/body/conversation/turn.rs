@@ -1,12 +1,10 @@
 //! Encodes and decodes the end of a turn.
 
-use super::ConversationScope;
+use super::{ConversationScope, conversation_fields};
 use crate::body::Body;
-use crate::body::fields::{ReadField, list, store, walk};
+use crate::body::fields::{decode, encode};
 use crate::body::json::{NameBudget, Object};
 use crate::{Error, SequenceNumber};
-
-const TURN: &str = "turn";
 
 /// Records that an answer and all its tool calls are finished, and lists the records of the turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,30 +23,23 @@ pub struct Turn<'a> {
     pub complete: bool,
 }
 
+conversation_fields! { impl<'a> Turn<'a> {
+    "n" => number [required],
+    "a" => answer [required],
+    "i" => inputs,
+    "e" => ends,
+    "done" => complete,
+}}
+
 impl<'a> Turn<'a> {
     /// Encodes the body of a `turn` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        self.scope.encode(9 * (self.inputs.len() + self.ends.len()), |fields| {
-            fields.set("n", self.number);
-            fields.set("a", self.answer);
-            fields.list("i", &self.inputs);
-            fields.list("e", &self.ends);
-            fields.flag("done", self.complete);
-        })
+        encode(self.scope.room() + 9 * (self.inputs.len() + self.ends.len()), self)
     }
 
     /// Decodes the body of a `turn` record.
     pub fn decode(bytes: &'a [u8]) -> Result<Turn<'a>, Error> {
-        let mut turn = Turn::default();
-        walk(TURN, &["n", "a", "ev"], bytes, |name, value| match name {
-            "n" => value.read_into(&mut turn.number),
-            "a" => value.read_into(&mut turn.answer),
-            "i" => store(&mut turn.inputs, list(value, SequenceNumber::read)),
-            "e" => store(&mut turn.ends, list(value, SequenceNumber::read)),
-            "done" => value.read_into(&mut turn.complete),
-            _ => turn.scope.take(name, value),
-        })?;
-        Ok(turn)
+        decode("turn", bytes)
     }
 }
 
