@@ -128,12 +128,7 @@ pub fn lines<T: Display>(shown: T) -> EscapedDisplay<T> {
 
 /// Escapes a path for display within one line; a byte that is not UTF-8 becomes `\xNN`.
 pub fn path(path: &Path) -> String {
-    let mut out = String::new();
-    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
-        out.push_str(&text(chunk.valid()));
-        push_bytes(&mut out, chunk.invalid());
-    }
-    out
+    path_text(path, text)
 }
 
 /// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which
@@ -144,19 +139,19 @@ pub fn path(path: &Path) -> String {
 ///
 /// Returns the serializer's own error if it rejects the text.
 pub fn serialize_path<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut out = String::new();
-    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
-        out.push_str(chunk.valid());
-        push_bytes(&mut out, chunk.invalid());
-    }
-    serializer.serialize_str(&out)
+    serializer.serialize_str(&path_text(path, |text| Cow::Borrowed(text)))
 }
 
-fn push_bytes(out: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        // Writing into a `String` never fails.
-        let _ = write!(out, "\\x{byte:02x}");
+fn path_text(path: &Path, escape: fn(&str) -> Cow<'_, str>) -> String {
+    let mut out = String::new();
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        out.push_str(&escape(chunk.valid()));
+        for byte in chunk.invalid() {
+            // Writing into a `String` never fails.
+            let _ = write!(out, "\\x{byte:02x}");
+        }
     }
+    out
 }
 
 /// Displays a value with its untrusted characters escaped. Created by [`display`] and [`lines`].

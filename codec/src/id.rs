@@ -164,21 +164,15 @@ impl SequenceNumber {
     /// Returns the sequence number `records` later, or `None` on overflow.
     #[must_use]
     #[inline]
-    pub const fn checked_add(self, records: u64) -> Option<SequenceNumber> {
-        match self.0.checked_add(records) {
-            Some(number) => Some(SequenceNumber(number)),
-            None => None,
-        }
+    pub fn checked_add(self, records: u64) -> Option<SequenceNumber> {
+        self.0.checked_add(records).map(SequenceNumber)
     }
 
     /// Returns the sequence number `records` earlier, or `None` if it would be below 0.
     #[must_use]
     #[inline]
-    pub const fn checked_sub(self, records: u64) -> Option<SequenceNumber> {
-        match self.0.checked_sub(records) {
-            Some(number) => Some(SequenceNumber(number)),
-            None => None,
-        }
+    pub fn checked_sub(self, records: u64) -> Option<SequenceNumber> {
+        self.0.checked_sub(records).map(SequenceNumber)
     }
 
     /// Returns the number of records from `earlier` up to, but excluding, this one; 0 if `earlier`

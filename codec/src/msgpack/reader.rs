@@ -378,67 +378,31 @@ fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Optio
             // Each arm advances by its own step instead of one from a table. This lets the
             // processor predict the next marker's offset from the kinds of the previous values,
             // without waiting for a look-up.
+            macro_rules! skip {
+                ($step:expr) => {{
+                    at += $step;
+                    continue;
+                }};
+            }
             let (head, inner) = match marker {
-                0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => {
-                    at += 1;
-                    continue;
-                }
-                0xa0..=0xbf => {
-                    at += 1 + usize::from(marker & 0x1f);
-                    continue;
-                }
-                0xcc | 0xd0 => {
-                    at += 2;
-                    continue;
-                }
-                0xcd | 0xd1 | 0xd4 => {
-                    at += 3;
-                    continue;
-                }
-                0xd5 => {
-                    at += 4;
-                    continue;
-                }
-                0xca | 0xce | 0xd2 => {
-                    at += 5;
-                    continue;
-                }
-                0xd6 => {
-                    at += 6;
-                    continue;
-                }
-                0xcb | 0xcf | 0xd3 => {
-                    at += 9;
-                    continue;
-                }
-                0xd7 => {
-                    at += 10;
-                    continue;
-                }
-                0xd8 => {
-                    at += 18;
-                    continue;
-                }
-                0xc4 | 0xd9 => {
-                    at += 2 + length8(bytes, at)?;
-                    continue;
-                }
-                0xc5 | 0xda => {
-                    at += 3 + length16(bytes, at)?;
-                    continue;
-                }
+                0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => skip!(1),
+                0xa0..=0xbf => skip!(1 + usize::from(marker & 0x1f)),
+                0xcc | 0xd0 => skip!(2),
+                0xcd | 0xd1 | 0xd4 => skip!(3),
+                0xd5 => skip!(4),
+                0xca | 0xce | 0xd2 => skip!(5),
+                0xd6 => skip!(6),
+                0xcb | 0xcf | 0xd3 => skip!(9),
+                0xd7 => skip!(10),
+                0xd8 => skip!(18),
+                0xc4 | 0xd9 => skip!(2 + length8(bytes, at)?),
+                0xc5 | 0xda => skip!(3 + length16(bytes, at)?),
                 0xc6 | 0xdb => {
                     at = (at + 5).checked_add(length32(bytes, at)?)?;
                     continue;
                 }
-                0xc7 => {
-                    at += 3 + length8(bytes, at)?;
-                    continue;
-                }
-                0xc8 => {
-                    at += 4 + length16(bytes, at)?;
-                    continue;
-                }
+                0xc7 => skip!(3 + length8(bytes, at)?),
+                0xc8 => skip!(4 + length16(bytes, at)?),
                 0xc9 => {
                     at = (at + 6).checked_add(length32(bytes, at)?)?;
                     continue;
@@ -493,25 +457,17 @@ fn length32(bytes: &[u8], at: usize) -> Option<usize> {
 #[cold]
 fn walk(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
     let mut reader = MsgpackReader::new(bytes);
-    // Number of values still missing on each level; a map has two for each pair.
-    let mut owed = [0_u64; DEPTH_MAX + 1];
-    let mut depth = 0;
-    let mut items = 0_u64;
-    if let Some(slot) = owed.first_mut() {
-        *slot = 1;
-    }
+    let depth_max = limits.depth_max.min(DEPTH_MAX);
+    // Number of values still missing on each enclosing level; a map has two for each pair.
+    let mut around = [0_u64; DEPTH_MAX];
+    let (mut depth, mut owed, mut items) = (0_usize, 1_u64, 0_u64);
     loop {
-        let Some(slot) = owed.get_mut(depth) else {
-            return Err(over("depth", DEPTH_MAX as u64, reader.offset()));
-        };
-        if *slot == 0 {
-            if depth == 0 {
-                return Ok(reader.offset());
-            }
-            depth -= 1;
-            continue;
+        while owed == 0 {
+            let Some(level) = depth.checked_sub(1) else { return Ok(reader.offset()) };
+            depth = level;
+            owed = around.get(level).copied().unwrap_or_default();
         }
-        *slot -= 1;
+        owed -= 1;
         items += 1;
         if items > limits.items_max {
             return Err(over("number of values", limits.items_max, reader.offset()));
@@ -521,14 +477,12 @@ fn walk(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
             MsgpackToken::Map(len) => 2 * u64::from(len),
             _ => continue,
         };
+        match around.get_mut(depth).filter(|_| depth < depth_max) {
+            Some(slot) => *slot = owed,
+            None => return Err(over("depth", depth_max as u64, reader.offset())),
+        }
         depth += 1;
-        if depth > limits.depth_max {
-            return Err(over("depth", limits.depth_max as u64, reader.offset()));
-        }
-        match owed.get_mut(depth) {
-            Some(slot) => *slot = inner,
-            None => return Err(over("depth", DEPTH_MAX as u64, reader.offset())),
-        }
+        owed = inner;
     }
 }
 
