@@ -34,17 +34,6 @@ const UNSYNCED_FILES_MAX: usize = 64;
 /// number of descriptors of a process is limited.
 const OPEN_FILES_MAX: usize = 256;
 
-/// Request to the background thread since the last sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum SyncRequest {
-    #[default]
-    Nothing,
-    /// A sync within a second.
-    Later,
-    /// A sync at once.
-    AtOnce,
-}
-
 /// Returns whether a durability promises that a record of this kind is durable when the call
 /// returns.
 pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
@@ -55,23 +44,25 @@ pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     }
 }
 
-/// Action of a writer for a sync that no call waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Action of a writer for a sync that no call waits for, in the order of urgency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// None: the sync is not due, or was requested already.
+    #[default]
     Nothing,
-    /// Syncs itself, since there is no background thread or the limit of unsynced files is reached.
-    Sync,
     /// Requests a background sync within a second.
     AskLater,
     /// Requests a background sync at once.
     AskAtOnce,
+    /// Syncs itself, since there is no background thread or the limit of unsynced files is reached.
+    Sync,
 }
 
 /// Requests of one log to the background since its last sync.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRequests {
-    asked: SyncRequest,
+    /// Most urgent request since the last sync.
+    asked: Due,
     /// First time at which records were seen to be unsynced, on the monotonic clock.
     first_unsynced_us: Option<i64>,
     /// Whether a check for idleness is pending.
@@ -89,11 +80,10 @@ impl SyncRequests {
         }
         let is_overdue = log.unsynced_bytes >= UNSYNCED_BYTES_MAX || files >= UNSYNCED_FILES_MAX;
         let before = self.asked;
-        self.asked = if is_overdue { SyncRequest::AtOnce } else { before.max(SyncRequest::Later) };
+        self.asked = if is_overdue { Due::AskAtOnce } else { before.max(Due::AskLater) };
         match background {
             Background::Inline if is_overdue || self.is_late(clock.steady_us()) => Due::Sync,
-            Background::Thread(_) if before < self.asked && is_overdue => Due::AskAtOnce,
-            Background::Thread(_) if before < self.asked => Due::AskLater,
+            Background::Thread(_) if before < self.asked => self.asked,
             _ => Due::Nothing,
         }
     }
@@ -108,7 +98,7 @@ impl SyncRequests {
 
     /// Removes the work of a sync from `log`.
     pub(crate) fn take_plan(&mut self, log: &mut LogWriter) -> SyncPlan {
-        (self.first_unsynced_us, self.asked) = (None, SyncRequest::Nothing);
+        (self.first_unsynced_us, self.asked) = (None, Due::Nothing);
         log.sync_plan()
     }
 }
@@ -144,37 +134,25 @@ pub(crate) fn poison_on_error(gate: &SyncGate<Error>, error: Error) -> Error {
 }
 
 /// Steps of a sync that depend on the log.
-pub(crate) struct SyncSteps<Plan, PutBack, SyncReferences, Attest>
-where
-    Plan: Fn() -> SyncPlan,
-    PutBack: Fn(SyncPlan),
-    SyncReferences: Fn() -> Result<()>,
-    Attest: FnOnce() -> Result<()>,
-{
+pub(crate) struct SyncSteps<'a> {
     /// Removes the work of a sync from the log.
-    pub(crate) plan: Plan,
+    pub(crate) plan: &'a dyn Fn() -> SyncPlan,
     /// Returns that work to the log if no file handle is left for it.
-    pub(crate) put_back: PutBack,
+    pub(crate) put_back: &'a dyn Fn(SyncPlan),
     /// Makes durable the data outside of the log that its records refer to.
-    pub(crate) sync_references: SyncReferences,
+    pub(crate) sync_references: &'a dyn Fn() -> Result<()>,
     /// Writes the frame that attests the sync.
-    pub(crate) attest: Attest,
+    pub(crate) attest: &'a dyn Fn() -> Result<()>,
 }
 
 /// Returns once every record below `target` is durable. The background lets more urgent work pass.
-pub(crate) fn sync_through<Plan, PutBack, SyncReferences, Attest>(
+pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     storage: &dyn Storage,
     background: &Background,
     target: SequenceNumber,
-    steps: SyncSteps<Plan, PutBack, SyncReferences, Attest>,
-) -> Result<()>
-where
-    Plan: Fn() -> SyncPlan,
-    PutBack: Fn(SyncPlan),
-    SyncReferences: Fn() -> Result<()>,
-    Attest: FnOnce() -> Result<()>,
-{
+    steps: SyncSteps<'_>,
+) -> Result<()> {
     let SyncSteps { plan, put_back, sync_references, attest } = steps;
     let led = gate.wait(target, || {
         let plan = plan();
@@ -374,9 +352,13 @@ impl SessionInner {
             let captured = std::mem::take(&mut *self.captured.lock());
             captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
         };
-        let put_back = |plan| self.state.lock().log.put_back(plan);
         let storage = self.store.options.storage.as_ref();
-        let steps = SyncSteps { plan, put_back, sync_references, attest };
+        let steps = SyncSteps {
+            plan: &plan,
+            put_back: &|plan| self.state.lock().log.put_back(plan),
+            sync_references: &sync_references,
+            attest: &attest,
+        };
         sync_through(&self.gate, storage, &self.store.background, target, steps)
     }
 

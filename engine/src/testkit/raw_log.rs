@@ -162,10 +162,10 @@ impl RawLogInner {
 
     fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let steps = SyncSteps {
-            plan: || self.plan(),
-            put_back: |plan| self.state.lock().log.put_back(plan),
-            sync_references: || Ok(()),
-            attest: || self.attest(),
+            plan: &|| self.plan(),
+            put_back: &|plan| self.state.lock().log.put_back(plan),
+            sync_references: &|| Ok(()),
+            attest: &|| self.attest(),
         };
         sync_through(&self.gate, self.ground.storage.as_ref(), &self.ground.background, target, steps)
     }
@@ -250,10 +250,10 @@ mod tests {
             plan
         };
         let steps = SyncSteps {
-            plan,
-            put_back: |plan| panic!("{plan:?} ran"),
-            sync_references: || Ok(()),
-            attest: || shared.attest(),
+            plan: &plan,
+            put_back: &|plan| panic!("{plan:?} ran"),
+            sync_references: &|| Ok(()),
+            attest: &|| shared.attest(),
         };
         let ground = &shared.ground;
         sync_through(&shared.gate, ground.storage.as_ref(), &ground.background, 1.into(), steps).unwrap();
