@@ -100,7 +100,7 @@ impl SessionInner {
         }
         let (data, time_us) = (dropped.encode(), self.now_us());
         let mut state = self.state.lock();
-        if self.refusal(&state).is_some() {
+        if self.check_accepting(&state).is_err() {
             return Ok(());
         }
         let reference = self.store_if_large(&state, &data)?;

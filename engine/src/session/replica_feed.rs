@@ -215,15 +215,6 @@ impl Replica {
         behind.is_too_far(&self.replication)
     }
 
-    /// Returns the lag of the replicator, if writes are refused because of it.
-    pub(super) fn refuses(&self, clock: &dyn Clock) -> Option<ReplicaLag> {
-        if self.replication.when_behind == WhenBehind::Wait {
-            return None;
-        }
-        let behind = self.lag.lock().measure_lag(self.replicated_end(), clock.steady_us());
-        behind.is_too_far(&self.replication).then_some(behind)
-    }
-
     /// Returns the known positions of slices to replicate with a record whose body a compaction has
     /// dropped. `None` if they are already replicated with an earlier one, and for any other
     /// record.
@@ -294,7 +285,7 @@ impl SessionInner {
         // The claim covers the whole local log, so no other writer's fence applies any more.
         fence::forget(self.store.options.storage.as_ref(), &self.store.root, self.id);
         let mut state = self.state.lock();
-        if state.live.projection.replicated.is_some() || self.refusal(&state).is_some() {
+        if state.live.projection.replicated.is_some() || self.check_accepting(&state).is_err() {
             return Ok(());
         }
         let (note, time_us) = (replica.note(), self.now_us());
@@ -354,13 +345,21 @@ impl SessionInner {
         replica.note_written(written, self.store.options.clock.as_ref())
     }
 
-    /// Returns the lag of the replicator, if writes are refused because of it, and wakes the feed.
+    /// Fails if writes are refused because of the lag of the replicator, and wakes the feed then.
     #[inline]
-    pub(super) fn check_replica_lag(&self) -> Option<ReplicaLag> {
-        let replica = self.replica.as_ref()?;
-        let behind = replica.refuses(self.store.options.clock.as_ref())?;
+    pub(super) fn check_replica_lag(&self) -> Result<()> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        if replica.replication.when_behind == WhenBehind::Wait {
+            return Ok(());
+        }
+        let now_us = self.store.options.clock.steady_us();
+        let behind = replica.lag.lock().measure_lag(replica.replicated_end(), now_us);
+        if !behind.is_too_far(&replica.replication) {
+            return Ok(());
+        }
         replica.wake();
-        Some(behind)
+        let ReplicaLag { records, bytes, time } = behind;
+        Err(Error::ReplicaBehind { session: self.id, records, bytes, time })
     }
 
     /// Returns the sequence number below which subscribers may be notified of records that were

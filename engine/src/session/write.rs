@@ -18,7 +18,6 @@ use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
-use super::lag::ReplicaLag;
 use super::replay::{ReplayCursor, SessionReplay};
 use super::subscribers::RecordNotification;
 use super::sync::{Due, poison_on_error, promises_sync};
@@ -76,31 +75,19 @@ impl<'a> PendingRecord<'a> {
     }
 }
 
-/// Reason why a session accepts no record. Small, since each write checks it;
-/// [`SessionInner::refusal_error`] makes the full error.
-pub(super) enum WriteRefusal {
-    Untyped,
-    Poisoned(Arc<Error>),
-    ReadOnly,
-    Closed,
-    /// Sequence number and kind of the record that this version cannot fold.
-    UnsupportedKind(SequenceNumber, RecordKind),
-    Interrupted,
-    ReplicaBehind(ReplicaLag),
-}
-
 impl SessionInner {
     /// Locks the writer's state for a write.
     #[inline(always)]
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
-        let recovered = !state.interrupted;
-        let untyped = self.types.is_none().then_some(WriteRefusal::Untyped);
-        let interrupted = || (!recovered).then_some(WriteRefusal::Interrupted);
-        let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
-        let refusal = refusal.or_else(|| self.check_replica_lag().map(WriteRefusal::ReplicaBehind));
-        self.unless(refusal, state)
+        self.types()?;
+        self.check_accepting(&state)?;
+        if state.interrupted {
+            return Err(self.interrupted_error(&state));
+        }
+        self.check_replica_lag()?;
+        Ok(state)
     }
 
     /// Locks the writer's state for a record that needs no types and that an interrupted session
@@ -108,7 +95,8 @@ impl SessionInner {
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
-        self.unless(self.refusal(&state), state)
+        self.check_accepting(&state)?;
+        Ok(state)
     }
 
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so
@@ -117,68 +105,33 @@ impl SessionInner {
     pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
-        self.unless(self.poison_refusal(), state)
+        self.check_sound()?;
+        Ok(state)
     }
 
     #[inline(always)]
-    fn poison_refusal(&self) -> Option<WriteRefusal> {
-        self.gate.failure().map(WriteRefusal::Poisoned)
+    fn check_sound(&self) -> Result<()> {
+        self.gate.failure().map_or(Ok(()), |cause| Err(Error::Poisoned { cause }))
     }
 
-    /// Returns the reason why no record can be written, regardless of its content.
+    /// Fails if no record can be written, regardless of its content.
     #[inline(always)]
-    pub(super) fn refusal(&self, state: &WriterState) -> Option<WriteRefusal> {
-        if let poisoned @ Some(_) = self.poison_refusal() {
-            return poisoned;
-        }
-        if self.read_only.is_some() {
-            return Some(WriteRefusal::ReadOnly);
+    pub(super) fn check_accepting(&self, state: &WriterState) -> Result<()> {
+        self.check_sound()?;
+        if let Some(reason) = &self.read_only {
+            return Err(Error::ReadOnly { session: self.id, reason: reason.clone() });
         }
         if state.closed {
-            return Some(WriteRefusal::Closed);
+            return Err(Error::Closed { session: self.id });
         }
-        state
-            .live
-            .projection
-            .unsupported
-            .map(|(sequence, kind)| WriteRefusal::UnsupportedKind(sequence, kind))
-    }
-
-    #[inline(always)]
-    pub(super) fn unless<'a>(
-        &self,
-        refusal: Option<WriteRefusal>,
-        state: MutexGuard<'a, WriterState>,
-    ) -> Result<MutexGuard<'a, WriterState>> {
-        match refusal {
-            None => Ok(state),
-            Some(refusal) => Err(self.refusal_error(refusal, &state)),
-        }
-    }
-
-    pub(super) fn interrupted_error(&self, state: &WriterState) -> Error {
-        self.refusal_error(WriteRefusal::Interrupted, state)
+        let unsupported = state.live.projection.unsupported;
+        unsupported.map_or(Ok(()), |(sequence, kind)| Err(Error::UnsupportedKind { sequence, kind }))
     }
 
     #[cold]
-    pub(super) fn refusal_error(&self, refusal: WriteRefusal, state: &WriterState) -> Error {
-        let session = self.id;
-        match refusal {
-            WriteRefusal::Untyped => Error::Untyped { session },
-            WriteRefusal::Poisoned(cause) => Error::Poisoned { cause },
-            WriteRefusal::ReadOnly => {
-                Error::ReadOnly { session, reason: self.read_only.clone().unwrap_or_default() }
-            }
-            WriteRefusal::Closed => Error::Closed { session },
-            WriteRefusal::ReplicaBehind(ReplicaLag { records, bytes, time }) => {
-                Error::ReplicaBehind { session, records, bytes, time }
-            }
-            WriteRefusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
-            WriteRefusal::Interrupted => Error::Interrupted {
-                session,
-                operations: state.live.projection.operations.open().cloned().collect(),
-            },
-        }
+    pub(super) fn interrupted_error(&self, state: &WriterState) -> Error {
+        let operations = state.live.projection.operations.open().cloned().collect();
+        Error::Interrupted { session: self.id, operations }
     }
 
     /// Writes a record after the declarations that it requires; otherwise as

@@ -210,9 +210,7 @@ impl SessionReplay<'_> {
             if matches!(waits, Waits::End) && inner.subscribers.waits() {
                 self.tell(state);
             }
-            if let Some(refusal) = inner.refusal(state) {
-                return Err(inner.refusal_error(refusal, state));
-            }
+            inner.check_accepting(state)?;
             let next = state.log.next_sequence();
             let step = self.with(|recording| {
                 if recording.stopped {
