@@ -353,7 +353,7 @@ impl SessionConversation<'_> {
 
     /// Reads the conversation of an evaluation at a position. The budget limits the memory for its
     /// texts.
-    pub(super) fn read_conversation(
+    pub(crate) fn read_conversation(
         &self,
         evaluation_id: &str,
         position: SequenceNumber,

@@ -18,7 +18,7 @@ use foldlog_codec::msgpack::{MsgpackReader, Value};
 use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::settle::{Settlement, waits_for};
+use super::settle::{RecordedSettlement, Settlement, waits_for};
 use super::subscribers::SubscriptionGuard;
 use super::{Session, SessionCalls, SessionInner};
 use crate::clock;
@@ -350,7 +350,7 @@ impl SessionCalls<'_> {
             operations.unsettled_one(operation).map(|unsettled| unsettled.begin)
         };
         let Some(begin) = begin else { return Ok(None) };
-        let arguments = self.read_begin(begin, |begin| begin.arguments)?;
+        let arguments = self.read_begin(begin)?.arguments;
         let text = MsgpackReader::new(&arguments).str().map_err(Error::unread(begin))?;
         Ok(Some(*blake3::hash(text.as_bytes()).as_bytes()))
     }
@@ -358,20 +358,14 @@ impl SessionCalls<'_> {
     /// Returns the record of a decision if a process was killed after it took the decision and
     /// before it removed the file.
     fn recorded_before(&self, settle: &Settle<'_>) -> Result<Option<SequenceNumber>> {
-        let source = self.session.log_source();
-        let mut found = None;
-        source.places.read(&source.storage, settle.operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == RecordKind::Settle {
-                let recorded = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
-                let key = |one: &Settle<'_>| (one.operation, one.decision, one.arguments, one.until_us);
-                let said = |one: &Settle<'_>| (one.by.clone(), one.reason.clone());
-                if key(&recorded) == key(settle) && said(&recorded) == said(settle) {
-                    found = Some(record.sequence);
-                }
-            }
-            Ok(())
-        })?;
-        Ok(found)
+        let until = settle.until_us.map(conversation_reading::time);
+        let is_same = |one: &RecordedSettlement| {
+            let Settlement { decision, arguments, until: one_until, .. } = one.settlement;
+            (decision, arguments, one_until) == (settle.decision, settle.arguments, until)
+                && (&one.by, &one.reason) == (&settle.by, &settle.reason)
+        };
+        let recorded = self.settlements_of(settle.operation, settle.operation.into(), false)?;
+        Ok(recorded.into_iter().rfind(is_same).map(|one| one.sequence))
     }
 
     /// Returns the handle that records decisions from outside.

@@ -410,6 +410,11 @@ impl WriterState {
     }
 
     /// Returns the seed that applies to the next record.
+    /// Returns the sequence number of the session's own `Opened` record, not of an ancestor's.
+    pub(super) fn opened_sequence(&self) -> SequenceNumber {
+        self.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
+    }
+
     pub(super) fn seed(&self) -> u64 {
         self.openings.last().map_or(0, |(_, opened)| opened.seed)
     }

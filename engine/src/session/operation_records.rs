@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
-    ToolBegin, ToolEnd,
+    CallOrigin, Cause, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
@@ -17,7 +16,6 @@ use super::SessionCalls;
 use super::log_view::LogView;
 use super::settle::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
-use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 use crate::fold::record_kinds::RecordRules;
 use crate::log::objects::Objects;
@@ -25,7 +23,7 @@ use crate::operation::{
     CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, ReplacedContent, RollbackBegun,
 };
 use crate::options::Durability;
-use crate::types::{ToolInvocations, ToolInvoked, encode};
+use crate::types::{Item, ToolInvocations, ToolInvoked, encode};
 
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read
 /// record none.
@@ -48,10 +46,7 @@ pub(crate) struct BeginRead {
 
 /// Contents of an end record, with resolved payloads.
 pub(crate) struct EndRead {
-    pub(crate) outcome: Outcome,
-    pub(crate) cause: Option<Cause>,
-    pub(crate) outside: ExternalEffects,
-    pub(crate) elapsed_us: u64,
+    pub(crate) invoked: ToolInvoked,
     pub(crate) value: Option<Value>,
     pub(crate) message: String,
     pub(crate) overrides: Option<serde_json::Value>,
@@ -139,15 +134,6 @@ impl SessionCalls<'_> {
         Ok(first.map(RollbackBegun::into_recorded).unwrap_or_default())
     }
 
-    /// Returns the facts named `name` that were recorded from record `from` on.
-    pub(crate) fn observed_from<T: DeserializeOwned>(
-        &self,
-        name: &'static str,
-        from: SequenceNumber,
-    ) -> Result<Vec<T>> {
-        self.observed_within(name, from, SequenceNumber::MAX)
-    }
-
     /// Returns the facts named `name` that were recorded from record `from` through record
     /// `through`.
     pub(crate) fn observed_within<T: DeserializeOwned>(
@@ -176,7 +162,7 @@ impl SessionCalls<'_> {
     /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn open_captures(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
         let first = self.left_open().into_iter().find(|open| !open.reads_only);
-        first.map_or_else(|| Ok(BTreeMap::new()), |open| self.read_begin(open.begin, |begin| begin.resources))
+        first.map_or_else(|| Ok(BTreeMap::new()), |open| Ok(self.read_begin(open.begin)?.resources))
     }
 
     /// Returns the captures in records of an earlier process that this process's first append makes
@@ -197,78 +183,64 @@ impl SessionCalls<'_> {
         Ok(found)
     }
 
-    /// Passes the start record of an operation to `read`, with resolved payloads.
-    pub(crate) fn read_begin<T>(
-        &self,
-        begin: SequenceNumber,
-        read: impl FnOnce(BeginRead) -> T,
-    ) -> Result<T> {
-        let source = self.session.inner.log_source(&self.session.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, begin, begin, &mut |record| {
-            let bad = Error::unread(begin);
-            let body = ToolBegin::decode(record.body).map_err(bad)?;
+    /// Reads the start record of an operation, with resolved payloads.
+    pub(crate) fn read_begin(&self, begin: SequenceNumber) -> Result<BeginRead> {
+        let found = self.session.read_record(begin, |record, source| {
+            let body = ToolBegin::decode(record.body).map_err(Error::unread(begin))?;
             let resources = captures_of(body.resources, &source.objects)?;
             let arguments = source.objects.resolve(body.arguments)?.into_owned();
             let closed = match body.closed {
                 Some(closed) => Some((closed.cause, source.objects.resolve(closed.shown)?.into_owned())),
                 None => None,
             };
-            found = Some(BeginRead { arguments, origin: body.origin, resources, closed });
-            Ok(())
+            Ok(BeginRead { arguments, origin: body.origin, resources, closed })
         })?;
-        let missing = Error::NoSuchOperation {
-            operation: begin.into(),
-            reason: "the log does not contain its start record",
-        };
-        found.map(read).ok_or(missing)
+        let reason = "the log does not contain its start record";
+        found.ok_or(Error::NoSuchOperation { operation: begin.into(), reason })
     }
 
     /// Returns the last known capture of a resource: at the end of a committed call or, if
     /// `committed` is `false`, also at the start of any other call.
     pub(crate) fn last_captured(&self, resource: &str, committed: bool) -> Result<Option<Vec<u8>>> {
-        let latest = self.session.log().slice::<ToolInvocations>()?.tail(LATEST_CALLS)?;
-        for item in latest.iter().rev() {
-            let mut resources = match item.position() {
-                Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
-                _ if committed => continue,
-                _ => self.read_begin(item.begin, |begin| begin.resources)?,
-            };
-            if let Some(Some(recorded)) = resources.remove(resource) {
-                return Ok(Some(recorded));
+        let (mut found, mut looks_left) = (None, LATEST_CALLS);
+        self.calls_back(&mut |call| {
+            if !committed || call.outcome == Outcome::Committed {
+                found = self.captures_after(call)?.remove(resource).flatten();
             }
+            looks_left -= 1;
+            Ok(found.is_none() && looks_left > 0)
+        })?;
+        Ok(found)
+    }
+
+    /// Returns the captures after a call: at its end if it is committed, and at its start if not.
+    fn captures_after(&self, call: &Item<ToolInvoked>) -> Result<RecordedCaptures> {
+        match call.position() {
+            Some((end, _)) if call.outcome == Outcome::Committed => self.read_end_resources(end),
+            _ => Ok(self.read_begin(call.begin)?.resources),
         }
-        Ok(None)
     }
 
     /// Returns the captures that the latest call with captures left, the captures that a recovery
     /// of that call found (empty without a recovery), and whether that call belongs to this session
-    /// rather than to a fork's parent. `None` if none of the latest 65 calls recorded any. A fork
+    /// rather than to a fork's parent. `None` if none of the latest 64 calls recorded any. A fork
     /// works on separate resources.
     pub(crate) fn captures_of_last_call(&self) -> Result<Option<(RecordedCaptures, RecordedCaptures, bool)>> {
         let own_from = self.opened_sequence();
-        let calls = self.session.log().slice::<ToolInvocations>()?;
-        // The latest call nearly always has captures; earlier ones are read only if it does not.
-        let (mut end, mut count) = (calls.len(), 1);
-        for _ in 0..2 {
-            let from = end.saturating_sub(count);
-            let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
-            for item in items.iter().rev() {
-                let at_end = match item.position() {
-                    Some((end, _)) => self.read_end_resources(end)?,
-                    None => RecordedCaptures::new(),
+        let (mut last, mut looks_left) = (None, LATEST_CALLS);
+        self.calls_back(&mut |call| {
+            let left = self.captures_after(call)?;
+            if !left.is_empty() {
+                let found = match call.position() {
+                    Some((end, _)) if call.outcome != Outcome::Committed => self.read_end_resources(end)?,
+                    _ => RecordedCaptures::new(),
                 };
-                let (left, found) = match item.outcome {
-                    Outcome::Committed => (at_end, RecordedCaptures::new()),
-                    _ => (self.read_begin(item.begin, |begin| begin.resources)?, at_end),
-                };
-                if !left.is_empty() {
-                    return Ok(Some((left, found, item.begin >= own_from)));
-                }
+                last = Some((left, found, call.begin >= own_from));
             }
-            (end, count) = (from, LATEST_CALLS as u64);
-        }
-        Ok(None)
+            looks_left -= 1;
+            Ok(last.is_none() && looks_left > 0)
+        })?;
+        Ok(last)
     }
 
     /// Returns the captures of all resources after a recovery of the session: the captures at the
@@ -287,34 +259,22 @@ impl SessionCalls<'_> {
 
     fn captures_left_since(&self, first: SequenceNumber) -> Result<RecordedCaptures> {
         if let Some(open) = self.changing_operation() {
-            return self.read_begin(open.begin, |begin| begin.resources);
+            return Ok(self.read_begin(open.begin)?.resources);
         }
-        let calls = self.session.log().slice::<ToolInvocations>()?;
-        // The latest call nearly always has captures; earlier ones are read only if it does not.
-        let (mut end, mut count) = (calls.len(), 1);
-        while end > 0 {
-            let from = end.saturating_sub(count);
-            let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
-            for item in items.iter().rev() {
-                if item.begin < first {
-                    return Ok(BTreeMap::new());
-                }
-                let resources = match item.position() {
-                    Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
-                    _ => self.read_begin(item.begin, |begin| begin.resources)?,
-                };
-                if !resources.is_empty() {
-                    return Ok(resources);
-                }
+        let mut left = RecordedCaptures::new();
+        self.calls_back(&mut |call| {
+            if call.begin < first {
+                return Ok(false);
             }
-            (end, count) = (from, LATEST_CALLS as u64);
-        }
-        Ok(BTreeMap::new())
+            left = self.captures_after(call)?;
+            Ok(left.is_empty())
+        })?;
+        Ok(left)
     }
 
     /// Returns the sequence number of the `Opened` record of this session, not of an ancestor.
     fn opened_sequence(&self) -> SequenceNumber {
-        self.session.inner.state.lock().openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
+        self.session.inner.state.lock().opened_sequence()
     }
 
     /// Passes the end record of an operation to `read`, with the source of its payloads.
@@ -323,21 +283,11 @@ impl SessionCalls<'_> {
         end: SequenceNumber,
         read: impl Fn(ToolEnd<'_>, &LogSource) -> Result<T>,
     ) -> Result<T> {
-        let source = self.session.inner.log_source(&self.session.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, end, end, &mut |record| {
-            found = Some(read(ToolEnd::decode(record.body).map_err(Error::unread(end))?, &source)?);
-            Ok(())
+        let found = self.session.read_record(end, |record, source| {
+            read(ToolEnd::decode(record.body).map_err(Error::unread(end))?, source)
         })?;
-        let missing = Error::NoSuchOperation {
-            operation: end.into(),
-            reason: "the log does not contain its end record",
-        };
-        found.ok_or(missing)
-    }
-
-    pub(crate) fn captures_at_end_of(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
-        self.read_end_resources(end)
+        let reason = "the log does not contain its end record";
+        found.ok_or(Error::NoSuchOperation { operation: end.into(), reason })
     }
 
     /// Returns the captures that an end record names; none if the changes of the call were rolled
@@ -395,10 +345,7 @@ impl SessionCalls<'_> {
                 msgpack::from_slice(&source.objects.resolve(payload)?).map_err(Error::unread(end))
             });
             Ok(EndRead {
-                outcome: body.outcome,
-                cause: body.cause,
-                outside: body.outside,
-                elapsed_us: body.elapsed_us,
+                invoked: ToolInvoked::from_end(&body),
                 value,
                 message,
                 overrides: overrides.transpose()?,
@@ -438,60 +385,52 @@ impl SessionCalls<'_> {
         operation: OperationId,
         from: SequenceNumber,
     ) -> Result<Option<RecordedSettlement>> {
-        let source = self.session.inner.log_source(&self.session.inner.state.lock());
-        let (mut found, mut ran_again) = (None, false);
-        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            let bad = Error::unread(record.sequence);
-            // The record at which its last run started may itself start a repeated run.
-            if record.kind == RecordKind::ToolBegin && record.sequence != from && !ran_again {
-                ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
-            }
-            if record.kind != RecordKind::Settle || ran_again {
-                return Ok(());
-            }
-            let settle = Settle::decode(record.body).map_err(bad)?;
-            if settle.operation == operation {
-                let value =
-                    |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-                let settlement = Settlement::of_record(&settle, value)?;
-                found = Some(RecordedSettlement {
-                    sequence: record.sequence,
-                    settlement,
-                    by: settle.by,
-                    reason: settle.reason,
-                });
-            }
-            Ok(())
-        })?;
-        Ok(found)
+        Ok(self.settlements_of(operation, from, true)?.pop())
     }
 
     /// Returns the last approval of an operation that counts in this session and has not expired,
     /// regardless of later runs: it applies to each run that follows from it.
     pub(crate) fn read_approval(&self, operation: OperationId) -> Result<Option<RecordedSettlement>> {
-        let (source, opened, now_us) = {
-            let state = self.session.inner.state.lock();
-            let opened = state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence);
-            (self.session.inner.log_source(&state), opened, self.session.inner.judged_us())
+        let now_us = self.session.inner.judged_us();
+        let from = operation.sequence().max(self.opened_sequence());
+        let mut settlements = self.settlements_of(operation, from, false)?.into_iter();
+        let counts = |one: &RecordedSettlement| {
+            one.settlement.until.is_none_or(|until| until.timestamp_micros() > now_us)
         };
-        let from = operation.sequence().max(opened);
-        let mut found = None;
+        Ok(settlements.rfind(|one| one.settlement.arguments.is_some()).filter(counts))
+    }
+
+    /// Returns the decisions about an operation from the record `from` on. With `until_run_again`,
+    /// returns only those before the operation runs again.
+    pub(super) fn settlements_of(
+        &self,
+        operation: OperationId,
+        from: SequenceNumber,
+        until_run_again: bool,
+    ) -> Result<Vec<RecordedSettlement>> {
+        let (source, mut found, mut ran_again) = (self.session.log_source(), Vec::new(), false);
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            if record.kind != RecordKind::Settle {
-                return Ok(());
-            }
-            let sequence = record.sequence;
-            let settle = Settle::decode(record.body).map_err(Error::unread(sequence))?;
-            if let Some(arguments) = settle.arguments.filter(|_| settle.operation == operation) {
-                let until = settle.until_us.map(conversation_reading::time);
-                let settlement = Settlement { until, ..Settlement::approved(arguments) };
-                let (by, reason) = (settle.by, settle.reason);
-                found = Some((settle.until_us, RecordedSettlement { sequence, settlement, by, reason }));
+            let (sequence, bad) = (record.sequence, Error::unread(record.sequence));
+            match record.kind {
+                // The record at which its last run started may itself start a repeated run.
+                RecordKind::ToolBegin if until_run_again && sequence != from => {
+                    ran_again |= ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
+                }
+                RecordKind::Settle if !ran_again => {
+                    let settle = Settle::decode(record.body).map_err(bad)?;
+                    if settle.operation == operation {
+                        let settlement = Settlement::of_record(&settle, |payload| {
+                            Value::decode(&source.objects.resolve(payload)?).map_err(bad)
+                        })?;
+                        let (by, reason) = (settle.by, settle.reason);
+                        found.push(RecordedSettlement { sequence, settlement, by, reason });
+                    }
+                }
+                _ => {}
             }
             Ok(())
         })?;
-        let counts = |until_us: Option<i64>| until_us.is_none_or(|until_us| until_us > now_us);
-        Ok(found.filter(|(until_us, _)| counts(*until_us)).map(|(_, approval)| approval))
+        Ok(found)
     }
 }
 

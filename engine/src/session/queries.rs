@@ -270,6 +270,20 @@ impl Session {
     pub(crate) fn log_source(&self) -> LogSource {
         self.inner.log_source(&self.inner.state.lock())
     }
+
+    /// Reads one record; `None` if the log does not contain it.
+    pub(super) fn read_record<T>(
+        &self,
+        at: SequenceNumber,
+        read: impl Fn(&Record<'_>, &LogSource) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let (source, mut found) = (self.log_source(), None);
+        source.places.read(&source.storage, at, at, &mut |record| {
+            found = Some(read(&record, &source)?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
 }
 
 impl SessionLog<'_> {

@@ -7,16 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
+use foldlog_codec::body::{Idempotency, Outcome, ToolBegin};
 
 use super::operation_records::RecordedCaptures;
 use super::{AbandonedCall, SessionCalls};
-use crate::conversation::Conversation;
 use crate::error::{Error, Result};
-use crate::fold::conversation_reading::TextBudget;
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
-use crate::items::SliceItems;
 use crate::operation::RESTORE;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
@@ -86,18 +83,6 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// Numbers of items of a slice that a rewind changes.
-pub(crate) struct SliceCounts {
-    pub(crate) name: String,
-    pub(crate) policy: Policy,
-    pub(crate) before: u64,
-    pub(crate) after: u64,
-    /// Items that a rewind removes.
-    pub(crate) removed: u64,
-    /// Items that a rewind restores.
-    pub(crate) added: u64,
-}
-
 /// The slices before and after a rollback, and the source of their items.
 pub(crate) struct SlicesBeside {
     pub(crate) now: Projection,
@@ -105,13 +90,6 @@ pub(crate) struct SlicesBeside {
     pub(crate) source: LogSource,
     /// Directory of the session, and the bytes of memory that differences may take.
     pub(crate) limit: Option<(Arc<Path>, u64)>,
-}
-
-/// The conversation of an evaluation before and after a rollback.
-pub(crate) struct ConversationBeside {
-    pub(crate) evaluation_id: String,
-    pub(crate) now: Option<Conversation>,
-    pub(crate) then: Option<Conversation>,
 }
 
 impl SessionCalls<'_> {
@@ -136,7 +114,7 @@ impl SessionCalls<'_> {
             }
         }
         for begin in begins {
-            let captured = self.read_begin(begin, |begin| begin.resources)?;
+            let captured = self.read_begin(begin)?.resources;
             take(&mut found, names, LoggedCaptures { record: begin, is_end: false, captured });
             if found.len() == names.names.len() {
                 break;
@@ -150,7 +128,7 @@ impl SessionCalls<'_> {
         begin: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
-        let captured = self.read_begin(begin, |begin| begin.resources)?;
+        let captured = self.read_begin(begin)?.resources;
         Ok(wanted_captures(names, LoggedCaptures { record: begin, is_end: false, captured }))
     }
 
@@ -159,7 +137,7 @@ impl SessionCalls<'_> {
         end: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
-        let captured = self.captures_at_end_of(end)?;
+        let captured = self.read_end_resources(end)?;
         Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
@@ -190,7 +168,7 @@ impl SessionCalls<'_> {
     pub fn recorded_captures(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut names = BTreeSet::new();
         for item in self.session.log().slice::<ToolInvocations>()?.iter() {
-            names.extend(self.read_begin(item?.begin, |begin| begin.resources)?.into_keys());
+            names.extend(self.read_begin(item?.begin)?.resources.into_keys());
         }
         let found = self.last_captures(&Sought::all(names), &|_| true)?.into_iter();
         Ok(found.filter_map(|(name, found)| Some((name, found.recorded?))).collect())
@@ -220,30 +198,31 @@ impl SessionCalls<'_> {
         }
         // The changes of a failed or interrupted call were rolled back.
         let left = match call.outcome {
-            Outcome::Committed => self.captures_at_end_of(end)?,
-            Outcome::Suspended => self.captures_kept_at(end)?,
+            Outcome::Committed | Outcome::Suspended => self.captures_kept_at(end)?,
             _ => RecordedCaptures::new(),
         };
         if !left.is_empty() || call.outcome == Outcome::Committed {
             return Ok(at_end(left));
         }
-        let captured = self.read_begin(call.begin, |begin| begin.resources)?;
+        let captured = self.read_begin(call.begin)?.resources;
         Ok(LoggedCaptures { record: call.begin, is_end: false, captured })
     }
 
     /// Passes the calls that have ended to `visit`, the last one first, until it returns `false`.
     pub(crate) fn calls_back(&self, visit: &mut dyn FnMut(&Item<ToolInvoked>) -> Result<bool>) -> Result<()> {
         let calls = self.session.log().slice::<ToolInvocations>()?;
-        let mut end = calls.len();
+        // The latest call is nearly always enough for those who search; earlier ones are read only if
+        // it is not.
+        let (mut end, mut count) = (calls.len(), 1);
         while end > 0 {
-            let from = end.saturating_sub(CALLS);
+            let from = end.saturating_sub(count);
             let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
             for item in items.iter().rev() {
                 if !visit(item)? {
                     return Ok(());
                 }
             }
-            end = from;
+            (end, count) = (from, CALLS);
         }
         Ok(())
     }
@@ -293,38 +272,13 @@ impl SessionCalls<'_> {
         Ok(SlicesBeside { now: state.live.projection.clone(), then, source, limit })
     }
 
-    /// Passes the conversation of each evaluation as it is now, and as it was at a position, to
-    /// `visit`. Each may use at most the memory that is left of the budget at that time.
-    pub(crate) fn conversations_between(
-        &self,
-        to: SequenceNumber,
-        budget: Option<&TextBudget<'_>>,
-        visit: &mut dyn FnMut(ConversationBeside) -> Result<()>,
-    ) -> Result<()> {
-        let mut evaluations = self.session.conversation().evaluations();
-        let known: BTreeSet<_> = evaluations.iter().cloned().collect();
-        evaluations.extend(
-            self.session.conversation().evaluations_at(to).into_iter().filter(|one| !known.contains(one)),
-        );
-        for evaluation in evaluations {
-            let budget = budget.cloned();
-            let read = |at| self.session.conversation().read_conversation(&evaluation, at, budget.as_ref());
-            let (now, then) = (read(SequenceNumber::MAX)?, read(to)?);
-            visit(ConversationBeside { evaluation_id: evaluation.to_string(), now, then })?;
-        }
-        Ok(())
-    }
-
     /// Returns how often the tool of a call may run, according to its start record.
     pub(crate) fn idempotency_of(&self, call: &AbandonedCall) -> Result<Idempotency> {
         let begin = SequenceNumber::from(call.operation);
-        let source = self.session.log_source();
-        let mut found = Idempotency::Manual;
-        source.places.read(&source.storage, begin, begin, &mut |record| {
-            found = ToolBegin::decode(record.body).map_err(Error::unread(begin))?.idempotency;
-            Ok(())
+        let found = self.session.read_record(begin, |record, _| {
+            Ok(ToolBegin::decode(record.body).map_err(Error::unread(begin))?.idempotency)
         })?;
-        Ok(found)
+        Ok(found.unwrap_or(Idempotency::Manual))
     }
 }
 
@@ -343,36 +297,4 @@ pub(crate) fn take(found: &mut BTreeMap<String, LoggedCapture>, sought: &Sought<
     for (name, recorded) in wanted {
         found.entry(name).or_insert(LoggedCapture { record, is_end, recorded });
     }
-}
-
-impl SlicesBeside {
-    /// Counts the changes of the rollback in each slice, and omits unchanged slices.
-    pub(crate) fn counts(&self) -> Vec<SliceCounts> {
-        let slices = self.now.names.slices().iter();
-        let counts = slices.filter_map(|slice| slice_rewound(&self.now, &self.then, slice.id));
-        let mut counts: Vec<SliceCounts> = counts.collect();
-        counts.sort_by(|one, other| one.name.cmp(&other.name));
-        counts
-    }
-}
-
-/// Counts the items of a slice that are removed and restored; `None` if it is unchanged.
-fn slice_rewound(now: &Projection, then: &Projection, id: u32) -> Option<SliceCounts> {
-    let name = now.names.slice(id)?.name.clone();
-    let (policy, SliceItems::Held(now)) = now.items(id)? else { return None };
-    let before = now.len() as u64;
-    let counts = |after, removed, added| {
-        (removed > 0 || added > 0).then_some(SliceCounts { name, policy, before, after, removed, added })
-    };
-    if policy == Policy::Cache {
-        return counts(0, before, 0);
-    }
-    let then = match then.items(id) {
-        Some((_, SliceItems::Held(then))) => Some(then),
-        _ => None,
-    };
-    let in_then = |item: ItemId| then.is_some_and(|then| then.contains(item));
-    let removed = now.iter().filter(|row| !in_then(row.id)).count() as u64;
-    let added = then.map_or(0, |then| then.iter().filter(|row| !now.contains(row.id)).count() as u64);
-    counts(then.map_or(0, |then| then.len() as u64), removed, added)
 }

@@ -300,20 +300,11 @@ impl SessionCalls<'_> {
 
     /// Returns the error that names the last settlement of an operation, if there is one.
     fn settled_before(&self, operation: OperationId) -> Result<Option<Error>> {
-        let source = self.session.log_source();
-        let mut found = None;
-        source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == RecordKind::Settle {
-                let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
-                if settle.operation == operation {
-                    let Settle { decision, arguments, by, .. } = settle;
-                    let sequence = record.sequence;
-                    found = Some(Error::AlreadySettled { operation, decision, arguments, by, sequence });
-                }
-            }
-            Ok(())
-        })?;
-        Ok(found)
+        let last = self.settlements_of(operation, operation.into(), false)?.pop();
+        Ok(last.map(|RecordedSettlement { sequence, settlement, by, .. }| {
+            let Settlement { decision, arguments, .. } = settlement;
+            Error::AlreadySettled { operation, decision, arguments, by, sequence }
+        }))
     }
 
     fn write_settlement(
@@ -378,8 +369,8 @@ impl SessionInner {
         Standings {
             operations: &state.live.projection.operations,
             path: &state.live.path,
-            position: state.log.next_sequence().saturating_sub(1),
-            opened: state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence),
+            position: state.last_position(),
+            opened: state.opened_sequence(),
             now_us: self.judged_us(),
         }
     }

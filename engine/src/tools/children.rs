@@ -99,7 +99,11 @@ impl AnnouncedChildren {
     ) -> Result<AnnouncedChildren> {
         let mut announced = AnnouncedChildren::default();
         let Some(first) = operations.into_iter().min() else { return Ok(announced) };
-        for child in session.calls().observed_from::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
+        for child in session.calls().observed_within::<ChildAnnounced>(
+            CHILD_SESSION,
+            first.sequence(),
+            SequenceNumber::MAX,
+        )? {
             if let Some(session) = child.session() {
                 announced.0.entry(child.operation).or_default().insert(child.ordinal, session);
             }

@@ -119,7 +119,7 @@ pub(super) fn end_one(
     found: &CaptureSet,
     put_back: &PutBack,
 ) -> Result<()> {
-    let (origin, closed) = session.calls().read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
+    let BeginRead { origin, closed, .. } = session.calls().read_begin(open.begin)?;
     // A restore, and a call that was closed without running, need no decision.
     let (outcome, cause) = match &closed {
         Some((cause, _)) => (Outcome::Failed, Some(*cause)),
@@ -294,9 +294,7 @@ impl ToolRunner {
             let left = self.state.inner.unended.lock().get(&first.begin).cloned();
             let before = match left {
                 Some(before) => before,
-                None => session
-                    .calls()
-                    .read_begin(first.begin, |begin| CaptureSet::from_recorded(begin.resources))?,
+                None => CaptureSet::from_recorded(session.calls().read_begin(first.begin)?.resources),
             };
             let before = before.decode_recorded(self.state.resources(), true)?.with_undone(first.operation);
             // Before the marks: a resource whose restore would be refused must not be touched at
@@ -484,8 +482,7 @@ impl ToolRunner {
         tool: &SmolStr,
         call_id: Option<&SmolStr>,
     ) -> Result<ToolCall> {
-        let BeginRead { arguments, origin, .. } =
-            self.state.session().calls().read_begin(begin, |begin| begin)?;
+        let BeginRead { arguments, origin, .. } = self.state.session().calls().read_begin(begin)?;
         let arguments = match Value::decode(&arguments) {
             Ok(Value::Str(arguments)) => arguments,
             _ => {

@@ -12,39 +12,24 @@
 //! The resources are not touched: they are neither leased nor captured nor restored.
 //! [`scratch`](super::scratch) describes the copies that a run uses instead.
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
-use foldlog_codec::{OperationId, SequenceNumber};
 
-use super::call::{CallEnd, CallInfo, Operation, ToolReport};
+use super::call::{CallEnd, Operation, ToolReport};
 use crate::error::{Error, Result};
-use crate::operation::RESTORE;
+use crate::operation::{PutBack, RESTORE};
 use crate::session::operation_records::EndRead;
 use crate::session::{RollbackReport, Session};
 
 /// Waits until the call's end comes from the log, and returns the result of the live call.
-pub(super) fn end(session: &Session, info: &CallInfo, begin: SequenceNumber) -> Result<ToolReport> {
+pub(super) fn end(session: &Session, begin: SequenceNumber) -> Result<ToolReport> {
     let end = session.calls().end_of_replayed(begin)?;
-    let EndRead { outcome, cause, outside, elapsed_us, value, message, overrides, suspension, put_back } =
+    let EndRead { invoked, value, message, overrides, suspension, put_back } =
         session.calls().read_whole_end(end)?;
-    let operation = info.again.unwrap_or(OperationId::from(begin));
-    let report = ToolReport {
-        operation,
-        begin,
-        end,
-        tool: info.tool.clone(),
-        call_id: info.call_id.clone(),
-        outcome,
-        cause,
-        success: outcome == Outcome::Committed,
-        message,
-        value,
-        outside,
-        not_undone: put_back.not_undone,
-        replaced: put_back.replaced,
-        elapsed_us,
-        recorded: false,
-    };
-    report.into_result(session, suspension, overrides)
+    let PutBack { not_undone, replaced } = put_back;
+    let success = invoked.outcome == Outcome::Committed;
+    let report = ToolReport::of_ended(&invoked, end, success, message, value);
+    ToolReport { not_undone, replaced, recorded: false, ..report }.into_result(session, suspension, overrides)
 }
 
 /// Ends a recorded restore, and returns its result and the report of its end record.

@@ -4,7 +4,6 @@
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 use foldlog_codec::body::{Idempotency, Outcome, ToolBegin};
-use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{
@@ -368,7 +367,7 @@ impl ToolRunner {
         let begun = session.calls().begin_replayed(&info.to_begin(), source == CallSource::Log)?;
         let mut held = CallEndState::default();
         if source == CallSource::RunAgain {
-            let recorded = session.calls().read_begin(begun.begin, |begin| begin.resources);
+            let recorded = session.calls().read_begin(begun.begin).map(|begin| begin.resources);
             held.before =
                 state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         }
@@ -457,7 +456,8 @@ impl ToolRunner {
         }
         let (value, message) = self.session.calls().result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
-        Ok(Some(EarlierCall::from_invoked(invoked, end, success, message, value)))
+        let report = ToolReport::of_ended(invoked, end, success, message, value);
+        Ok(Some(EarlierCall::Recorded(Box::new(report))))
     }
 
     /// Returns the settlement that closed a call that waited since the record `end`; `None` if it
@@ -470,7 +470,8 @@ impl ToolRunner {
         let settled = self.session.calls().read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
             let (success, shown) = settled.closing_result()?;
-            Some(EarlierCall::from_invoked(invoked, end, success, shown, settled.settlement.result))
+            let report = ToolReport::of_ended(invoked, end, success, shown, settled.settlement.result);
+            Some(EarlierCall::Recorded(Box::new(report)))
         }))
     }
 }
@@ -483,34 +484,6 @@ pub(super) enum EarlierCall {
     Unsettled(UnsettledOperation),
     /// Suspended operation, and its status.
     Suspended(Box<SuspendedOperation>, SuspensionStatus),
-}
-
-impl EarlierCall {
-    fn from_invoked(
-        invoked: &ToolInvoked,
-        end: SequenceNumber,
-        success: bool,
-        message: String,
-        value: Option<Value>,
-    ) -> EarlierCall {
-        EarlierCall::Recorded(Box::new(ToolReport {
-            operation: invoked.operation,
-            begin: invoked.begin,
-            end,
-            tool: invoked.tool.clone(),
-            call_id: invoked.call_id.clone(),
-            outcome: invoked.outcome,
-            cause: invoked.cause,
-            success,
-            message,
-            value,
-            outside: invoked.outside,
-            not_undone: Vec::new(),
-            replaced: Vec::new(),
-            elapsed_us: invoked.elapsed_us,
-            recorded: true,
-        }))
-    }
 }
 
 /// A call whose tool has returned.

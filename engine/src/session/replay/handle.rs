@@ -148,15 +148,11 @@ impl Session {
         }
         // It is recorded later, after records that are missing, or not at all.
         let sequence = self.inputs().write_observation(name, &encode(name, &())?)?;
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, sequence, sequence, &mut |record| {
-            if record.kind == RecordKind::Observed {
-                found = self.observed_as(name, record.body)?;
-            }
-            Ok(())
+        let found = self.read_record(sequence, |record, _| match record.kind {
+            RecordKind::Observed => self.observed_as(name, record.body),
+            _ => Ok(None),
         })?;
-        match found {
+        match found.flatten() {
             Some(data) => self.read_again(replay, sequence, name, &data),
             None => Err(replay.divergence_error()),
         }

@@ -367,7 +367,7 @@ impl RunningCall {
             self.state.session().calls().let_go_replayed(self.begun.begin, true);
         }
         if self.source != CallSource::RunAgain {
-            return replay::end(self.state.session(), &self.info, self.begun.begin);
+            return replay::end(self.state.session(), self.begun.begin);
         }
         ending.suspension = self.suspension(&ending);
         let session = self.state.session();

@@ -298,7 +298,7 @@ pub(in crate::tools) fn recorded_groups(
     session: &Session,
     from: SequenceNumber,
 ) -> EngineResult<Vec<ProgramGroup>> {
-    session.calls().observed_from(PROGRAMS, from)
+    session.calls().observed_within(PROGRAMS, from, SequenceNumber::MAX)
 }
 
 impl Drop for Programs {

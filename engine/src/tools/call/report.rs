@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 use crate::error::{Error, Result};
 use crate::operation::{NotUndone, ReplacedContent};
 use crate::session::Session;
+use crate::types::ToolInvoked;
 
 /// Contains the outcome and the answer of a call, as its end record states them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +54,33 @@ pub struct ToolReport {
 }
 
 impl ToolReport {
+    /// Reports on a call that has ended before, without the contents that its rollback replaced.
+    pub(in crate::tools) fn of_ended(
+        invoked: &ToolInvoked,
+        end: SequenceNumber,
+        success: bool,
+        message: String,
+        value: Option<Value>,
+    ) -> ToolReport {
+        ToolReport {
+            operation: invoked.operation,
+            begin: invoked.begin,
+            end,
+            tool: invoked.tool.clone(),
+            call_id: invoked.call_id.clone(),
+            outcome: invoked.outcome,
+            cause: invoked.cause,
+            success,
+            message,
+            value,
+            outside: invoked.outside,
+            not_undone: Vec::new(),
+            replaced: Vec::new(),
+            elapsed_us: invoked.elapsed_us,
+            recorded: true,
+        }
+    }
+
     /// Returns the report as the result of the call. A suspension, and a request for more sections
     /// of the prompt, become errors, because the call has no result then.
     pub(in crate::tools) fn into_result(

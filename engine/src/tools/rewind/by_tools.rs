@@ -70,7 +70,7 @@ impl ExecutionState {
             if item.tool == RESTORE && item.outcome != Outcome::Committed {
                 return Ok(true);
             }
-            let begun = session.calls().read_begin(item.begin, |begin| begin.resources)?;
+            let begun = session.calls().read_begin(item.begin)?.resources;
             let rewind = self.rewind_of(item)?;
             if rewind.as_ref().is_some_and(|rewind| rewind.undoes_rollback) {
                 return Ok(true);
@@ -134,7 +134,7 @@ impl ExecutionState {
                     (Some(undone), _) => sought.push((undone.into(), only)),
                     (None, CaptureMoment::CallEnded) => sought.push((record + 1, only)),
                     (None, _) => {
-                        let captured = session.calls().read_begin(record, |begin| begin.resources)?;
+                        let captured = session.calls().read_begin(record)?.resources;
                         let logged = LoggedCaptures { record, is_end: false, captured };
                         take(found, &Sought::all(only), logged);
                     }
@@ -149,7 +149,7 @@ impl ExecutionState {
         if call.tool != RESTORE || call.outcome != Outcome::Committed {
             return Ok(None);
         }
-        let arguments = self.session().calls().read_begin(call.begin, |begin| begin.arguments)?;
+        let arguments = self.session().calls().read_begin(call.begin)?.arguments;
         Ok(RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind))
     }
 

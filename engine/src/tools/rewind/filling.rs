@@ -94,7 +94,7 @@ impl ExecutionState {
                 return Ok(true);
             }
             let rewound = self.rewind_of(call)?.map(|_| self.rewound_by(end)).transpose()?;
-            let begun = session.calls().read_begin(call.begin, |begin| begin.resources)?;
+            let begun = session.calls().read_begin(call.begin)?.resources;
             let found = match call.outcome {
                 Outcome::Interrupted => session.calls().read_end_resources(end)?,
                 _ => RecordedCaptures::new(),
@@ -130,7 +130,7 @@ impl ExecutionState {
                 return Ok(true);
             }
             let rewound = self.rewound_by(end)?;
-            for (name, recorded) in session.calls().read_begin(call.begin, |begin| begin.resources)? {
+            for (name, recorded) in session.calls().read_begin(call.begin)?.resources {
                 let is_here = recorded.and_then(|recorded| self.is_here(&name, &recorded));
                 if is_here == Some(true) && rewound.contains_key(&name) {
                     filled.insert(name);

@@ -307,7 +307,7 @@ impl ExecutionState {
         if restore.cause != Some(Cause::Dropped) {
             return Ok(false);
         }
-        let arguments = self.session().calls().read_begin(restore.begin, |begin| begin.arguments)?;
+        let arguments = self.session().calls().read_begin(restore.begin)?.arguments;
         let rewind = RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind);
         Ok(!rewind.is_some_and(|rewind| rewind.undoes_rollback))
     }
