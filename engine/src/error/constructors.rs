@@ -36,6 +36,10 @@ impl Error {
         Error::access_failed("open", storage, path, source)
     }
 
+    pub(crate) fn no_slice(slice: &str, reason: &'static str) -> Error {
+        Error::NoSuchSlice { slice: slice.to_owned(), reason }
+    }
+
     /// Maps the decoding error of a record's body to [`Error::Inconsistent`].
     pub(crate) fn unread(sequence: SequenceNumber) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
         move |error| Error::Inconsistent { sequence, reason: error.to_string() }

@@ -681,11 +681,7 @@ impl LogReader {
     }
 
     fn check_position(&self, position: SequenceNumber) -> Result<()> {
-        let next = self.places.next_sequence;
-        if position < next {
-            return self.places.check_known(position);
-        }
-        Err(Error::NoSuchPosition { position, last: next.checked_sub(1) })
+        self.places.check_position(position)
     }
 
     pub(crate) fn history(&self) -> History<'_> {

@@ -162,6 +162,15 @@ impl RecordLocator {
         })
     }
 
+    /// Fails with [`Error::NoSuchPosition`] if the log has no record at a position, and otherwise as
+    /// [`check_known`](RecordLocator::check_known) does.
+    pub(crate) fn check_position(&self, position: SequenceNumber) -> Result<()> {
+        if position >= self.next_sequence {
+            return Err(Error::NoSuchPosition { position, last: self.next_sequence.checked_sub(1) });
+        }
+        self.check_known(position)
+    }
+
     /// Fails with [`Error::Compacted`] if a compaction has dropped the contents of the slices at a
     /// position.
     pub(crate) fn check_known(&self, position: SequenceNumber) -> Result<()> {

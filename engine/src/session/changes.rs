@@ -191,10 +191,9 @@ impl SessionInner {
             Some(declared) => (None, declared),
             None => {
                 let names = &state.live.projection.names;
-                let never =
-                    || Error::NoSuchSlice { slice: slice.name.to_owned(), reason: "it was never declared" };
+                let declared = slice_declaration(types, slice.name, names.slices().len());
                 let declared =
-                    slice_declaration(types, slice.name, names.slices().len()).ok_or_else(never)?;
+                    declared.ok_or_else(|| Error::no_slice(slice.name, "it was never declared"))?;
                 let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
                 names.check_len(&declare)?;
                 (Some(declare), declared)

@@ -295,7 +295,7 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) 
             }
             None => {
                 let reason = "it is bound to an event but was never declared";
-                return Err(Error::NoSuchSlice { slice: name.to_owned(), reason });
+                return Err(Error::no_slice(name, reason));
             }
         };
         let id = slice.id;
@@ -343,7 +343,7 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) 
 /// Checks that no other slice has the name of an undeclared event, which its implicit slice needs.
 fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     let name = event.name.as_str();
-    let taken = |reason| Err(Error::NoSuchSlice { slice: name.to_owned(), reason });
+    let taken = |reason| Err(Error::no_slice(name, reason));
     let is_other = |slice: ItemType| match event.event_type {
         Some(event_type) => slice != event_type,
         None => !slice.is_dynamic(),

@@ -9,7 +9,6 @@ use foldlog_codec::SequenceNumber;
 
 use crate::error::{Error, Result};
 use crate::fold::log_source::{EncodedItem, LogSource};
-use crate::items::AnyValue;
 use crate::items::log_items::{ItemMark, LogItems};
 use crate::types::{Decoder, Item, RecordedBytes};
 
@@ -152,21 +151,16 @@ impl<T: Send + Sync + 'static> Iterator for LogViewIter<'_, T> {
             .decoder
             .alone(stored.version, stored.id.sequence, RecordedBytes::Elsewhere(&stored.bytes))
             .map_err(Error::from)
-            .and_then(|value| {
-                Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {
-                    slice: slice.source.names.slice_name(slice.id),
-                    reason: "its items are of another type",
-                })
+            .and_then(|value| match value.downcast() {
+                Ok(value) => Ok(Item::from_value(stored.id, value)),
+                Err(_) => {
+                    let slice = slice.source.names.slice_name(slice.id);
+                    Err(Error::NoSuchSlice { slice, reason: "its items are of another type" })
+                }
             });
         if item.is_err() {
             self.slice = None;
         }
         Some(item)
-    }
-}
-
-impl<T: Send + Sync + 'static> Item<T> {
-    fn read(id: foldlog_codec::body::ItemId, value: AnyValue) -> Option<Item<T>> {
-        value.downcast().ok().map(|value| Item::from_value(id, value))
     }
 }

@@ -415,6 +415,11 @@ impl WriterState {
         self.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)
     }
 
+    /// Returns the number by which records name a slice; 0 if none declares it.
+    pub(super) fn slice_id(&self, name: &str) -> u32 {
+        self.live.projection.names.slice_named(name).map_or(0, |slice| slice.id)
+    }
+
     pub(super) fn seed(&self) -> u64 {
         self.openings.last().map_or(0, |(_, opened)| opened.seed)
     }

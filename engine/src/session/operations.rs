@@ -532,12 +532,9 @@ impl SessionInner {
         let references = self.references(&state, end.payloads_mut())?;
         let mut end = end;
         self.refer(end.payloads_mut(), &references);
-        let missing = || Error::NoSuchSlice {
-            slice: ToolInvocations::NAME.to_owned(),
-            reason: "the end record of a tool requires it, but no start record declared it",
-        };
+        let reason = "the end record of a tool requires it, but no start record declared it";
         let declared = state.live.projection.names.slice_named(ToolInvocations::NAME);
-        end.slice = declared.ok_or_else(missing)?.id;
+        end.slice = declared.ok_or_else(|| Error::no_slice(ToolInvocations::NAME, reason))?.id;
         let body = end.encode_into(std::mem::take(&mut state.body));
         let pending =
             PendingRecord::new(RecordKind::ToolEnd, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));

@@ -370,10 +370,6 @@ impl SessionInner {
         to: SequenceNumber,
         past: Option<OperationId>,
     ) -> Result<Arc<FrozenProjection>> {
-        let next = state.log.next_sequence();
-        if to >= next {
-            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
-        }
         let frozen = self.frozen_at(state, to)?;
         // If other operations were open at the position than now, rolling back would leave half of
         // the changes of one.
@@ -420,7 +416,7 @@ impl SessionInner {
         state: &WriterState,
         position: SequenceNumber,
     ) -> Result<Arc<FrozenProjection>> {
-        state.log.places.check_known(position)?;
+        state.log.places.check_position(position)?;
         self.check_held(state, position)?;
         if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole) {
             return Ok(frozen);

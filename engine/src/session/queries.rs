@@ -17,7 +17,6 @@ use crate::fold::live_path::LivePath;
 use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
-use crate::items::row::RowRef;
 use crate::types::{
     Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, decode_item,
     default_policy,
@@ -55,11 +54,6 @@ impl std::fmt::Debug for StoredItem {
 }
 
 impl StoredItem {
-    fn from_row(row: RowRef<'_>, bytes: &Arc<[u8]>) -> StoredItem {
-        let ItemId { sequence, ordinal } = row.id;
-        StoredItem { sequence, ordinal, version: row.version, bytes: Arc::clone(bytes) }
-    }
-
     /// Decodes the item as a value of any shape.
     ///
     /// # Errors
@@ -122,7 +116,7 @@ impl State {
     /// [`Error::NoSuchSlice`] if `types` do not declare the slice, [`Error::Decode`] or
     /// [`Error::NewerVersion`] if an item cannot be read.
     pub fn items<S: Slice>(&self, types: &SessionTypes) -> Result<Vec<Arc<S::Item>>> {
-        let refused = |reason| Error::NoSuchSlice { slice: S::NAME.to_owned(), reason };
+        let refused = |reason| Error::no_slice(S::NAME, reason);
         let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
         let stored = self.slices.get(S::NAME).into_iter().flat_map(|slice| &slice.items);
         let read = stored.map(|item| {
@@ -131,20 +125,6 @@ impl State {
             value.downcast().map_err(|_| refused("its items are of another type"))
         });
         read.collect()
-    }
-
-    /// Converts a projection without types that contains its LOG slices.
-    pub(crate) fn from_projection(projection: &Projection) -> State {
-        let slices = projection.names.slices().iter().filter_map(|slice| {
-            let (policy, items) = projection.items(slice.id)?;
-            let items =
-                items.rows_in_memory().iter().filter_map(|row| Some(StoredItem::from_row(row, row.bytes()?)));
-            Some((
-                slice.name.clone(),
-                SliceState { policy, item: slice.item.clone(), items: items.collect() },
-            ))
-        });
-        State::at(projection, slices.collect())
     }
 
     /// Converts a session's projection, reading its items from the log.
@@ -157,7 +137,9 @@ impl State {
             match items {
                 SliceItems::Held(rows) => {
                     for row in rows.iter() {
-                        stored.push(StoredItem::from_row(row, recorded.bytes(slice.id, row)?));
+                        let (ItemId { sequence, ordinal }, version) = (row.id, row.version);
+                        let bytes = Arc::clone(recorded.bytes(slice.id, row)?);
+                        stored.push(StoredItem { sequence, ordinal, version, bytes });
                     }
                 }
                 SliceItems::InLog(items) => source.read(slice.id, items, 0, None, &mut |_, item| {
@@ -169,16 +151,12 @@ impl State {
             let state = SliceState { policy, item: slice.item.clone(), items: stored };
             slices.insert(slice.name.clone(), state);
         }
-        Ok(State::at(projection, slices))
-    }
-
-    fn at(projection: &Projection, slices: BTreeMap<String, SliceState>) -> State {
-        State {
-            open_operations: projection.operations.open().map(|open| open.operation).collect(),
+        Ok(State {
             position: projection.next_sequence().checked_sub(1),
             tags: (*projection.tags).clone(),
+            open_operations: projection.operations.open().map(|open| open.operation).collect(),
             slices,
-        }
+        })
     }
 
     /// Returns the BLAKE3 digest of the names, policies and stored items of all slices that are not
@@ -242,15 +220,11 @@ impl Session {
     /// `S::Item`.
     pub fn view<S: Slice>(&self) -> Result<View<S::Item>> {
         match self.read::<S>()? {
-            (Policy::Log, _) => Err(Error::NoSuchSlice {
-                slice: S::NAME.to_owned(),
-                reason: "it is a LOG slice: read it with `SessionLog::slice`",
-            }),
-            (_, Some(items)) => Ok(View::new(items.rows_in_memory().clone())),
-            (_, None) => {
-                let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
-                Ok(View::new(SliceTypes::no_rows(types)))
+            (Policy::Log, _) => {
+                Err(Error::no_slice(S::NAME, "it is a LOG slice: read it with `SessionLog::slice`"))
             }
+            (_, Some(items)) => Ok(View::new(items.rows_in_memory().clone())),
+            (_, None) => Ok(View::new(SliceTypes::no_rows(self.inner.slice_types(S::NAME)))),
         }
     }
 
@@ -381,16 +355,10 @@ impl DynamicSession<'_> {
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         let state = self.session.inner.state.lock();
-        let next = state.log.next_sequence();
-        if position >= next {
-            return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
-        }
-        let folded =
-            self.session
-                .inner
-                .history(&state)
-                .fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
-        Ok(State::from_projection(&folded.projection))
+        state.log.places.check_position(position)?;
+        let history = self.session.inner.history(&state);
+        let folded = history.fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
+        State::read(&folded.projection, &self.session.inner.log_source(&state))
     }
 }
 
@@ -417,25 +385,37 @@ impl SessionInner {
 
     /// Reads a LOG slice for [`SessionLog::slice`](crate::SessionLog::slice).
     pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
-        let viewed = match self.read::<S>(state)? {
+        let read = self.read::<S>(state)?;
+        let decoder = || match self.slice_types(S::NAME) {
+            Some(slice) => slice.decoder.clone(),
+            None => Decoder::of_slice::<S>(),
+        };
+        let viewed = self.viewed_slice(state, S::NAME, read, decoder);
+        viewed.ok_or_else(|| Error::no_slice(S::NAME, "it is not a LOG slice: read it with `Session::view`"))
+    }
+
+    /// Views a LOG slice, as it was read; `None` if it is not LOG.
+    pub(super) fn viewed_slice<T: Send + Sync + 'static>(
+        &self,
+        state: &WriterState,
+        slice: &str,
+        read: (Policy, Option<SliceItems>),
+        decoder: impl FnOnce() -> Decoder,
+    ) -> Option<LogView<T>> {
+        let viewed = match read {
             (Policy::Log, Some(SliceItems::InLog(items))) => {
-                let id = state.live.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
-                let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
-                let decoder = match types {
-                    Some(slice) => slice.decoder.clone(),
-                    None => Decoder::of_slice::<S>(),
-                };
-                Some(ViewedSlice { id, items, source: self.log_source(state), decoder })
+                let (id, source) = (state.slice_id(slice), self.log_source(state));
+                Some(ViewedSlice { id, items, source, decoder: decoder() })
             }
             (Policy::Log, _) => None,
-            _ => {
-                return Err(Error::NoSuchSlice {
-                    slice: S::NAME.to_owned(),
-                    reason: "it is not a LOG slice: read it with `Session::view`",
-                });
-            }
+            _ => return None,
         };
-        Ok(LogView::new(viewed))
+        Some(LogView::new(viewed))
+    }
+
+    /// Returns what the host declares about a slice.
+    pub(super) fn slice_types(&self, slice: &str) -> Option<&SliceTypes> {
+        self.types.as_ref()?.slice(slice)
     }
 
     fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<SliceItems>)> {
@@ -443,13 +423,13 @@ impl SessionInner {
         if let Some((policy, items)) = state.live.projection.items_named(S::NAME) {
             return Ok((policy, Some(items.clone())));
         }
-        match self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
+        match self.slice_types(S::NAME) {
             Some(slice) => Ok((slice.policy, None)),
             // The slice of an undeclared event is created with the first such event.
             None if S::OF_EVENT => Ok((default_policy(S::NAME), None)),
             // The slice of calls is created with the first call.
             None if S::NAME == ToolInvocations::NAME => Ok((Policy::Log, None)),
-            None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
+            None => Err(Error::no_slice(S::NAME, "it was never declared")),
         }
     }
 
@@ -457,16 +437,15 @@ impl SessionInner {
     /// declared slices are decoded when they are folded. Fails if the items are not of type
     /// `S::Item`.
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {
-        let other =
-            || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
+        let other = || Error::no_slice(S::NAME, "its items are of another type");
         let projection = &state.live.projection;
         if projection.log_slices() == LogSlices::StateUnread
             && projection.items_named(S::NAME).is_some_and(|(policy, _)| policy != Policy::Log)
         {
             let reason = "the session was opened for previews, without the items of STATE";
-            return Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason });
+            return Err(Error::no_slice(S::NAME, reason));
         }
-        if let Some(slice) = self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
+        if let Some(slice) = self.slice_types(S::NAME) {
             return if slice.item_type.id == TypeId::of::<S::Item>() { Ok(()) } else { Err(other()) };
         }
         let Some(id) = state.live.projection.names.slice_named(S::NAME).map(|slice| slice.id) else {

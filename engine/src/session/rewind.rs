@@ -250,10 +250,6 @@ impl SessionCalls<'_> {
     /// The errors of [`check_target`](crate::SessionCalls::check_target) then.
     pub(crate) fn check_target_recovered(&self, to: SequenceNumber) -> Result<()> {
         let state = self.session.inner.state.lock();
-        let next = state.log.next_sequence();
-        if to >= next {
-            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
-        }
         let frozen = self.session.inner.frozen_at(&state, to)?;
         match frozen.projection.operations.all_changing().first() {
             Some(operation) => Err(Error::InsideTransaction { position: to, operation: *operation }),

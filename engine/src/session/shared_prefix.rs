@@ -9,7 +9,7 @@ use foldlog_codec::body::{Rollback, SessionOpening};
 
 use super::load::{LoadedSession, ReadGround, open_read};
 use super::{SessionInner, WriterState};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fold::history::History;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
@@ -90,11 +90,7 @@ pub(crate) fn cut(
     mut places: RecordLocator,
     position: SequenceNumber,
 ) -> Result<(RecordLocator, FrameLocation)> {
-    if position >= places.next_sequence {
-        let last = places.next_sequence.checked_sub(1);
-        return Err(Error::NoSuchPosition { position, last });
-    }
-    places.check_known(position)?;
+    places.check_position(position)?;
     let located = places.locate(storage, position)?;
     places.index.cut_at(position + 1);
     places.next_sequence = position + 1;

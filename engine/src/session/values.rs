@@ -11,7 +11,7 @@ use foldlog_codec::msgpack::Value;
 use super::changes::ChangedSlice;
 use super::dispatch::DispatchedEvent;
 use super::event_plan::EncodeBuffer;
-use super::log_view::{LogView, ViewedSlice};
+use super::log_view::LogView;
 use super::{DynamicSession, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::items::row::{RowItem, SliceRow};
@@ -104,10 +104,9 @@ impl DynamicSession<'_> {
     /// the items of an undeclared slice cannot be read from the log.
     pub fn view(&self, slice: &str) -> Result<View<Value>> {
         match self.read_named(slice)? {
-            (Policy::Log, _) => Err(Error::NoSuchSlice {
-                slice: slice.to_owned(),
-                reason: "it is a LOG slice: read it with `DynamicSession::log`",
-            }),
+            (Policy::Log, _) => {
+                Err(Error::no_slice(slice, "it is a LOG slice: read it with `DynamicSession::log`"))
+            }
             (_, Some(items)) => Ok(View::new(self.value_rows(slice, items.rows_in_memory())?)),
             (_, None) => Ok(View::new(SliceTypes::no_rows(self.dynamic_slice(slice)))),
         }
@@ -120,23 +119,13 @@ impl DynamicSession<'_> {
     /// [`Error::NoSuchSlice`] if neither the host nor the log declares the slice, or if it is not
     /// LOG.
     pub fn log(&self, slice: &str) -> Result<LogView<Value>> {
-        let viewed = match self.read_named(slice)? {
-            (Policy::Log, Some(SliceItems::InLog(items))) => {
-                let state = self.session.inner.state.lock();
-                let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
-                let types = self.session.inner.types.as_ref().and_then(|types| types.slice(slice));
-                let decoder = types.map_or_else(|| untyped_decoder(slice), SliceTypes::value_decoder);
-                Some(ViewedSlice { id, items, source: self.session.inner.log_source(&state), decoder })
-            }
-            (Policy::Log, _) => None,
-            _ => {
-                return Err(Error::NoSuchSlice {
-                    slice: slice.to_owned(),
-                    reason: "it is not a LOG slice: read it with `DynamicSession::view`",
-                });
-            }
-        };
-        Ok(LogView::new(viewed))
+        let (read, inner) = (self.read_named(slice)?, &self.session.inner);
+        let types = inner.slice_types(slice);
+        let decoder = || types.map_or_else(|| untyped_decoder(slice), SliceTypes::value_decoder);
+        let viewed = inner.viewed_slice(&inner.state.lock(), slice, read, decoder);
+        viewed.ok_or_else(|| {
+            Error::no_slice(slice, "it is not a LOG slice: read it with `DynamicSession::view`")
+        })
     }
 
     /// Returns the last item of a slice of any policy as a value.
@@ -188,10 +177,8 @@ impl DynamicSession<'_> {
         predicate: impl Fn(&Value) -> bool + 'static,
     ) -> Result<SequenceNumber> {
         let types = self.session.inner.types()?.slice(slice);
-        let types = types.ok_or_else(|| Error::NoSuchSlice {
-            slice: slice.to_owned(),
-            reason: "the host does not declare it, so its items cannot be read as values",
-        })?;
+        let reason = "the host does not declare it, so its items cannot be read as values";
+        let types = types.ok_or_else(|| Error::no_slice(slice, reason))?;
         self.session.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             let values = values_of(types, rows)?;
             let coding = ItemCoding { name: slice, encode: encode_value };
@@ -206,12 +193,11 @@ impl DynamicSession<'_> {
         if let Some((policy, items)) = state.live.projection.items_named(slice) {
             return Ok((policy, Some(items.clone())));
         }
-        let types = self.session.inner.types.as_ref();
-        match types.and_then(|types| types.slice(slice)) {
+        match self.session.inner.slice_types(slice) {
             Some(types) => Ok((types.policy, None)),
             // The implicit slice of an event is created with the first such event.
             None if self.implicit_event(slice).is_some() => Ok((default_policy(slice), None)),
-            None => Err(Error::NoSuchSlice { slice: slice.to_owned(), reason: "it was never declared" }),
+            None => Err(Error::no_slice(slice, "it was never declared")),
         }
     }
 
@@ -234,19 +220,17 @@ impl DynamicSession<'_> {
     }
 
     fn dynamic_slice(&self, slice: &str) -> Option<&SliceTypes> {
-        let types = self.session.inner.types.as_ref()?.slice(slice)?;
-        Some(types).filter(|types| types.item_type.id == TypeId::of::<Value>())
+        self.session.inner.slice_types(slice).filter(|types| types.item_type.id == TypeId::of::<Value>())
     }
 
     fn value_rows(&self, slice: &str, rows: &Rows) -> Result<Rows> {
-        if let Some(types) = self.session.inner.types.as_ref().and_then(|types| types.slice(slice)) {
+        if let Some(types) = self.session.inner.slice_types(slice) {
             return values_of(types, rows);
         }
         // Some items may have a type that was known only where their events were dispatched.
         let (source, id) = {
             let state = self.session.inner.state.lock();
-            let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
-            (self.session.inner.log_source(&state), id)
+            (self.session.inner.log_source(&state), state.slice_id(slice))
         };
         let recorded = source.recorded_of(id, &rows.iter().collect::<Vec<_>>())?;
         let event = self.implicit_event(slice);
