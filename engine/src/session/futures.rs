@@ -75,39 +75,16 @@ impl Session {
         let session = self.clone();
         async move {
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
-            session
-                .when_allowed(access, RecordKind::Dispatch, event, Session::try_dispatch, Session::dispatch)
-                .await
-        }
-    }
-
-    /// Dispatches an event by name if the schedule allows that now, and otherwise returns the
-    /// event.
-    fn try_dispatch_named(
-        &self,
-        access: Access,
-        event: NamedEvent,
-    ) -> WriteAttempt<NamedEvent, SequenceNumber> {
-        match self.try_turn(access) {
-            Ok(Some(state)) => {
-                let (name, event, buffer) = event;
-                Ok(self.dispatch_named_now(state, &name, event, buffer))
-            }
-            Ok(None) => Err(event),
-            Err(error) => Ok(Err(error)),
-        }
-    }
-
-    /// Dispatches an event if the schedule allows that now, and otherwise returns the event.
-    fn try_dispatch<E: Event>(&self, access: Access, event: E) -> WriteAttempt<E, SequenceNumber> {
-        let mut buffer = EncodeBuffer::take();
-        if let Err(error) = buffer.encode(&event) {
-            return Ok(Err(error));
-        }
-        match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.dispatch_now(state, HostEvent::new(event), buffer)),
-            Ok(None) => Err(event),
-            Err(error) => Ok(Err(error)),
+            let attempt = |session: &Session, access, event| {
+                let mut buffer = EncodeBuffer::take();
+                if let Err(error) = buffer.encode(&event) {
+                    return Ok(Err(error));
+                }
+                session.try_write(access, event, |state, event| {
+                    session.dispatch_now(state, HostEvent::new(event), buffer)
+                })
+            };
+            session.when_allowed(access, RecordKind::Dispatch, event, attempt, Session::dispatch).await
         }
     }
 
@@ -120,22 +97,12 @@ impl Session {
         let session = self.clone();
         async move {
             let access = Access::Write(WriteScope::State);
-            session
-                .when_allowed(access, RecordKind::Snapshot, options, Session::try_snapshot, Session::snapshot)
-                .await
-        }
-    }
-
-    /// Takes a snapshot if the schedule allows that now, and otherwise returns its options.
-    fn try_snapshot(
-        &self,
-        access: Access,
-        options: SnapshotOptions,
-    ) -> WriteAttempt<SnapshotOptions, Snapshot> {
-        match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.snapshot_now(state, options, Vec::new())),
-            Ok(None) => Err(options),
-            Err(error) => Ok(Err(error)),
+            let attempt = |session: &Session, access, options| {
+                session.try_write(access, options, |state, options| {
+                    session.snapshot_now(state, options, Vec::new())
+                })
+            };
+            session.when_allowed(access, RecordKind::Snapshot, options, attempt, Session::snapshot).await
         }
     }
 
@@ -180,21 +147,11 @@ impl Session {
         let (session, to) = (self.clone(), position.into());
         async move {
             let access = Access::Write(WriteScope::State);
+            let attempt = |session: &Session, access, to| {
+                session.try_write(access, to, |state, to| session.roll_back_now(state, to, true, None))
+            };
             let in_turn = |session: &Session, to: SequenceNumber| session.rollback_to(to);
-            session.when_allowed(access, RecordKind::Rollback, to, Session::try_roll_back, in_turn).await
-        }
-    }
-
-    /// Rolls back if the schedule allows that now, and otherwise returns the position.
-    fn try_roll_back(
-        &self,
-        access: Access,
-        to: SequenceNumber,
-    ) -> WriteAttempt<SequenceNumber, RollbackReport> {
-        match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.roll_back_now(state, to, true, None)),
-            Ok(None) => Err(to),
-            Err(error) => Ok(Err(error)),
+            session.when_allowed(access, RecordKind::Rollback, to, attempt, in_turn).await
         }
     }
 
@@ -263,6 +220,20 @@ impl Session {
         }
     }
 
+    /// Passes `asked` to `write` if the schedule allows `access` now, and otherwise returns it.
+    fn try_write<A, T>(
+        &self,
+        access: Access,
+        asked: A,
+        write: impl FnOnce(MutexGuard<'_, WriterState>, A) -> Result<T>,
+    ) -> WriteAttempt<A, T> {
+        match self.try_turn(access) {
+            Ok(Some(state)) => Ok(write(state, asked)),
+            Ok(None) => Err(asked),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
     /// Locks the writer's state if the schedule allows `access` now.
     fn try_turn(&self, access: Access) -> Result<Option<MutexGuard<'_, WriterState>>> {
         let mut state = self.inner.writable()?;
@@ -292,7 +263,11 @@ impl DynamicSession<'_> {
             let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
             let (dispatched, buffer) = session.dynamic().event_of_value(&event, value)?;
             let asked = (event, dispatched, buffer);
-            let attempt = Session::try_dispatch_named;
+            let attempt = |session: &Session, access, asked: NamedEvent| {
+                session.try_write(access, asked, |state, (name, event, buffer)| {
+                    session.dispatch_named_now(state, &name, event, buffer)
+                })
+            };
             let in_turn = |session: &Session, (name, event, buffer): NamedEvent| {
                 session.dispatch_named(&name, event, buffer)
             };

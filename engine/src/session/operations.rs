@@ -24,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::event_plan::slice_declaration;
-use super::schedule::Abandon;
+use super::schedule::{Abandon, AdmittedOperation};
 use super::sync::promises_sync;
 use super::wait::{CallScope, Stop, runs_here};
 use super::write::PendingRecord;
@@ -183,17 +183,11 @@ impl Guest {
     pub(crate) fn abandon(&self, child: &Session) {
         let Some(within) = &self.call.within else { return };
         let child = Arc::clone(&child.inner);
-        let abandon: Abandon = Arc::new(move || {
+        let end = move || {
             end_abandoned(&child);
             Ok(())
-        });
-        let inner = &self.call.inner;
-        let mut state = inner.state.lock();
-        if let Some(own) = state.running_calls.get_mut(within.ticket) {
-            own.abandon = Some(abandon);
-        }
-        drop(state);
-        inner.schedule.notify_all();
+        };
+        self.call.inner.abandon(within.ticket, Arc::new(end));
     }
 }
 
@@ -252,11 +246,9 @@ impl<'a> Admission<'a> {
     pub(crate) fn into_guest(mut self) -> Option<Guest> {
         let around = self.session.within.as_deref()?;
         let within = self.make_scope(around.operation, around.run);
-        let mut state = self.session.inner.state.lock();
-        if let Some(own) = state.running_calls.get_mut(self.ticket) {
+        self.session.inner.change_admitted(self.ticket, |own| {
             (own.begun, own.is_guest) = (Some(Arc::clone(&within)), true);
-        }
-        drop(state);
+        });
         self.begun = true;
         Some(Guest { call: self.session.clone_uncounted().through(within) })
     }
@@ -324,13 +316,7 @@ impl ActiveCall {
     /// Sets the function that ends the operation, since its owner drops it. The next call that
     /// would wait for the operation calls it.
     pub(crate) fn abandon(&self, abandon: Abandon) {
-        let inner = &self.inner;
-        let mut state = inner.state.lock();
-        if let Some(admitted) = state.running_calls.get_mut(self.within.ticket) {
-            admitted.abandon = Some(abandon);
-        }
-        drop(state);
-        inner.schedule.notify_all();
+        self.inner.abandon(self.within.ticket, abandon);
     }
 
     /// Orders an abandoned operation to stop, and ends it on a thread once no work runs within it.
@@ -345,9 +331,7 @@ impl ActiveCall {
     /// Notes that a thread ends the operation, even if no call waits for that.
     #[cfg(feature = "async")]
     pub(crate) fn ends_soon(&self) {
-        let mut state = self.inner.state.lock();
-        let own = state.running_calls.get_mut(self.within.ticket);
-        own.into_iter().for_each(|own| own.ends_soon = true);
+        self.inner.change_admitted(self.within.ticket, |own| own.ends_soon = true);
     }
 
     /// Returns whether an operation runs within this one.
@@ -376,9 +360,7 @@ impl ActiveCall {
 
     /// Allows this thread to wait for the operation, since a different one ends it.
     pub(crate) fn hand_over(&self) {
-        let mut state = self.inner.state.lock();
-        let own = state.running_calls.get_mut(self.within.ticket);
-        own.into_iter().for_each(|own| own.asker.held_by = None);
+        self.inner.change_admitted(self.within.ticket, |own| own.asker.held_by = None);
     }
 
     /// Gives up an operation whose end is not in the log. The session accepts no writes until it is
@@ -457,6 +439,18 @@ fn leave(state: &mut WriterState, ticket: u64) {
 }
 
 impl SessionInner {
+    /// Changes what the schedule knows of an operation, unless it has left the schedule.
+    fn change_admitted(&self, ticket: u64, change: impl FnOnce(&mut AdmittedOperation)) {
+        if let Some(admitted) = self.state.lock().running_calls.get_mut(ticket) {
+            change(admitted);
+        }
+    }
+
+    fn abandon(&self, ticket: u64, abandon: Abandon) {
+        self.change_admitted(ticket, |admitted| admitted.abandon = Some(abandon));
+        self.schedule.notify_all();
+    }
+
     /// Orders an operation and its nested calls to stop, and wakes blocked threads.
     pub(super) fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
         // Under the lock: otherwise a thread that has checked but does not wait yet would never be
