@@ -19,11 +19,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, ObjectId, Observed, Payload};
+use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, Observed, Payload};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::replica_feed::replica_error;
+use super::replica_feed::read_object;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
@@ -54,15 +54,7 @@ impl SaidDropped {
     ) -> Result<Option<Arc<DroppedBodies>>> {
         self.decode(|payload| {
             let Some(object) = payload.object() else { return Ok(Cow::Borrowed(payload.bytes())) };
-            let bytes = replicator.get_object(session, object);
-            let bytes = bytes.map_err(|error| replica_error(session, error))?;
-            match ObjectId::from_content(&bytes) == object {
-                true => Ok(Cow::Owned(bytes)),
-                false => {
-                    let reason = "the bytes of a payload do not match its name".to_owned();
-                    Err(Error::ReplicaFailed { session, reason })
-                }
-            }
+            read_object(replicator, session, object).map(Cow::Owned)
         })
     }
 

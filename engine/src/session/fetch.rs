@@ -34,7 +34,7 @@ use super::load::{LoadedSession, ReadGround, open_read};
 use super::open::OpenAs;
 use super::open_store::OpenStore;
 use super::replica_comparison;
-use super::replica_feed::{Replica, ReplicaClaim, replica_error};
+use super::replica_feed::{Replica, read_object, replica_error};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::LogSlices;
@@ -146,7 +146,8 @@ fn fetch_behind(
 ) -> Result<LoadedSession> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = LogWriter::open(&store.log_environment(), dir, read.scan);
-    let mut fetch = Fetch::with_log(session, dir, replicator, storage, log, read.folded);
+    let mut fetch = Fetch::new(session, dir, replicator, storage);
+    fetch.live = Some((RemadeLog::from_log(log, dir), read.folded));
     let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
     log.attest(end)?;
@@ -189,20 +190,6 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
     }
 }
 
-/// Returns the feed of a session that this process has claimed and rebuilt from the replicator.
-pub(super) fn replica_from_claim(
-    store: &Arc<OpenStore>,
-    session: Uuid,
-    dir: &Path,
-    claimed: ReplicaClaim,
-) -> Option<Replica> {
-    store
-        .options
-        .replication
-        .as_ref()
-        .map(|replication| Replica::from_claim(replication, session, dir, claimed))
-}
-
 /// Appends a replicator's records to a log, each with its sequence number, time and body, after the
 /// payloads that it names.
 ///
@@ -235,9 +222,10 @@ pub(crate) struct Fetch<'a> {
     known: Option<ObjectId>,
 }
 
+/// Extent of a session's replica when it was read.
 #[derive(Clone, Debug)]
-pub(crate) struct FetchedExtent {
-    /// Sequence number after the last record.
+pub(crate) struct ReplicaExtent {
+    /// Sequence number after the last replicated record.
     pub(crate) next: SequenceNumber,
     /// Sequence number from which on, to the end, all captures are replicated.
     pub(crate) captures_from: SequenceNumber,
@@ -261,43 +249,28 @@ impl<'a> Fetch<'a> {
         replicator: &'a dyn Replicator,
         ground: &'a LogEnvironment,
     ) -> Fetch<'a> {
-        Fetch {
-            session,
-            dir,
-            replicator,
-            storage: &ground.storage,
-            live: None,
-            ground: Some(ground),
-            is_settled: false,
-            last: None,
-            body: Vec::new(),
-            captures: CaptureReceiver::new(dir),
-            is_child: false,
-            known: None,
-        }
+        let mut fetch = Fetch::new(session, dir, replicator, &ground.storage);
+        fetch.ground = Some(ground);
+        fetch
     }
 
-    fn with_log(
+    fn new(
         session: Uuid,
         dir: &'a Path,
         replicator: &'a dyn Replicator,
         storage: &'a Arc<dyn Storage>,
-        log: LogWriter,
-        folded: LiveState,
     ) -> Fetch<'a> {
-        let live = Some((RemadeLog::from_log(log, dir), folded));
-        let captures = CaptureReceiver::new(dir);
         Fetch {
             session,
             dir,
             replicator,
             storage,
-            live,
+            live: None,
             ground: None,
             is_settled: false,
             last: None,
             body: Vec::new(),
-            captures,
+            captures: CaptureReceiver::new(dir),
             is_child: false,
             known: None,
         }
@@ -310,7 +283,7 @@ impl<'a> Fetch<'a> {
     ///
     /// [`Error::ReplicaFailed`] if the replicator cannot be read, has records that form no log, or
     /// has fewer records than the log; errors of the log, and of the directory of captures.
-    pub(crate) fn read(&mut self) -> Result<FetchedExtent> {
+    pub(crate) fn read(&mut self) -> Result<ReplicaExtent> {
         let mut result = Ok(());
         let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
         let replicator = self.replicator;
@@ -330,7 +303,7 @@ impl<'a> Fetch<'a> {
             return Err(self.fetch_error("it contains fewer records than before"));
         }
         let said_dropped = said.read(self.session, replicator)?;
-        Ok(FetchedExtent { next, captures_from: from.from(), said_dropped })
+        Ok(ReplicaExtent { next, captures_from: from.from(), said_dropped })
     }
 
     fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
@@ -485,11 +458,7 @@ impl<'a> Fetch<'a> {
         if self.known.replace(object) == Some(object) {
             return Ok(None);
         }
-        let bytes = self.replicator.get_object(self.session, object);
-        let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
-        if ObjectId::from_content(&bytes) != object {
-            return Err(self.fetch_error("the bytes of an object do not match its name"));
-        }
+        let bytes = read_object(self.replicator, self.session, object)?;
         Ok(Some(KnownPositions::decode(&bytes)?))
     }
 

@@ -95,7 +95,7 @@ mod holding {
     use crate::replication::{CapturePacks, INLINED_BYTES_MAX, Replicator};
     use crate::session::child_captures;
     use crate::session::operation_records::captures_named_by;
-    use crate::session::replica_feed::replica_error;
+    use crate::session::replica_feed::{read_object, replica_error};
     use crate::storage::Storage;
 
     /// Maximum number of captures that an opening reads.
@@ -297,14 +297,10 @@ mod holding {
                 if pack.len > PACK_BYTES_MAX as u64 {
                     return Err(damaged(&name, "it is longer than a pack may be".to_owned()));
                 }
-                let bytes = replicator.get_object(session, *pack);
-                let bytes = bytes.map_err(|error| match replica_error(session, error) {
+                let bytes = read_object(replicator, session, *pack).map_err(|error| match error {
                     Error::ReplicaFailed { reason, .. } => damaged(&name, reason),
                     other => other,
                 })?;
-                if ObjectId::from_content(&bytes) != *pack {
-                    return Err(damaged(&name, "its bytes do not match its name".to_owned()));
-                }
                 map_pack_error(self.receiver.get_or_insert_with(receiver).take(&bytes), |reason| {
                     damaged(&name, reason)
                 })?;

@@ -40,6 +40,7 @@ use foldlog_codec::body::{ItemId, Rollback, SessionOpening};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
 use uuid::Uuid;
 
+use super::load::Images;
 use super::{SessionInner, WriterState};
 use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
@@ -80,32 +81,22 @@ pub(super) struct ImageStatus {
 }
 
 impl ImageStatus {
-    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before
-    /// `next_sequence`. `opened_at` is the last segment of the log; `closed` states whether the
-    /// last writer closed it.
-    pub(super) fn new(
-        bytes: u64,
-        log_bytes: u64,
-        next_sequence: SequenceNumber,
-        opened_at: u32,
-        closed: bool,
-    ) -> ImageStatus {
-        let left_out = !closed;
-        let rolled_over = left_out;
+    /// Describes the image that a session was opened with. `opened_at` is the last segment of the
+    /// log; `closed` states whether the last writer closed it.
+    pub(super) fn new(images: &Images, opened_at: u32, closed: bool) -> ImageStatus {
+        let (bytes, log_bytes) = images.next_sequence.map_or((0, 0), |_| (images.bytes, images.log_bytes));
         ImageStatus {
             bytes,
             log_bytes,
-            next_sequence,
+            next_sequence: images.next_sequence.unwrap_or_default(),
             taken_log_bytes: log_bytes,
-            rolled_over,
-            left_out,
+            rolled_over: !closed,
+            left_out: !closed,
             opened_at,
             waits: false,
         }
     }
-}
 
-impl ImageStatus {
     /// Notes whether a segment ended with the last record.
     #[inline]
     pub(super) fn note_rollover(&mut self, rolled_over: bool) {

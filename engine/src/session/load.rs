@@ -8,7 +8,6 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Rollback;
 use foldlog_codec::image::{Image, SliceImage};
 
-use super::image_writing::ImageStatus;
 use super::rebuilt_log::Digests;
 use crate::error::{Error, Result};
 use crate::fold::history::History;
@@ -220,16 +219,6 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Describes the image in use for the next one; describes none if no opening can continue from
-    /// it.
-    pub(super) fn image_status(&self, opened_at: u32, closed: bool) -> ImageStatus {
-        let (bytes, log_bytes, next_sequence) = match self.next_sequence {
-            Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
-            None => (0, 0, SequenceNumber::MIN),
-        };
-        ImageStatus::new(bytes, log_bytes, next_sequence, opened_at, closed)
-    }
-
     /// Returns the fold after the image with this projection.
     fn live_state(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();

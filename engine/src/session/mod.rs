@@ -114,7 +114,7 @@ use crate::wakeups::ChangeNotifier;
 
 pub use conversation_follower::ConversationFollower;
 pub use decisions::{DecisionWait, DecisionsTaken, RefusedDecision, TakenDecision};
-pub(crate) use fetch::{Fetch, FetchedExtent, pull};
+pub(crate) use fetch::{Fetch, pull};
 pub use log_view::LogView;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};

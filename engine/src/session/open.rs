@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::child_captures;
 use super::event_plan::EventPlans;
-use super::fetch::{claim, claim_new, replica_from_claim};
+use super::fetch::{claim, claim_new};
 use super::image_writing::ImageStatus;
 use super::load::{LoadedSession, ReadGround, open_read};
 use super::open_store::OpenStore;
@@ -116,7 +116,8 @@ pub(crate) fn open_claimed(
     let read = made.read_on(ReadGround::from_options(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
     lock_directory(dir, &mut open_as, session)?;
-    let replica = replica_from_claim(store, session, dir, claim);
+    let replication = store.options.replication.as_ref();
+    let replica = replication.map(|replication| Replica::from_claim(replication, session, dir, claim));
     let session = open_beside(store, dir, open_as, read, replica)?;
     if let Some(TakeoverNote { by, reason }) = note {
         session.inner.note_takeover(by, reason)?;
@@ -176,7 +177,7 @@ fn open_beside(
     let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
     let log = LogWriter::open(&store.log_environment(), dir, scan);
     let mut state = WriterState {
-        imaged: images.image_status(opened_at, closed),
+        imaged: ImageStatus::new(&images, opened_at, closed),
         interrupted,
         ..WriterState::new(log, folded, openings)
     };

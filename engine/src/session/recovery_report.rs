@@ -77,18 +77,13 @@ impl RecoveryReport {
         unsupported: Option<(SequenceNumber, RecordKind)>,
     ) -> RecoveryReport {
         RecoveryReport {
-            from_image: None,
-            dropped_images: Vec::new(),
-            interrupted: Vec::new(),
-            unsettled: Vec::new(),
-            fetched: 0,
-            exposed: None,
             records: scan.next_sequence.get(),
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
             unattested: scan.next_sequence.since(scan.watermark),
             closed: scan.closed,
             unsupported,
+            ..RecoveryReport::default()
         }
     }
 }

@@ -9,6 +9,7 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::compaction_notice::SaidDropped;
+use super::fetch::ReplicaExtent;
 use super::held_captures::HeldFrom;
 use super::replica_feed::replica_error;
 use crate::error::{Error, Result};
@@ -21,12 +22,9 @@ const COMPARED_RECORDS: usize = 4_096;
 
 /// Result of comparing a local log with the replica.
 #[derive(Clone, Debug)]
-pub(super) struct ReplicaExtent {
+pub(super) struct ComparedReplica {
     pub(super) held: ReplicaStatus,
-    /// As in [`ReplicaClaim`].
-    pub(super) captures_from: SequenceNumber,
-    /// As in [`ReplicaClaim`].
-    pub(super) said_dropped: Option<Arc<DroppedBodies>>,
+    pub(super) extent: ReplicaExtent,
     /// Whether the replica has bodies that the local log has dropped, and no replicated record
     /// lists them.
     pub(super) is_to_say: bool,
@@ -43,7 +41,7 @@ pub(super) fn compare(
     session: Uuid,
     storage: &Arc<dyn Storage>,
     places: &RecordLocator,
-) -> Result<ReplicaExtent> {
+) -> Result<ComparedReplica> {
     let mut comparison = ReplicaComparison {
         storage,
         places,
@@ -69,7 +67,8 @@ pub(super) fn compare(
     let mut dropped_here = comparison.dropped_here.sequences();
     let is_to_say =
         dropped_here.any(|sequence| said_dropped.as_ref().is_none_or(|said| !said.holds(sequence)));
-    Ok(ReplicaExtent { held, captures_from: from.from(), said_dropped, is_to_say })
+    let extent = ReplicaExtent { next: held.next, captures_from: from.from(), said_dropped };
+    Ok(ComparedReplica { held, extent, is_to_say })
 }
 
 /// Compares as [`compare`] does, for a log that is about to be written.
@@ -83,7 +82,7 @@ pub(super) fn compare_to_write(
     session: Uuid,
     storage: &Arc<dyn Storage>,
     places: &RecordLocator,
-) -> Result<ReplicaExtent> {
+) -> Result<ComparedReplica> {
     let compared = compare(replication, session, storage, places)?;
     let held = &compared.held;
     if held.next < places.next_sequence && held.epoch > 0 && !held.is_ours {

@@ -19,9 +19,10 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
+use super::fetch::ReplicaExtent;
 use super::held_captures::{AppendedPacks, CaptureSources, ReplicatedCaptures};
 use super::lag::{Lag, Quiet, ReplicaLag, WrittenRecord};
-use super::replica_comparison::ReplicaExtent;
+use super::replica_comparison::ComparedReplica;
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::clock::Clock;
@@ -90,12 +91,7 @@ struct FeedRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaClaim {
     pub(crate) epoch: u64,
-    /// Sequence number after the last record that was replicated then.
-    pub(crate) held: SequenceNumber,
-    /// Sequence number from which on, to the end, all captures were replicated then.
-    pub(crate) captures_from: SequenceNumber,
-    /// Newest record of dropped bodies that was replicated then.
-    pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
+    pub(crate) extent: ReplicaExtent,
 }
 
 impl Replica {
@@ -105,13 +101,11 @@ impl Replica {
         replication: &Replication,
         session: Uuid,
         dir: &Path,
-        compared: &ReplicaExtent,
+        compared: &ComparedReplica,
     ) -> Result<Replica> {
-        let (held, captures_from) = (compared.held.next, compared.captures_from);
-        let epoch = replication.replicator.claim(session, held);
+        let epoch = replication.replicator.claim(session, compared.held.next);
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
-        let said_dropped = compared.said_dropped.clone();
-        let claimed = ReplicaClaim { epoch, held, captures_from, said_dropped };
+        let claimed = ReplicaClaim { epoch, extent: compared.extent.clone() };
         let replica = Replica::from_claim(replication, session, dir, claimed);
         replica.dropped.lock().is_to_say = compared.is_to_say;
         Ok(replica)
@@ -124,12 +118,12 @@ impl Replica {
         dir: &Path,
         claimed: ReplicaClaim,
     ) -> Replica {
-        let ReplicaClaim { epoch, held, captures_from, said_dropped } = claimed;
+        let ReplicaClaim { epoch, extent: ReplicaExtent { next, captures_from, said_dropped } } = claimed;
         Replica {
             replication: replication.clone(),
             session,
             epoch,
-            gate: SyncGate::new(held),
+            gate: SyncGate::new(next),
             feeding: Arc::default(),
             lag: Mutex::default(),
             quiet: Quiet::default(),
@@ -455,6 +449,16 @@ impl SessionInner {
         };
         begun.iter().for_each(|within| self.cancel(self.state.lock(), within));
     }
+}
+
+/// Reads an object from a replicator, and checks its bytes.
+pub(super) fn read_object(replicator: &dyn Replicator, session: Uuid, object: ObjectId) -> Result<Vec<u8>> {
+    let bytes = replicator.get_object(session, object).map_err(|error| replica_error(session, error))?;
+    if ObjectId::from_content(&bytes) != object {
+        let reason = format!("the bytes of object {} do not match its name", object.file_name());
+        return Err(Error::ReplicaFailed { session, reason });
+    }
+    Ok(bytes)
 }
 
 pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {

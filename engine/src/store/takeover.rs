@@ -44,8 +44,8 @@ use crate::log::lock::WriterLock;
 use crate::log::writer::LogWriter;
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
-    Fetch, FetchedExtent, MadeLog, OpenAs, ReplicaClaim, Session, TakeoverNote, lock_to_write, open_claimed,
-    pull, replica_error,
+    Fetch, MadeLog, OpenAs, ReplicaClaim, Session, TakeoverNote, lock_to_write, open_claimed, pull,
+    replica_error,
 };
 use crate::types::SessionTypes;
 
@@ -192,7 +192,8 @@ impl Store {
         };
         let mut before = None;
         for _ in 0..CLAIMS_MAX {
-            let FetchedExtent { next: held, captures_from, said_dropped } = fetch.read()?;
+            let extent = fetch.read()?;
+            let held = extent.next;
             if held == 0 {
                 let reason = "it contains no records of that session: check the id of the session and the place of the replicator";
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
@@ -203,7 +204,7 @@ impl Store {
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
-                    return Ok((finished?, made, ReplicaClaim { epoch, held, captures_from, said_dropped }));
+                    return Ok((finished?, made, ReplicaClaim { epoch, extent }));
                 }
                 // Its writer appended, or another worker claimed it. The next read shows which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,
