@@ -72,9 +72,7 @@ impl Session {
     ///
     /// The errors of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn reset(&self) -> Result<SequenceNumber> {
-        let inner = &self.inner;
         let state = self.writable(WriteScope::State)?;
-        let time_us = inner.now_us();
         let slices = state.live.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
             .filter(|slice| slice.policy != Policy::Log)
@@ -86,7 +84,7 @@ impl Session {
                 before: None,
             })
             .collect();
-        self.write_dispatch(state, time_us, Dispatch { action: Action::Reset, effects: Some(effects) })
+        self.write_dispatch(state, Dispatch { action: Action::Reset, effects: Some(effects) })
     }
 
     /// Sets a tag of the session. Tags describe the session; a rollback does not change them.
@@ -108,21 +106,17 @@ impl Session {
     }
 
     fn tag(&self, key: String, value: Option<String>) -> Result<SequenceNumber> {
-        let inner = &self.inner;
         let state = self.writable(WriteScope::Log)?;
-        let time_us = inner.now_us();
-        self.write_dispatch(state, time_us, Dispatch { action: Action::Tag { key, value }, effects: None })
+        self.write_dispatch(state, Dispatch { action: Action::Tag { key, value }, effects: None })
     }
 
     fn write_dispatch(
         &self,
         state: MutexGuard<'_, WriterState>,
-        time_us: i64,
         dispatch: Dispatch<'_>,
     ) -> Result<SequenceNumber> {
         let body = self.in_lane(dispatch.encode());
-        let record = PendingRecord::new(RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch));
-        self.inner.write(state, time_us, [record])
+        self.inner.write_now(state, RecordKind::Dispatch, &body, RecordBody::Dispatch(dispatch))
     }
 
     fn change<S: Slice>(

@@ -1,29 +1,24 @@
 //! The part of a compaction that works on an open session: finishes its last segment, and lets the
 //! store replace finished ones.
 
-use foldlog_codec::RecordKind;
-use foldlog_codec::body::{Observed, Payload};
+use foldlog_codec::body::Lane;
 
 use super::SessionLog;
 use super::load::open_read;
-use super::write::PendingRecord;
 use crate::error::Result;
 use crate::fold::projection::LogSlices;
-use crate::fold::record_kinds::RecordBody;
 use crate::types::encode;
 
 impl SessionLog<'_> {
     /// Finishes the current segment, and records in the next one that `name` was the reason, with
     /// the position before it. Needs no types.
     pub(crate) fn finish_segment(&self, name: &str) -> Result<()> {
-        let mut state = self.session.inner.settleable()?;
+        let inner = &self.session.inner;
+        let mut state = inner.settleable()?;
         let before = state.log.next_sequence();
-        self.session.inner.roll_over(&mut state)?;
+        inner.roll_over(&mut state)?;
         let data = encode(name, &before)?;
-        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
-        let time_us = self.session.inner.now_us();
-        self.session.inner.write(state, time_us, [pending]).map(drop)
+        inner.write_observed(state, inner.now_us(), name, &data, &Lane::default()).map(drop)
     }
 
     /// Records which bodies a compaction dropped, if a replica has them.

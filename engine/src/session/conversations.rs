@@ -17,7 +17,6 @@ use smol_str::SmolStr;
 
 use super::schedule::WriteScope;
 use super::settle;
-use super::write::PendingRecord;
 use super::{Session, SessionConversation, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
@@ -55,11 +54,9 @@ fn recorded_identity(prompt: &PromptIdentity) -> foldlog_codec::body::PromptIden
 macro_rules! write_body {
     ($session:expr, $state:expr, $kind:expr, $body:ident) => {{
         let (session, state): (&Session, MutexGuard<'_, WriterState>) = ($session, $state);
-        let time_us = session.inner.now_us();
         let references = session.inner.references(&state, $body.payloads_mut())?;
         session.inner.refer($body.payloads_mut(), &references);
-        let note = ConversationNote::from(&$body);
-        session.conversation().write_note(state, time_us, $kind, &$body.encode(), note)
+        session.conversation().write_note(state, $kind, &$body.encode(), (&$body).into())
     }};
 }
 
@@ -201,9 +198,7 @@ impl SessionConversation<'_> {
         let scope = self.scope(evaluation_id);
         let body =
             Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
-        let time_us = self.session.inner.now_us();
-        let note = ConversationNote::from(&body);
-        self.write_note(state, time_us, RecordKind::Turn, &body.encode(), note)
+        self.write_note(state, RecordKind::Turn, &body.encode(), (&body).into())
     }
 
     /// Records that a provider is sent `messages` in place of the records from `from` through `to`.
@@ -261,9 +256,7 @@ impl SessionConversation<'_> {
             by: Cow::from(by),
             reason: Cow::from(reason),
         };
-        let note = ConversationNote::from(&body);
-        let time_us = self.session.inner.now_us();
-        self.write_note(state, time_us, RecordKind::PromptAccepted, &body.encode(), note)
+        self.write_note(state, RecordKind::PromptAccepted, &body.encode(), (&body).into())
     }
 
     /// Records the state of an adapter. Rollbacks do not affect the record.
@@ -440,16 +433,11 @@ impl SessionConversation<'_> {
     fn write_note(
         &self,
         state: MutexGuard<'_, WriterState>,
-        time_us: i64,
         kind: RecordKind,
         body: &[u8],
         note: ConversationNote,
     ) -> Result<SequenceNumber> {
-        self.session.inner.write(
-            state,
-            time_us,
-            [PendingRecord::new(kind, body, RecordBody::Conversation(Some(note)))],
-        )
+        self.session.inner.write_now(state, kind, body, RecordBody::Conversation(Some(note)))
     }
 }
 

@@ -208,13 +208,13 @@ impl SessionCalls<'_> {
             ControlFlow::Continue(rings) => rings,
             ControlFlow::Break(waited) => return Ok(waited),
         };
-        let mut refused = Vec::new();
+        let mut so_far = DecisionWait::default();
         loop {
-            let (decided, over_at) = self.look_for_decision(operations, until, &mut refused)?;
-            if !decided.is_empty() || operations.is_empty() || clock::is_past(until) {
-                return Ok(DecisionWait { decided, refused });
-            }
-            rings.bell.wait_until(over_at);
+            so_far = match self.look_for_decision(operations, until, so_far)? {
+                ControlFlow::Continue(so_far) => so_far,
+                ControlFlow::Break(waited) => return Ok(waited),
+            };
+            rings.bell.wait_until(look_again(until));
         }
     }
 
@@ -236,22 +236,16 @@ impl SessionCalls<'_> {
                 ControlFlow::Continue(rings) => rings,
                 ControlFlow::Break(waited) => return Ok(waited),
             };
-            let mut refused = Vec::new();
+            let mut so_far = DecisionWait::default();
             loop {
                 let heard = rings.bell.changes.listen();
                 let (looking, asked) = (session.clone(), operations.clone());
-                let mut more = Vec::new();
-                let (found, more) = offload(move || {
-                    let found = looking.calls().look_for_decision(&asked, until, &mut more);
-                    (found, more)
-                })
-                .await;
-                refused.extend(more);
-                let (decided, over_at) = found?;
-                if !decided.is_empty() || operations.is_empty() || clock::is_past(until) {
-                    return Ok(DecisionWait { decided, refused });
-                }
-                wait_for_any([heard], Some(over_at)).await;
+                let look = move || looking.calls().look_for_decision(&asked, until, so_far);
+                so_far = match offload(look).await? {
+                    ControlFlow::Continue(so_far) => so_far,
+                    ControlFlow::Break(waited) => return Ok(waited),
+                };
+                wait_for_any([heard], Some(look_again(until))).await;
             }
         }
     }
@@ -280,16 +274,18 @@ impl SessionCalls<'_> {
         Ok(ControlFlow::Continue(Rings { bell, _files: files, _records: records }))
     }
 
-    /// Records pending decisions. Returns the operations that need none, and the time of the next
-    /// check.
+    /// Records pending decisions, and adds the outcome to that of the wait so far. Breaks if the wait
+    /// is over.
     fn look_for_decision(
         &self,
         operations: &[OperationId],
         until: Instant,
-        refused: &mut Vec<RefusedDecision>,
-    ) -> Result<(Vec<OperationId>, Instant)> {
-        refused.extend(self.take_decisions()?.refused);
-        Ok((self.session.inner.filter_decided(operations), look_again(until)))
+        mut waited: DecisionWait,
+    ) -> Result<ControlFlow<DecisionWait, DecisionWait>> {
+        waited.refused.extend(self.take_decisions()?.refused);
+        waited.decided = self.session.inner.filter_decided(operations);
+        let is_over = !waited.decided.is_empty() || operations.is_empty() || clock::is_past(until);
+        Ok(if is_over { ControlFlow::Break(waited) } else { ControlFlow::Continue(waited) })
     }
 
     /// Records a decision that was left, if it fits, and returns the answer.
@@ -302,11 +298,8 @@ impl SessionCalls<'_> {
             Some(_) => Err(Error::NoSuchOperation { operation, reason: "it does not contain its result" }),
             None => value(operation, payload.bytes()),
         });
-        let checked = settlement.and_then(|settlement| {
+        let recorded = settlement.and_then(|settlement| {
             self.check_left(left, &settle)?;
-            Ok(settlement)
-        });
-        let recorded = checked.and_then(|settlement| {
             self.of_decisions().calls().settle(operation, &settlement, &settle.by, &settle.reason)
         });
         match recorded {

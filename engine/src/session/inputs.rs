@@ -84,8 +84,9 @@ impl SessionInputs<'_> {
     /// Reads the session's clock and records the time. A replay returns the recorded time.
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let state = self.session.writable(WriteScope::Log)?;
-        let now_us = self.session.inner.now_us();
-        self.write_observed(state, now_us, NOW, &encode(NOW, &now_us)?)?;
+        let (inner, lane) = (&self.session.inner, self.session.record_lane());
+        let now_us = inner.now_us();
+        inner.write_observed(state, now_us, NOW, &encode(NOW, &now_us)?, &lane)?;
         Ok(conversation_reading::time(now_us))
     }
 
@@ -94,8 +95,8 @@ impl SessionInputs<'_> {
     pub fn draw(&self) -> Result<u64> {
         let state = self.session.writable(WriteScope::Log)?;
         let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();
-        let now_us = self.session.inner.now_us();
-        self.write_observed(state, now_us, DRAW, &encode(DRAW, &drawn)?)?;
+        let (inner, lane) = (&self.session.inner, self.session.record_lane());
+        inner.write_observed(state, inner.now_us(), DRAW, &encode(DRAW, &drawn)?, &lane)?;
         Ok(drawn)
     }
 
@@ -169,31 +170,13 @@ impl SessionInputs<'_> {
     /// Writes an observation with MessagePack data.
     pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
         let state = self.session.writable(WriteScope::Log)?;
-        let time_us = self.session.inner.now_us();
-        self.write_observed(state, time_us, name, data)
-    }
-
-    /// Records a fact of the engine, even if the session accepts no other writes until it is
-    /// recovered.
-    pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
-        let state = self.session.inner.settleable()?;
-        let time_us = self.session.inner.now_us();
-        self.session.inner.write_observed(state, time_us, name, data, &Lane::default())
-    }
-
-    fn write_observed(
-        &self,
-        state: MutexGuard<'_, WriterState>,
-        time_us: i64,
-        name: &str,
-        data: &[u8],
-    ) -> Result<SequenceNumber> {
-        self.session.inner.write_observed(state, time_us, name, data, &self.session.record_lane())
+        let (inner, lane) = (&self.session.inner, self.session.record_lane());
+        inner.write_observed(state, inner.now_us(), name, data, &lane)
     }
 }
 
 impl SessionInner {
-    fn write_observed(
+    pub(super) fn write_observed(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd,
+    CallOrigin, Cause, Lane, Observed, Outcome, Payload, ResourceSnapshot, Settle, Suspension, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
@@ -111,7 +112,9 @@ impl SessionCalls<'_> {
     /// Records the state of the resources before a rollback. The record is at least as durable as
     /// the rollback. If there is no space for it, the rollback takes place without.
     pub(crate) fn record_rollback(&self, begun: &RollbackBegun) -> Result<()> {
-        let recorded = self.session.inputs().observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
+        let (inner, data) = (&self.session.inner, encode(ROLLBACK, begun)?);
+        let state = inner.settleable()?;
+        let recorded = inner.write_observed(state, inner.now_us(), ROLLBACK, &data, &Lane::default());
         let durable = match recorded {
             Ok(_) if self.session.log().durability() != Durability::Process => self.session.sync(),
             recorded => recorded.map(drop),

@@ -294,14 +294,12 @@ impl Session {
         let inner = &self.inner;
         let next = state.log.next_sequence();
         let frozen = inner.target(&state, to, past)?;
-        let time_us = inner.now_us();
         let abandoned = state.live.path.abandoned_by(next, to);
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = self.in_lane(rollback.encode());
-        let pending = PendingRecord::new(RecordKind::Rollback, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
-        let result = inner.write(state, time_us, [pending]);
+        let result = inner.write_now(state, RecordKind::Rollback, &body, RecordBody::Rollback(rollback));
         let mut state = inner.state.lock();
         match &result {
             Ok(_) => state.imaged.rolled_back_to(to),

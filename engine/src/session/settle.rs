@@ -7,7 +7,6 @@ use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 
 use super::replay::Attempt;
-use super::write::PendingRecord;
 use super::{Session, SessionCalls, SessionInner, WriterState};
 use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
@@ -316,17 +315,12 @@ impl SessionCalls<'_> {
         reason: &str,
     ) -> Result<SequenceNumber> {
         let inner = &self.session.inner;
-        let time_us = inner.now_us();
         let payloads = settlement.payloads()?;
         let mut settle = settlement.to_record(operation, by, reason, &payloads);
         let references = inner.references(&state, settle.payloads_mut())?;
         inner.refer(settle.payloads_mut(), &references);
         let body = self.session.in_lane(settle.encode());
-        inner.write(
-            state,
-            time_us,
-            [PendingRecord::new(RecordKind::Settle, &body, RecordBody::Settle(settle))],
-        )
+        inner.write_now(state, RecordKind::Settle, &body, RecordBody::Settle(settle))
     }
 }
 

@@ -134,6 +134,17 @@ impl SessionInner {
         Error::Interrupted { session: self.id, operations }
     }
 
+    /// Writes one record at the present time; otherwise as [`write`](SessionInner::write).
+    pub(super) fn write_now(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        kind: RecordKind,
+        body: &[u8],
+        content: RecordBody<'_>,
+    ) -> Result<SequenceNumber> {
+        self.write(state, self.now_us(), [PendingRecord::new(kind, body, content)])
+    }
+
     /// Writes a record after the declarations that it requires; otherwise as
     /// [`write`](SessionInner::write).
     pub(super) fn write_declared(
