@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use chrono::{DateTime, Utc};
 use foldlog_codec::OperationId;
 use foldlog_codec::body::Parent;
 use uuid::Uuid;
@@ -18,7 +17,6 @@ use super::command::ToolCommand;
 use super::operation::RunningCall;
 use super::request::Approval;
 use crate::error::{Error, Result};
-use crate::generator::Generator;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::SessionOptions;
 use crate::session::Session;
@@ -76,26 +74,15 @@ impl ToolContext {
 
     /// Returns the run of the call: the call's session handle, the
     /// [resources](ToolContext::resources), the clock, random numbers and checkpoints. A
-    /// [runner](crate::tools::ToolRunner::new) for it nests its calls in this one.
+    /// [runner](crate::tools::ToolRunner::new) for it nests its calls in this one. The time and the
+    /// random numbers are recorded within the call: a replay that runs the tool again returns them,
+    /// but a new run of an interrupted call draws new numbers.
     ///
     /// The call is one transaction, so the run can neither be captured nor restored here: that
     /// fails with [`Error::InsideOperation`].
     pub fn state(&self) -> ExecutionState {
         let resources = self.running.info.outside_only.then(|| self.running.uncaptured_resources());
         self.running.state.within_call(self.session.clone(), resources)
-    }
-
-    /// Reads the clock of the run and records the time within the call. A replay that runs the tool
-    /// again returns the recorded time.
-    pub fn now(&self) -> Result<DateTime<Utc>> {
-        self.state().now()
-    }
-
-    /// Calls `draw` with a generator, and returns its result. The generator's start is derived from
-    /// the session's seed and recorded within the call, so a replay that runs the tool again draws
-    /// the same numbers. If an interrupted call is run again, that run draws new numbers.
-    pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
-        self.state().draw(draw)
     }
 
     /// Returns the operation id, which is unchanged when an interrupted call runs again. Together

@@ -1,4 +1,3 @@
-use std::any::Any;
 use std::fmt;
 use std::path::Path;
 
@@ -13,18 +12,12 @@ use crate::session::{Session, left_open};
 /// Excludes others from a resource while a tool works on it. Dropping the lease releases the
 /// resource.
 pub struct ResourceLease {
-    held: LeaseGuard,
+    held: Box<dyn LeaseMark>,
 }
 
-/// Guard of a lease, with or without a mark.
-enum LeaseGuard {
-    Unmarked { _held: Box<dyn Any + Send + Sync> },
-    Marked(Box<dyn LeaseMark>),
-}
-
-/// Describes a leased resource that carries a mark of its holder. The mark outlives the process: if
-/// the process ends within a call, other sessions learn from it which session left the resource
-/// half changed.
+/// Guard of a leased resource, which may carry a mark of its holder. The mark outlives the process:
+/// if the process ends within a call, other sessions learn from it which session left the resource
+/// half changed. By default, there is no mark.
 pub trait LeaseMark: Send + Sync + 'static {
     /// Marks the resource as possibly being changed by a call. The engine calls this before it
     /// writes the start record of a call that may make changes, and may call it again while the
@@ -33,12 +26,14 @@ pub trait LeaseMark: Send + Sync + 'static {
     /// # Errors
     ///
     /// Return an error if the resource cannot be marked; the call then does not start.
-    fn open(&self) -> Result<()>;
+    fn open(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Marks the resource as not being changed by any call. The engine calls this before it drops
     /// the lease, if no call is open that may have changed the resource. It does not if the process
     /// ends first, or if a call could not be ended.
-    fn rest(&self);
+    fn rest(&self) {}
 }
 
 impl fmt::Debug for ResourceLease {
@@ -49,28 +44,18 @@ impl fmt::Debug for ResourceLease {
 
 impl ResourceLease {
     /// Creates a lease that owns `held` until the lease is dropped.
-    pub fn new(held: impl Any + Send + Sync) -> ResourceLease {
-        ResourceLease { held: LeaseGuard::Unmarked { _held: Box::new(held) } }
-    }
-
-    /// Creates a lease that owns `held`, which marks the resource, until the lease is dropped.
-    pub fn with_mark(held: impl LeaseMark) -> ResourceLease {
-        ResourceLease { held: LeaseGuard::Marked(Box::new(held)) }
+    pub fn new(held: impl LeaseMark) -> ResourceLease {
+        ResourceLease { held: Box::new(held) }
     }
 
     /// Marks the resource as possibly being changed by a call, if the lease leaves a mark.
     pub(crate) fn open(&self) -> Result<()> {
-        match &self.held {
-            LeaseGuard::Unmarked { .. } => Ok(()),
-            LeaseGuard::Marked(held) => held.open(),
-        }
+        self.held.open()
     }
 
     /// Marks the resource as not being changed by any call, if the lease leaves a mark.
     pub(crate) fn rest(&self) {
-        if let LeaseGuard::Marked(held) = &self.held {
-            held.rest();
-        }
+        self.held.rest();
     }
 }
 

@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
-//! | `lease` | [`ResourceLease`]: a leased resource; [`LeaseHolder`]: the session of a lease; [`LeaseMark`]: a lease that leaves a mark |
+//! | `lease` | [`ResourceLease`]: a leased resource; [`LeaseHolder`]: the session of a lease; [`LeaseMark`]: its guard, which may leave a mark |
 //! | `rewind` | [`RewindRequest`]: the input of a resource's rewind; [`Rewound`]: its result |
 //! | `budget` | [`BudgetTracker`]: spent tokens and money, which no failed tool rolls back |
 //! | `workspace` | a directory of the host: capture, restore, lease, and the mark on its root |
@@ -85,6 +85,7 @@ impl From<Vec<UnrestoredPath>> for RestoreReport {
 ///
 /// The engine captures the resource before each call that may make changes, and restores it if the
 /// call fails. It holds no lock of the session during this time.
+#[expect(unused_variables, reason = "most defaults need no arguments")]
 pub trait Snapshotable: Send + Sync + 'static {
     /// Name of the resource in records. Keep it stable: a recovery finds the resource by it.
     const NAME: &'static str;
@@ -118,7 +119,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Restores the resource like [`restore_and_tell`](Snapshotable::restore_and_tell) to a capture
     /// from before `operation`, whose changes it undoes. The default calls `restore_and_tell`.
     fn roll_back(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<RestoreReport> {
-        let _ = operation;
         self.restore_and_tell(snapshot)
     }
 
@@ -132,7 +132,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// rollback is not carried out in this case, unless the run continues [without
     /// captures](crate::tools::ExecutionStateBuilder::without_capture).
     fn set_aside(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<()> {
-        let _ = (snapshot, operation);
         Ok(())
     }
 
@@ -144,7 +143,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return the error with which `restore` would refuse the capture.
     fn check(&self, snapshot: &Self::Snapshot) -> Result<()> {
-        let _ = snapshot;
         Ok(())
     }
 
@@ -172,7 +170,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return an error if the capture cannot be encoded.
     fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
-        let _ = snapshot;
         Ok(None)
     }
 
@@ -183,7 +180,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Return an error if the bytes are not a capture. The default always fails with
     /// [`Error::Resource`].
     fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
-        let _ = recorded;
         let reason = "its captures do not outlive their process".to_owned();
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
@@ -202,7 +198,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Return an error if a capture may be lost; the log is then not synced, and rejects further
     /// writes.
     fn sync_captures(&self, earlier: &[Self::Snapshot]) -> Result<()> {
-        let _ = earlier;
         Ok(())
     }
 
@@ -218,14 +213,11 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// capture by the session's last call, possibly in another process. The engine calls this at
     /// the start of a [run](crate::ExecutionState) of the session, with the call's capture, and
     /// then with that of its recovery, if any. The default is a no-op.
-    fn carry_over(&self, recorded: &Self::Snapshot) {
-        let _ = recorded;
-    }
+    fn carry_over(&self, recorded: &Self::Snapshot) {}
 
     /// Returns whether the resource is unchanged since the capture `since`, so that the engine need
     /// not capture it again. `false`, the default, means that only a new capture can show this.
     fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
-        let _ = since;
         false
     }
 
@@ -252,7 +244,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        let _ = snapshot;
         Ok(None)
     }
 
@@ -271,7 +262,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// directory of the session that this one was forked from; `false` by default. A rewind of a
     /// fork skips such captures.
     fn is_of_other_place(&self, snapshot: &Self::Snapshot) -> bool {
-        let _ = snapshot;
         false
     }
 
@@ -279,7 +269,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// whether or not it may be restored here; `false` by default. A
     /// [fill](crate::ExecutionState::fill) uses it to find the resources to fill.
     fn is_from_elsewhere(&self, snapshot: &Self::Snapshot) -> bool {
-        let _ = snapshot;
         false
     }
 
@@ -291,14 +280,12 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return an error if there is content and `overwrite` is `false`.
     fn rebind(&self, overwrite: bool) -> Result<()> {
-        let _ = overwrite;
         Ok(())
     }
 
     /// Returns whether a capture was taken of the same place as `present`; `true` by default. A
     /// rewind cannot derive changes by hand from a capture of a different place.
     fn is_of_place_of(snapshot: &Self::Snapshot, present: &Self::Snapshot) -> bool {
-        let _ = (snapshot, present);
         true
     }
 
@@ -319,9 +306,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// of a call; `left` is the capture after the last call, possibly by another process. `found`
     /// is the capture of a recovery of that call, which has restored `left` since. Makes no changes
     /// and fails no call; a no-op by default.
-    fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {
-        let _ = (left, found, now);
-    }
+    fn tell_of_changes(&self, left: &Self::Snapshot, found: Option<&Self::Snapshot>, now: &Self::Snapshot) {}
 
     /// Checks that the original resource cannot be reached from this [copy](Snapshotable::scratch),
     /// such as by a link among its files. Called before a replay runs a tool again; a no-op by
@@ -331,7 +316,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Return an error that names the connection; the replay ends with it.
     fn check_apart(&self, snapshot: &Self::Snapshot) -> Result<()> {
-        let _ = snapshot;
         Ok(())
     }
 
@@ -340,7 +324,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// takes no capture, and runs no tool that may make changes: rolling back a call would roll
     /// back the log.
     fn holds(&self, directory: &Path) -> bool {
-        let _ = directory;
         false
     }
 
@@ -371,7 +354,6 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// [`Error::WaitedTooLong`], which may name the holder; [`Error::ResourceDirty`] if another
     /// session left the resource half changed, [`Error::ResourceMaybeDirty`] if that is unknown.
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
-        let _ = (holder, until);
         Ok(None)
     }
 }

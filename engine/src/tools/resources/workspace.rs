@@ -249,7 +249,7 @@ impl Snapshotable for HostFilesystem {
                             recorded.map(|recorded| Self::recall(&recorded)).transpose()
                         });
                     }
-                    return Ok(Some(ResourceLease::with_mark(marked)));
+                    return Ok(Some(ResourceLease::new(marked)));
                 }
                 None => {
                     let (resource, holder) =

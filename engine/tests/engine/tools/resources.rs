@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::RecordKind;
-use foldlog::tools::resources::{LeaseHolder, ResourceLease};
+use foldlog::tools::resources::{LeaseHolder, LeaseMark, ResourceLease};
 use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
@@ -129,6 +129,8 @@ impl Drop for Inside {
         self.0.inner.left.notify_all();
     }
 }
+
+impl LeaseMark for Inside {}
 
 impl Snapshotable for Room {
     const NAME: &'static str = "room";

@@ -47,8 +47,8 @@ impl Tool for Throw {
     }
 
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
-        let thrown = context.draw(|generator| generator.next_below(1 << 40))?;
-        let at = context.now()?.timestamp_micros();
+        let thrown = context.state().draw(|generator| generator.next_below(1 << 40))?;
+        let at = context.state().now()?.timestamp_micros();
         self.0.lock().unwrap().push((thrown, at));
         let state = context.state();
         state.session().dispatch(Noted::new(1, &format!("{thrown} at {at}")))?;
