@@ -77,8 +77,8 @@ fn system_us_out_of_range() -> i64 {
     }
 }
 
-/// Clock that changes only when a caller changes it, or by a fixed step per reading. For tests and
-/// deterministic runs.
+/// Clock that changes only when a caller changes it, or by a fixed step per reading. For tests,
+/// replays and deterministic runs.
 #[derive(Debug, Default)]
 pub struct FixedClock {
     now_us: AtomicI64,

@@ -36,9 +36,8 @@
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{ItemId, Rollback, SessionOpening};
-use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
-use uuid::Uuid;
+use foldlog_codec::body::ItemId;
+use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage};
 
 use super::load::Images;
 use super::{SessionInner, WriterState};
@@ -125,13 +124,8 @@ struct ImageContent {
     /// STATE at the starts of open operations.
     begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     source: LogSource,
-    last: LastFrame,
-    time_us: i64,
-    epoch: u64,
-    boot_id: Option<Uuid>,
-    watermark: SequenceNumber,
-    openings: Vec<(SequenceNumber, SessionOpening)>,
-    rollbacks: Vec<(SequenceNumber, Rollback)>,
+    /// The image, with the parts that the log knows.
+    image: Image<'static>,
     /// Ordinal of the last segment when the log was opened.
     opened_at: u32,
     /// Place of the file that is being written.
@@ -153,13 +147,6 @@ impl ImageContent {
         let operations = &self.projection.operations;
         Image {
             next_sequence: self.projection.next_sequence(),
-            last: self.last,
-            time_us: self.time_us,
-            epoch: self.epoch,
-            boot_id: self.boot_id,
-            watermark: self.watermark,
-            openings: self.openings.clone(),
-            rollbacks: self.rollbacks.clone(),
             index: self.source.places.indexed_locations(),
             compacted: self.source.places.compacted_segments(),
             unsealed,
@@ -173,6 +160,7 @@ impl ImageContent {
             begun,
             conversations: self.projection.conversations.image(),
             slices: image_conversion::slices(&self.projection),
+            ..self.image.clone()
         }
     }
 
@@ -270,20 +258,24 @@ impl SessionInner {
         let (last, watermark) = state.log.last_record_frame()?;
         state.imaged.taken_log_bytes = log_bytes;
         let begun = state.live.positions.begun_positions(&state.live.projection);
-        Some(ImageContent {
-            projection: state.live.projection.clone(),
-            begun,
-            source: self.log_source(state),
+        let image = Image {
             last,
             time_us: state.log.last_time_us(),
             epoch: state.log.epoch(),
             boot_id: self.store.options.storage.boot_id(),
             watermark,
-            log_bytes,
             openings: state.openings.clone(),
+            rollbacks: state.live.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
+            ..Image::default()
+        };
+        Some(ImageContent {
+            projection: state.live.projection.clone(),
+            begun,
+            source: self.log_source(state),
+            image,
+            log_bytes,
             opened_at: state.imaged.opened_at,
             unfinished: state.log.unfinished_image(),
-            rollbacks: state.live.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })
     }
 

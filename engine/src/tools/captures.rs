@@ -46,6 +46,11 @@ impl ResourceCapture {
     }
 
     /// Returns whether the resource reports that it has not changed since the capture.
+    /// Describes a capture that is not recorded.
+    pub(super) fn in_memory(name: Cow<'static, str>, snapshot: AnySnapshot) -> ResourceCapture {
+        ResourceCapture { name, snapshot: Some(snapshot), recorded: None }
+    }
+
     fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
         self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
     }
@@ -63,15 +68,6 @@ pub(crate) struct CaptureSet {
 impl FromIterator<ResourceCapture> for CaptureSet {
     fn from_iter<T: IntoIterator<Item = ResourceCapture>>(captured: T) -> CaptureSet {
         CaptureSet { of_each: Arc::new(captured.into_iter().collect()), undoes: None }
-    }
-}
-
-impl FromIterator<(Cow<'static, str>, AnySnapshot)> for CaptureSet {
-    fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, AnySnapshot)>>(captured: T) -> CaptureSet {
-        let captured = captured.into_iter();
-        captured
-            .map(|(name, snapshot)| ResourceCapture { name, snapshot: Some(snapshot), recorded: None })
-            .collect()
     }
 }
 
@@ -334,7 +330,7 @@ impl CaptureSet {
             let replaced =
                 ReplacedContent::of_resource(name, of(ChangeKind::Modified), of(ChangeKind::Removed));
             told.replaced.extend(replaced);
-            ResourceCapture { name: name.clone(), snapshot: Some(to), recorded: None }
+            ResourceCapture::in_memory(name.clone(), to)
         });
         CaptureSet { of_each: Arc::new(captured.collect()), undoes: self.undoes }
     }

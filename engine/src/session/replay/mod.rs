@@ -54,7 +54,6 @@ mod replies;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use foldlog_codec::body::{Action, Dispatch, ObjectId};
 use foldlog_codec::msgpack::Value;
@@ -65,7 +64,7 @@ use smol_str::SmolStr;
 use super::wait::{RUNS_AGAIN, inside};
 use super::write::PendingEvent;
 use super::{Session, SessionInner, WriterState};
-use crate::clock::{self, Clock};
+use crate::clock::{self, Clock, FixedClock};
 use crate::divergence::{Divergence, OtherRecord};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
@@ -78,25 +77,10 @@ pub(super) use attempt::Attempt;
 use recorded_log::{RecordProducer, ReplayLog, ReplayRecord};
 pub use replies::RecordedReply;
 
-/// Time of the record in whose place the host writes.
-#[derive(Debug, Default)]
-pub(super) struct RecordedClock(AtomicI64);
-
-impl RecordedClock {
-    fn set(&self, time_us: i64) {
-        self.0.store(time_us, Ordering::Relaxed);
-    }
-}
-
-impl Clock for RecordedClock {
-    fn now_us(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// Position of a replay in its log, and its findings.
 pub(super) struct ReplayCursor {
-    clock: Arc<RecordedClock>,
+    /// Time of the record in whose place the host writes.
+    clock: Arc<FixedClock>,
     log: Mutex<ReplayLog>,
 }
 
@@ -108,7 +92,7 @@ impl ReplayCursor {
 
     /// Returns the clock of the session.
     pub(super) fn clock(&self) -> Arc<dyn Clock> {
-        Arc::<RecordedClock>::clone(&self.clock)
+        Arc::<FixedClock>::clone(&self.clock)
     }
 
     /// Retains the content of an object that the host's next record names.
@@ -184,7 +168,7 @@ impl SessionReplay<'_> {
         inner.notify(head.sequence, head.time_us, head.kind, false, || {
             self.recorded_event(&record, &live.projection.names, &log.objects)
         });
-        self.cursor.clock.set(head.time_us);
+        self.cursor.clock.set_us(head.time_us);
         self.with(|recording| recording.remember(whose, head));
         inner.schedule.notify_all();
         Ok(())
@@ -290,7 +274,7 @@ impl SessionReplay<'_> {
             })
         })?;
         if let Some(time_us) = time_us {
-            self.cursor.clock.set(time_us);
+            self.cursor.clock.set_us(time_us);
         }
         Ok(state)
     }

@@ -169,19 +169,7 @@ impl CallEnd {
 
     /// Returns whether the call keeps its changes.
     pub(in crate::tools) fn keeps(&self) -> bool {
-        self.cause.is_none()
-            && match self.wait {
-                None | Some(Wait::Awaits(_)) => true,
-                Some(Wait::Asks(_) | Wait::Within(..)) => false,
-            }
-    }
-
-    pub(in crate::tools) fn form(&self) -> Option<SuspensionForm> {
-        self.wait.map(|wait| match wait {
-            Wait::Asks(_) => SuspensionForm::Asks,
-            Wait::Awaits(_) => SuspensionForm::Awaits,
-            Wait::Within(..) => SuspensionForm::Within,
-        })
+        self.cause.is_none() && matches!(self.wait, None | Some(Wait::Awaits(_)))
     }
 
     /// Makes this the ending of a call that failed for `reason`.
@@ -429,17 +417,18 @@ impl RunningCall {
 
     /// Returns the suspension for the end record.
     fn suspension(&self, ending: &CallEnd) -> Option<Suspension> {
-        let (wait, form) = (ending.wait?, ending.form()?);
         let arguments = MsgpackReader::new(&self.info.arguments).str().unwrap_or_default();
         let expiring = |after: Option<Duration>| {
             let after = i64::try_from(after?.as_micros()).unwrap_or(i64::MAX);
             Some(self.state.session().now_us().saturating_add(after))
         };
         let own = self.state.session().id();
-        let (expires_us, inner) = match wait {
-            Wait::Asks(after) | Wait::Awaits(after) => (expiring(after), None),
+        let (form, expires_us, inner) = match ending.wait? {
+            Wait::Asks(after) => (SuspensionForm::Asks, expiring(after), None),
+            Wait::Awaits(after) => (SuspensionForm::Awaits, expiring(after), None),
             Wait::Within(session, operation) => {
-                (None, Some(InnerCall { session: (session != own).then_some(session), operation }))
+                let session = (session != own).then_some(session);
+                (SuspensionForm::Within, None, Some(InnerCall { session, operation }))
             }
         };
         let arguments = *blake3::hash(arguments.as_bytes()).as_bytes();

@@ -65,7 +65,7 @@ pub use report::{
 };
 
 use super::call::RestoreScope;
-use super::captures::CaptureSet;
+use super::captures::{CaptureSet, ResourceCapture};
 use super::execution::ExecutionState;
 use super::resources::{RewindRequest, Rewound};
 use super::restore::{PreparedRestore, RestoreWait, WayBack};
@@ -541,7 +541,7 @@ impl ExecutionState {
                 })
             });
             let Rewound { to, files, kept, unknown, left_out } = rewound?;
-            captures.push((name.clone(), to));
+            captures.push(ResourceCapture::in_memory(name.clone(), to));
             let (name, capture) = (name.clone().into_owned(), goal.describe_capture(target));
             resources.push(ResourcePreview { name, capture, files, kept, unknown, left_out });
         }
