@@ -147,6 +147,15 @@ impl<'a> Output<'a> {
         Ok(writeln!(self.stdout)?)
     }
 
+    /// Writes a document as JSON if results are printed as such, else as text by `text`.
+    pub(crate) fn print(
+        &mut self,
+        document: &(impl Serialize + ?Sized),
+        text: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        if self.json { self.value(document) } else { text(self) }
+    }
+
     /// Writes a line that is not part of the result to standard error, escaped as by
     /// [`line`](Output::line). In its commands, which are in backquotes, `SESSION` becomes the
     /// session of the command line.

@@ -1,21 +1,13 @@
 //! `foldlog gc URL`: removes redundant copies from a place's sessions.
 
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
+use foldlog_view::document;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 use uuid::Uuid;
 
 use super::HeldSession;
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
-
-/// Result for one session. The fields are those of `gc URL --json`.
-#[derive(Debug, Serialize)]
-struct CollectRow {
-    session: Uuid,
-    #[serde(flatten)]
-    report: CollectReport,
-}
 
 /// Collects the sessions of a place, or one of them, and prints the objects that were or would be
 /// removed. A session that cannot be read is reported on standard error and not changed.
@@ -51,7 +43,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         let is_anything =
             chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || report.undecoded.is_some();
         match output.json() {
-            true => output.value(&CollectRow { session, report })?,
+            true => output.value(&document! { session, #[serde(flatten)] report })?,
             false if is_anything => output.line(text(session, &report, yes))?,
             false => {}
         }

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use foldlog::inspect;
-use foldlog::{CompactOptions, CompactReport, CompressReport, Compression, SequenceNumber, Store};
+use foldlog::{
+    CompactOptions, CompactReport, CompressReport, Compression, SequenceNumber, Store, StoreCompactReport,
+};
+use foldlog_view::document;
 use foldlog_view::positions::{Position, record_at};
 use foldlog_view::text::count_text;
-use serde::Serialize;
 use uuid::Uuid;
 
 use crate::command::{Access, Argument, Command, Group, Target};
@@ -115,10 +117,7 @@ impl Command for Args {
         }
         let (root, id) = in_store(path)?;
         let report = self.writing.open(&root, output)?.compact(id, &options)?;
-        match output.json() {
-            true => output.value(&report)?,
-            false => print(&report, &options, output)?,
-        }
+        output.print(&report, |output| print(&report, &options, output))?;
         Ok(HOLDS)
     }
 }
@@ -144,21 +143,6 @@ impl From<Compress> for Compression {
     }
 }
 
-/// Result for the sessions of a store.
-#[derive(Debug, Serialize)]
-struct Document {
-    compacted: Vec<CompactReport>,
-    unchanged: u64,
-    open: Vec<Uuid>,
-    failed: Vec<CompactFailure>,
-}
-
-#[derive(Debug, Serialize)]
-struct CompactFailure {
-    session: Uuid,
-    reason: String,
-}
-
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {
     let number = |one: &Position| match one {
         Position::At(at) => Some(*at),
@@ -173,29 +157,24 @@ fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<
 }
 
 fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
-    let report = store.compact_all(options)?;
-    let (mut code, mut failed) = (HOLDS, Vec::new());
-    for (session, error) in report.failed {
-        failed.push(CompactFailure { session, reason: error.to_string() });
-        code = worse(code, CommandError::from(error).exit_code());
-    }
+    let StoreCompactReport { compacted, unchanged, open, failed, .. } = store.compact_all(options)?;
+    let failures = failed.iter().map(|(session, error)| document! { session, reason: error.to_string() });
     let document =
-        Document { failed, compacted: report.compacted, unchanged: report.unchanged, open: report.open };
-    if output.json() {
-        output.value(&document)?;
-    } else {
-        for report in &document.compacted {
+        document! { compacted: &compacted, unchanged, open: &open, failed: failures.collect::<Vec<_>>() };
+    output.print(&document, |output| {
+        for report in &compacted {
             print(report, options, output)?;
         }
-        for session in &document.open {
+        for session in &open {
             output.line(format_args!("session {session}: open for writing, skipped"))?;
         }
-        for CompactFailure { session, reason } in &document.failed {
-            output.line(format_args!("session {session}: not compacted: {reason}"))?;
+        for (session, error) in &failed {
+            output.line(format_args!("session {session}: not compacted: {error}"))?;
         }
-        output.line(format_args!("{} with nothing to drop", count_text(document.unchanged, "session")))?;
-    }
-    Ok(code)
+        output.line(format_args!("{} with nothing to drop", count_text(unchanged, "session")))
+    })?;
+    let codes = failed.into_iter().map(|(_, error)| CommandError::from(error).exit_code());
+    Ok(codes.fold(HOLDS, worse))
 }
 
 fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'_>) -> Result<()> {

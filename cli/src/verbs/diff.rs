@@ -6,11 +6,10 @@ use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
 use foldlog::{Parent, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_replay::differences::{between_logs, conversations, states};
+use foldlog_view::document;
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
-use serde::Serialize;
-use serde_json::Value as Json;
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::difference_text::{VALUE_CHARS_MAX, difference_text};
@@ -240,19 +239,12 @@ impl DifferencePrinter {
         parted: Option<&FirstDifference>,
         output: &mut Output<'_>,
     ) -> Result<()> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            parting: &'a LogDivergence,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            objects: Option<Json>,
-        }
-
         self.parts = !parting.is_none();
         if output.json() {
-            return output.value(&Line {
-                parting,
-                objects: parted.and_then(|parted| first_difference::objects_json(&parted.sides)),
-            });
+            return match parted.and_then(|parted| first_difference::objects_json(&parted.sides)) {
+                Some(objects) => output.value(&document! { parting, objects }),
+                None => output.value(&document! { parting }),
+            };
         }
         output.line(format_args!("both begin with the same {}", count_text(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use foldlog::{Policy, SequenceNumber, Store};
 use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session};
+use foldlog_view::document;
 use foldlog_view::documents::timeline::Timeline;
 use foldlog_view::positions::{Position, position};
 use foldlog_view::session_dirs::store_of;
 use foldlog_view::text::count_text;
 use foldlog_view::visits::each_record;
-use serde::Serialize;
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -132,17 +132,6 @@ pub enum Compress {
     None,
 }
 
-#[derive(Debug, Serialize)]
-struct TreeDocument {
-    dir: PathBuf,
-    position: SequenceNumber,
-    files: u64,
-    written: u64,
-    written_bytes: u64,
-    removed: u64,
-    foreign: Vec<String>,
-}
-
 /// Writes the session's tree into the `.aca` of a directory.
 fn tree(
     session: &Path,
@@ -178,7 +167,7 @@ fn tree(
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {
         let ExportReport { dir, files, written, written_bytes, removed, foreign, .. } = report;
-        output.value(&TreeDocument { dir, position: at, files, written, written_bytes, removed, foreign })?;
+        output.value(&document! { dir, position: at, files, written, written_bytes, removed, foreign })?;
         return Ok(HOLDS);
     }
     let (files, written) = (count_text(report.files, "file"), report.written);

@@ -9,17 +9,18 @@ use clap::Subcommand;
 use foldlog::{Export, ImportOptions, SessionOptions, SessionTypes, Store};
 use foldlog_codec::record::time_text;
 use foldlog_tasks::{
-    CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
-    StateComponent, declare, import_session, import_tree, unfinished_imports,
+    CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryStrategy, declare, import_session,
+    import_tree, unfinished_imports,
 };
+use foldlog_view::document;
+use foldlog_view::documents::PathField;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use crate::checkpoint_text::print_outlook;
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::runs::claude_code::{FindingKind, TranscriptFinding, import as import_transcripts};
+use crate::runs::claude_code::{FindingKind, import as import_transcripts};
 use crate::runs::import::{ImportCounts, messages, run as write_run};
 use crate::runs::{AgentRun, openai, read_swe_agent, read_tau_bench, types};
 
@@ -147,24 +148,6 @@ impl Command for Args {
 /// Number of findings of one kind that a person is shown.
 const SHOWN_MAX: usize = 20;
 
-#[derive(Debug, Serialize)]
-struct TranscriptDocument<'a> {
-    #[serde(flatten)]
-    written: Document,
-    lines: u64,
-    rewinds: u64,
-    agents: u64,
-    findings: &'a [TranscriptFinding],
-}
-
-/// Counts of an import, and its duration.
-#[derive(Debug, Serialize)]
-struct Document {
-    #[serde(flatten)]
-    written: ImportCounts,
-    seconds: f64,
-}
-
 /// Imports the runs of a tau-bench file into the store at `store`. If any run is malformed, none is
 /// imported.
 ///
@@ -233,9 +216,10 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     let imported = import_transcripts(store, files)?;
     let (lines, rewinds, agents) = (imported.lines, imported.rewinds, imported.agents);
     if output.json() {
-        let written = Document::new(imported.written, since);
-        let findings = &imported.findings;
-        output.value(&TranscriptDocument { written, lines, rewinds, agents, findings })?;
+        output.value(&document! {
+            #[serde(flatten)] written: imported.written,
+            seconds: since.elapsed().as_secs_f64(), lines, rewinds, agents, findings: imported.findings,
+        })?;
         return Ok(HOLDS);
     }
     report(imported.written, since, output)?;
@@ -254,14 +238,6 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
         output.line(format_args!("and {more} more; --json lists all"))?;
     }
     Ok(HOLDS)
-}
-
-#[derive(Debug, Serialize)]
-struct PartialDocument {
-    /// The new session; null if nothing was imported.
-    session: Option<String>,
-    #[serde(flatten)]
-    outlook: RecoveryOutlook,
 }
 
 /// Reports the possible result of importing a tree's intact files. If `by` names an author and
@@ -295,7 +271,7 @@ fn from_sound_files(
     let recovered = by.map(|(by, reason)| manager.recover(strategy, &store, by, reason)).transpose()?;
     if output.json() {
         let session = recovered.map(|recovered| recovered.session.to_string());
-        output.value(&PartialDocument { session, outlook })?;
+        output.value(&document! { session, #[serde(flatten)] outlook })?;
         return Ok(HOLDS);
     }
     match recovered {
@@ -303,16 +279,6 @@ fn from_sound_files(
         None => output.note("note: nothing was imported: add --by WHO --reason WHY"),
     }
     Ok(HOLDS)
-}
-
-#[derive(Debug, Serialize)]
-struct TreeDocument {
-    session: String,
-    dir: PathBuf,
-    exported_session: String,
-    tasks: u64,
-    messages: u64,
-    differing: Vec<StateComponent>,
 }
 
 /// Imports the tree of a session, which `foldlog export --format aca` wrote, as a session of the
@@ -330,17 +296,12 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = Store::open(store)?;
     let imported = import_session(dir, &store, &types, SessionOptions::default(), output.tree_limits())?;
     let ImportedSession { session, exported, differing } = imported;
-    let document = TreeDocument {
-        session: session.id().to_string(),
-        dir: session.dir().to_owned(),
-        exported_session: exported.session_id.to_string(),
-        tasks: exported.task_tree.tasks.len() as u64,
-        messages: exported.claude_context.conversation_history.messages_len(),
-        differing,
-    };
+    let (id, exported_session, dir) = (session.id(), exported.session_id, session.dir().to_owned());
+    let tasks = exported.task_tree.tasks.len() as u64;
+    let messages = exported.claude_context.conversation_history.messages_len();
     session.close()?;
     if output.json() {
-        output.value(&document)?;
+        output.value(&document! { session: id, dir, exported_session, tasks, messages, differing })?;
         return Ok(HOLDS);
     }
     for (id, from) in unfinished_imports(&store)? {
@@ -349,8 +310,7 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
             foldlog::escape::text(&from)
         ));
     }
-    let TreeDocument { session, exported_session, tasks, messages, differing, .. } = document;
-    output.line(format_args!("session {session}, imported from session {exported_session}"))?;
+    output.line(format_args!("session {id}, imported from session {exported_session}"))?;
     output.line(format_args!("{}, {}", count_text(tasks, "task"), count_text(messages, "message")))?;
     for part in differing {
         output.line(format_args!("differs from the exported session: {part}"))?;
@@ -359,18 +319,6 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
         "note: its ledger, checkpoints and captures of workspaces were not imported: they remain with the exported session",
     );
     Ok(HOLDS)
-}
-
-#[derive(Debug, Serialize)]
-struct SnapshotDocument {
-    session: String,
-    #[serde(serialize_with = "foldlog::escape::serialize_path")]
-    dir: PathBuf,
-    /// Time of the export, in microseconds since 1970-01-01 UTC.
-    exported_at_us: i64,
-    slices: u64,
-    items: u64,
-    conversations: u64,
 }
 
 /// Imports slices that `foldlog export --format snapshot-json` or another program wrote, as a
@@ -391,44 +339,30 @@ pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Resu
     let types = SessionTypes::builder().build()?;
     let session = Store::open(store)?.import(&export, &types, options)?;
     let state = session.dynamic().state()?;
-    let document = SnapshotDocument {
-        session: session.id().to_string(),
-        dir: session.dir().to_owned(),
-        exported_at_us: export.created_at_us()?,
-        slices: state.slices.len() as u64,
-        items: state.slices.values().map(|slice| slice.items.len() as u64).sum(),
-        conversations: session.conversation().evaluations().len() as u64,
-    };
+    let (id, dir, exported_at_us) = (session.id(), session.dir().to_owned(), export.created_at_us()?);
+    let slices = state.slices.len() as u64;
+    let items = state.slices.values().map(|slice| slice.items.len() as u64).sum();
+    let conversations = session.conversation().evaluations().len() as u64;
     session.close()?;
-    if output.json() {
-        output.value(&document)?;
-        return Ok(HOLDS);
-    }
-    let SnapshotDocument { session, exported_at_us, slices, items, conversations, .. } = document;
-    output.line(format_args!("session {session}, exported at {}", time_text(exported_at_us)))?;
-    let (slices, items) = (count_text(slices, "slice"), count_text(items, "item"));
-    output.line(format_args!("{slices}, {items}, {}", count_text(conversations, "conversation")))?;
+    let document =
+        document! { session: id, dir: PathField(&dir), exported_at_us, slices, items, conversations };
+    output.print(&document, |output| {
+        output.line(format_args!("session {id}, exported at {}", time_text(exported_at_us)))?;
+        let (slices, items) = (count_text(slices, "slice"), count_text(items, "item"));
+        output.line(format_args!("{slices}, {items}, {}", count_text(conversations, "conversation")))
+    })?;
     Ok(HOLDS)
 }
 
-impl Document {
-    fn new(written: ImportCounts, since: Instant) -> Document {
-        Document { written, seconds: since.elapsed().as_secs_f64() }
-    }
-}
-
 fn report(written: ImportCounts, since: Instant, output: &mut Output<'_>) -> Result<u8> {
-    let document = Document::new(written, since);
-    if output.json() {
-        output.value(&document)?;
-    } else {
+    let seconds = since.elapsed().as_secs_f64();
+    output.print(&document! { #[serde(flatten)] written, seconds }, |output| {
         let ImportCounts { sessions, messages, records, rollbacks, log_bytes } = written;
-        let seconds = document.seconds;
         let (sessions, messages) = (count_text(sessions, "session"), count_text(messages, "message"));
         let (records, rollbacks) = (count_text(records, "record"), count_text(rollbacks, "rollback"));
         output.line(format_args!(
             "{sessions}, {messages}, {records}, {rollbacks}, {log_bytes} bytes in {seconds:.1} s"
-        ))?;
-    }
+        ))
+    })?;
     Ok(HOLDS)
 }

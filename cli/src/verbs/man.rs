@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man;
 use foldlog_codec::escape;
+use foldlog_view::document;
+use foldlog_view::documents::PathField;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use crate::command::{Group, Target};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -59,22 +60,12 @@ impl crate::command::Command for Args {
         let mut pages = Vec::new();
         collect(&command, &mut pages)?;
         write(dir, &pages, self.force)?;
-        let names = pages.iter().map(|(name, _)| name.as_str());
-        if output.json() {
-            output.value(&ManPages { dir, pages: names.collect() })?;
-        } else {
-            output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
-        }
+        let names: Vec<&String> = pages.iter().map(|(name, _)| name).collect();
+        output.print(&document! { dir: PathField(dir), pages: &names }, |output| {
+            output.line(format_args!("{}: {}", escape::path(dir), count_text(names.len() as u64, "page")))
+        })?;
         Ok(HOLDS)
     }
-}
-
-/// Lists the written pages. The fields are those of `man --json`.
-#[derive(Debug, Serialize)]
-struct ManPages<'a> {
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: &'a Path,
-    pages: Vec<&'a str>,
 }
 
 /// Finds the verb with these words.

@@ -1,6 +1,6 @@
 //! `foldlog pin`: the calls of agents whose captures are kept for longer than others.
 
-use serde::Serialize;
+use foldlog_view::document;
 
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
@@ -31,12 +31,6 @@ pub struct Args {
     pub root: RootArgs,
 }
 
-#[derive(Serialize)]
-struct PinJson {
-    number: u64,
-    pinned: bool,
-}
-
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const ACCESS: Access = Access::Changes;
@@ -55,11 +49,9 @@ impl Command for Args {
         }
         let (number, pinned) = (self.call, !self.remove);
         self.root.open()?.set_pinned(number, pinned)?;
-        if output.json() {
-            output.value(&PinJson { number, pinned })?;
-        } else {
-            output.line(format_args!("call {number} is {}", if pinned { "pinned" } else { "not pinned" }))?;
-        }
+        output.print(&document! { number, pinned }, |output| {
+            output.line(format_args!("call {number} is {}", if pinned { "pinned" } else { "not pinned" }))
+        })?;
         Ok(HOLDS)
     }
 }

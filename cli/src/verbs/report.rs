@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog::SequenceNumber;
 use foldlog::inspect::{self, LogReader};
 use foldlog_codec::escape;
+use foldlog_view::documents::PathField;
 use foldlog_view::positions::{Position, position, position_at, record_at};
 use foldlog_view::report::{self, ReportSelection};
 use foldlog_view::text::count_text;
-use foldlog_view::{Payloads, RecordRange};
-use serde::Serialize;
-use uuid::Uuid;
+use foldlog_view::{Payloads, RecordRange, document};
 
 use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, Result};
@@ -103,39 +101,20 @@ impl Command for Args {
         let limit = self.payloads.then(|| self.limit.unwrap_or(PAYLOAD_BYTES));
         let asked = ReportSelection { range, at, payloads: Payloads::up_to(limit) };
         let bytes = write(&reader, &asked, path, self.force, output.memory_bytes)?;
-        let written = ReportFile {
-            file: path.clone(),
-            bytes,
-            session: reader.opening_record().session,
-            from: range.from,
-            last: range.last,
-            at,
-            payload_bytes: limit,
+        let written = document! {
+            file: PathField(path), bytes, session: reader.opening_record().session,
+            from: range.from, last: range.last, at, payload_bytes: limit,
         };
-        if output.json() {
-            output.value(&written)?;
-        } else {
+        output.print(&written, |output| {
             let records = count_text(range.len(), "record");
             output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
-            if limit.is_none() {
-                output.line("payloads are not included; --payloads includes them")?;
+            match limit {
+                None => output.line("payloads are not included; --payloads includes them"),
+                Some(_) => Ok(()),
             }
-        }
+        })?;
         Ok(code_of(&reader, output))
     }
-}
-
-/// Describes a written report. The fields are those of `report --json`.
-#[derive(Debug, Serialize)]
-struct ReportFile {
-    #[serde(serialize_with = "escape::serialize_path")]
-    file: PathBuf,
-    bytes: u64,
-    session: Uuid,
-    from: SequenceNumber,
-    last: SequenceNumber,
-    at: SequenceNumber,
-    payload_bytes: Option<u64>,
 }
 
 /// Checks that a report is not written into a session, nor among the sessions of its store.

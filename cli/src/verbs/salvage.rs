@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use foldlog::{
-    Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
-    Store,
+    Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SmolStr, Store,
 };
+use foldlog_view::document;
+use foldlog_view::documents::PathField;
 use foldlog_view::text::count_text;
 use serde::Serialize;
-use uuid::Uuid;
 
 use foldlog_codec::escape;
 
@@ -91,78 +91,34 @@ impl Command for Args {
                 return Err(error.into());
             }
         };
-        if output.json() {
-            output.value(&Document::from_report(&salvaged))?;
-        } else {
-            print(&salvaged, output)?;
-        }
+        output.print(&document(&salvaged), |output| print(&salvaged, output))?;
         note_interrupted(&salvaged.open, &salvaged.unsettled, output);
         Ok(HOLDS)
     }
 }
 
-/// Counts of copied and omitted data. The fields are those of `salvage --json`.
-#[derive(Debug, Serialize)]
-struct Document<'a> {
-    session: Uuid,
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: &'a Path,
-    from: Uuid,
-    records: u64,
-    objects: u64,
-    damage: Option<String>,
-    #[serde(serialize_with = "escape::serialize_path")]
-    segment: &'a Path,
-    offset: u64,
-    mended: Vec<SegmentOffset<'a>>,
-    left: &'a [SkippedBytes],
-    missing_objects: &'a [MissingObject],
-    open: Vec<SalvageOperationRow>,
-    unsettled: Vec<SalvageOperationRow>,
-    beside: &'a [String],
-}
-
-#[derive(Debug, Serialize)]
-struct SegmentOffset<'a> {
-    #[serde(serialize_with = "escape::serialize_path")]
-    segment: &'a Path,
-    offset: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SalvageOperationRow {
-    operation: OperationId,
-    tool: String,
-}
-
-impl Document<'_> {
-    fn from_report(salvaged: &SalvageReport) -> Document<'_> {
-        let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
-        let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
-        let operation = |(operation, tool): (OperationId, &SmolStr)| SalvageOperationRow {
-            operation,
-            tool: tool.to_string(),
-        };
-        Document {
-            session: salvaged.session,
-            dir: &salvaged.dir,
-            from: salvaged.from,
-            records: salvaged.records,
-            objects: salvaged.objects,
-            damage: salvaged.damage.as_ref().map(ToString::to_string),
-            segment: &salvaged.end.0,
-            offset: salvaged.end.1,
-            mended: salvaged
-                .mended
-                .iter()
-                .map(|(segment, offset)| SegmentOffset { segment, offset: *offset })
-                .collect(),
-            left: &salvaged.left,
-            missing_objects: &salvaged.missing_objects,
-            open: open.map(operation).collect(),
-            unsettled: unsettled.map(operation).collect(),
-            beside: &salvaged.beside,
-        }
+/// Returns the counts of copied and omitted data as a document.
+fn document(salvaged: &SalvageReport) -> impl Serialize {
+    let mended = salvaged.mended.iter();
+    let mended = mended.map(|(segment, offset)| document! { segment: PathField(segment), offset });
+    let row = |operation: OperationId, tool: &SmolStr| document! { operation, tool: tool.to_string() };
+    let open = salvaged.open.iter().map(|open| row(open.operation, &open.tool));
+    let unsettled = salvaged.unsettled.iter().map(|one| row(one.operation, &one.tool));
+    document! {
+        session: salvaged.session,
+        dir: PathField(&salvaged.dir),
+        from: salvaged.from,
+        records: salvaged.records,
+        objects: salvaged.objects,
+        damage: salvaged.damage.as_ref().map(ToString::to_string),
+        segment: PathField(&salvaged.end.0),
+        offset: salvaged.end.1,
+        mended: mended.collect::<Vec<_>>(),
+        left: &salvaged.left,
+        missing_objects: &salvaged.missing_objects,
+        open: open.collect::<Vec<_>>(),
+        unsettled: unsettled.collect::<Vec<_>>(),
+        beside: &salvaged.beside,
     }
 }
 

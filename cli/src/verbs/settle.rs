@@ -13,8 +13,8 @@ use foldlog::{
 };
 use foldlog_codec::escape;
 use foldlog_view::clock::now;
+use foldlog_view::document;
 use foldlog_view::text::{DIGEST_DIGITS, digest_text};
-use serde::Serialize;
 
 use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -116,9 +116,7 @@ impl Command for Args {
             }
             settled => settled?,
         };
-        if output.json() {
-            output.value(&Document { operation, sequence: Some(sequence), left: None })?;
-        } else {
+        output.print(&document! { operation, sequence }, |output| {
             let next = match self.decision {
                 Settled::RunAgain => "; its host runs the call again when it recovers the session",
                 Settled::Approved => {
@@ -126,8 +124,8 @@ impl Command for Args {
                 }
                 Settled::Committed | Settled::Failed => "",
             };
-            output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;
-        }
+            output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))
+        })?;
         Ok(HOLDS)
     }
 }
@@ -145,14 +143,6 @@ pub enum Settled {
     Approved,
 }
 
-#[derive(Serialize)]
-struct Document {
-    operation: OperationId,
-    sequence: Option<SequenceNumber>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left: Option<String>,
-}
-
 fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
     let what = format!(
         "the process that has the session open refused the decision about operation {operation}: {}",
@@ -167,17 +157,16 @@ fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
 /// Reports that a decision was left, and that no process has taken it yet.
 fn tell_left(decided: &Args, left: &LeftDecision, holder: &Holder, output: &mut Output<'_>) -> Result<u8> {
     let (operation, file) = (decided.operation, escape::path(left.path()));
-    if output.json() {
-        output.value(&Document { operation, sequence: None, left: Some(file) })?;
-        return Ok(HOLDS);
-    }
-    output.line(format_args!(
-        "the decision about operation {operation} is left for the process that has the session open ({holder}), which has not taken it yet"
-    ))?;
-    output.line(format_args!(
-        "  it is taken when that process waits for a decision, recovers the session or continues the conversation"
-    ))?;
-    output.line(format_args!("  to take it back, remove {file}"))?;
+    let document = document! { operation, sequence: None::<SequenceNumber>, left: &file };
+    output.print(&document, |output| {
+        output.line(format_args!(
+            "the decision about operation {operation} is left for the process that has the session open ({holder}), which has not taken it yet"
+        ))?;
+        output.line(
+            "  it is taken when that process waits for a decision, recovers the session or continues the conversation",
+        )?;
+        output.line(format_args!("  to take it back, remove {file}"))
+    })?;
     Ok(HOLDS)
 }
 

@@ -1,8 +1,8 @@
 //! `foldlog undo`, `redo` and `oops`: undoing calls of agents in the current directory.
 
-use foldlog_timeline::{Conflict, Step, Timeline, UndoPlan, UndoReport};
+use foldlog_timeline::{Step, Timeline, UndoPlan, UndoReport};
 use foldlog_view::clock::now;
-use serde::Serialize;
+use foldlog_view::document;
 
 use crate::command::{Access, Command, Group, Target};
 use crate::consent::ask;
@@ -231,44 +231,6 @@ fn calls_from(timeline: &Timeline, first: u64, output: &mut Output<'_>) -> Resul
     Ok(numbers)
 }
 
-#[derive(Serialize)]
-struct UndoJson<'a> {
-    steps: &'a [u64],
-    number: Option<u64>,
-    changed: Vec<&'a str>,
-    conflicts: Vec<ConflictJson<'a>>,
-    /// Paths that stay because overlapping calls may have changed them.
-    shared: &'a [String],
-    /// Paths that stay because the user may have changed them.
-    possibly_yours: &'a [String],
-    /// Paths that stay because they were not recorded.
-    not_kept: &'a [String],
-}
-
-#[derive(Serialize)]
-struct ConflictJson<'a> {
-    path: &'a str,
-    reason: &'a str,
-}
-
-impl<'a> UndoJson<'a> {
-    fn new(plan: &'a UndoPlan, report: Option<&'a UndoReport>) -> UndoJson<'a> {
-        let conflicts = report.map_or(&plan.conflicts, |report| &report.conflicts).iter();
-        UndoJson {
-            steps: &plan.steps,
-            number: report.map(|report| report.number),
-            changed: match report {
-                Some(report) => report.changed.iter().map(String::as_str).collect(),
-                None => plan.files.iter().map(|file| file.path.as_str()).collect(),
-            },
-            conflicts: conflicts.map(|Conflict { path, reason, .. }| ConflictJson { path, reason }).collect(),
-            shared: &plan.shared,
-            possibly_yours: &plan.possibly_yours,
-            not_kept: &plan.not_kept,
-        }
-    }
-}
-
 /// An undo as the user asks for it.
 struct Request<'a> {
     root: &'a RootArgs,
@@ -334,7 +296,18 @@ impl Request<'_> {
         let is_done = report.as_ref().is_some_and(is_whole);
         let code = if is_done || is_preview && !plan.is_empty() { HOLDS } else { DOES_NOT_HOLD };
         if output.json() {
-            output.value(&UndoJson::new(plan, report.as_ref()))?;
+            let planned = || plan.files.iter().map(|file| file.path.clone()).collect();
+            let conflicts = report.as_ref().map_or(&plan.conflicts, |report| &report.conflicts).iter();
+            let conflicts = conflicts.map(|one| document! { path: &one.path, reason: &one.reason });
+            output.value(&document! {
+                steps: &plan.steps,
+                number: report.as_ref().map(|report| report.number),
+                changed: report.as_ref().map_or_else(planned, |report| report.changed.clone()),
+                conflicts: conflicts.collect::<Vec<_>>(),
+                shared: &plan.shared,
+                possibly_yours: &plan.possibly_yours,
+                not_kept: &plan.not_kept,
+            })?;
             return Ok(code);
         }
         match report {

@@ -18,8 +18,8 @@ use std::time::Instant;
 use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
 use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
+use foldlog_view::document;
 use foldlog_view::documents::verify::{self, VerifyReport};
-use serde::Serialize;
 use uuid::Uuid;
 
 pub use child::ChildArguments;
@@ -66,31 +66,29 @@ impl Command for Args {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let dir = self.dir.as_deref();
         let since = Instant::now();
-        let temporary = match dir {
-            Some(_) => None,
-            None => Some(
-                tempfile::tempdir().map_err(|source| CommandError::file(&std::env::temp_dir(), source))?,
-            ),
-        };
-        let root = match (dir, &temporary) {
-            (Some(dir), _) => dir.to_owned(),
-            (None, Some(temporary)) => temporary.path().to_owned(),
-            (None, None) => std::env::temp_dir(),
+        let temporary;
+        let root = match dir {
+            Some(dir) => dir,
+            None => {
+                let made = tempfile::tempdir();
+                temporary = made.map_err(|source| CommandError::file(&std::env::temp_dir(), source))?;
+                temporary.path()
+            }
         };
         if dir.is_some() {
-            must_be_empty(&root)?;
+            must_be_empty(root)?;
         }
-        let store = Store::open(&root)?;
+        let store = Store::open(root)?;
         let types = agent::types()?;
 
-        let workspace = tools::workspace(&root);
+        let workspace = tools::workspace(root);
         std::fs::create_dir_all(&workspace).map_err(|source| CommandError::file(&workspace, source))?;
-        let (id, files) = plan(&root, &store, &types, output)?;
-        let acknowledged = kill(&root, id, output)?;
+        let (id, files) = plan(root, &store, &types, output)?;
+        let acknowledged = kill(root, id, output)?;
         let session = store.open_session(id, &types)?;
         let recovery = session.log().recovery().clone();
         report_reopening(&session, acknowledged.last, output)?;
-        let runner = tools::runner(&root, &session)?;
+        let runner = tools::runner(root, &session)?;
         recover_and_settle(&runner, &files, output)?;
         let resumed = conversation::resume(&runner, acknowledged.asked, output)?;
         let rolled_back_to = failing_step(&runner, output)?;
@@ -103,11 +101,14 @@ impl Command for Args {
         let [own, _] = &dir_of;
         print_conversation(own, output)?;
 
-        let summary = DemoSummary {
-            store: dir.map(Path::to_owned),
+        let summary = document! {
+            // Null if it was temporary.
+            store: dir,
             session: id,
             fork,
             acknowledged: acknowledged.count,
+            // Of the conversation. The next fields count those that the killed process and this one
+            // requested.
             answers: resumed.answers,
             asked_before: acknowledged.asked,
             asked_after: resumed.requests,
@@ -120,36 +121,9 @@ impl Command for Args {
             replay: true,
             seconds: since.elapsed().as_secs_f64(),
         };
-        if output.json() {
-            output.value(&summary)?;
-        } else {
-            print_next_steps(summary.store.as_deref(), own, acknowledged.last, output)?;
-        }
+        output.print(&summary, |output| print_next_steps(dir, own, acknowledged.last, output))?;
         Ok(HOLDS)
     }
-}
-
-/// Result of the demo. The fields are those of `demo --json`.
-#[derive(Debug, Serialize)]
-struct DemoSummary {
-    /// Directory of the store; `None` if it was temporary.
-    store: Option<PathBuf>,
-    session: Uuid,
-    fork: Uuid,
-    acknowledged: u64,
-    /// Number of answers of the conversation. The next fields count those that the killed process
-    /// and this one requested.
-    answers: u64,
-    asked_before: u64,
-    asked_after: u64,
-    recovered_records: u64,
-    unattested: u64,
-    torn_bytes: u64,
-    rolled_back_to: SequenceNumber,
-    records: u64,
-    verify: bool,
-    replay: bool,
-    seconds: f64,
 }
 
 fn must_be_empty(dir: &Path) -> Result<()> {

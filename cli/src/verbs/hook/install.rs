@@ -5,8 +5,8 @@ use std::process::Command as Process;
 use std::time::Duration;
 
 use foldlog_codec::escape;
+use foldlog_view::document;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::program::{hook_command, shared_command, this_program};
@@ -66,19 +66,6 @@ pub struct Args {
     pub confirm: ConfirmArgs,
 }
 
-#[derive(Serialize)]
-struct InstallDocument<'a> {
-    agent: &'static str,
-    scope: Scope,
-    file: String,
-    agent_version: Option<String>,
-    command: &'a str,
-    events: Vec<&'static str>,
-    left_out: Vec<&'static str>,
-    diff: &'a str,
-    written: bool,
-}
-
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const TARGET: Target = Target::Nothing;
@@ -122,28 +109,27 @@ impl Command for Args {
         let added: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::addition).collect();
         let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();
         let outcome = apply(&changes, self.confirm, output)?;
-        if output.json() {
-            let document = InstallDocument {
-                agent: agent.name,
-                scope,
-                file: escape::path(&file.path),
-                agent_version: version.map(|version| version.to_string()),
-                command: &wanted.command,
-                events: names(&wanted.events),
-                left_out: names(&left_out(&wanted)),
-                diff: &changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
-                written: outcome == Outcome::Written,
-            };
-            output.value(&document)?;
-        } else {
-            let (path, count) = (escape::path(&file.path), count_text(wanted.events.len() as u64, "hook"));
+        let path = escape::path(&file.path);
+        let document = document! {
+            agent: agent.name,
+            scope,
+            file: &path,
+            agent_version: version.map(|version| version.to_string()),
+            command: &wanted.command,
+            events: names(&wanted.events),
+            left_out: names(&left_out(&wanted)),
+            diff: changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
+            written: outcome == Outcome::Written,
+        };
+        output.print(&document, |output| {
+            let count = count_text(wanted.events.len() as u64, "hook");
             output.line(match outcome {
                 Outcome::Unchanged => format!("already installed: {count} in {path}"),
                 Outcome::Shown => format!("would install {count} in {path}"),
                 Outcome::Declined => "nothing was written".to_owned(),
                 Outcome::Written => format!("installed {count} in {path}"),
-            })?;
-        }
+            })
+        })?;
         notes(scope, &wanted, version, unknown, output);
         if outcome != Outcome::Declined {
             commands.iter().filter_map(PromptCommand::note).for_each(|note| output.note(note));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum as _;
 use foldlog_codec::escape;
+use foldlog_view::document;
 use foldlog_view::text::count_text;
 use serde::Serialize;
 use serde_json::json;
@@ -62,14 +63,6 @@ struct AgentStatus {
     is_well: bool,
     /// Why it is unknown whether the agent trusts the hooks.
     unknown_trust: Option<String>,
-    files: Vec<FileStatus>,
-}
-
-#[derive(Serialize)]
-struct StatusDocument {
-    agent: &'static str,
-    agent_version: Option<String>,
-    is_well: bool,
     files: Vec<FileStatus>,
 }
 
@@ -169,8 +162,8 @@ impl AgentStatus {
         }
         if output.json() {
             let agent_version = self.version.ok().map(|version| version.to_string());
-            let (is_well, files) = (self.is_well, self.files);
-            return output.value(&StatusDocument { agent: agent.name, agent_version, is_well, files });
+            let AgentStatus { is_well, files, .. } = self;
+            return output.value(&document! { agent: agent.name, agent_version, is_well, files });
         }
         let title = agent.title;
         match self.version {

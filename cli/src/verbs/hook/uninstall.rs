@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use foldlog_codec::escape;
+use foldlog_view::document;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use super::ScopeArgs;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
@@ -49,17 +49,6 @@ pub struct Args {
     pub confirm: ConfirmArgs,
 }
 
-#[derive(Serialize)]
-struct UninstallDocument<'a> {
-    agent: &'static str,
-    scope: Scope,
-    file: String,
-    events: Vec<String>,
-    diff: &'a str,
-    removes_file: bool,
-    written: bool,
-}
-
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const TARGET: Target = Target::Nothing;
@@ -91,16 +80,15 @@ impl Command for Args {
             remove_directories(agent, scope, &changes)?;
         }
         if output.json() {
-            let document = UninstallDocument {
+            output.value(&document! {
                 agent: agent.name,
                 scope,
                 file: escape::path(&file.path),
-                events: hooks.into_iter().map(|hook| hook.event).collect(),
-                diff: &changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
+                events: hooks.into_iter().map(|hook| hook.event).collect::<Vec<_>>(),
+                diff: changes.iter().map(|change| change.diff.as_str()).collect::<String>(),
                 removes_file,
                 written: outcome == Outcome::Written,
-            };
-            output.value(&document)?;
+            })?;
             return Ok(HOLDS);
         }
         let (path, count) = (escape::path(&file.path), count_text(hooks.len() as u64, "hook"));

@@ -8,7 +8,7 @@ use foldlog_tasks::{
     RecoveryStrategy,
 };
 use foldlog_view::clock::now;
-use serde::Serialize;
+use foldlog_view::document;
 use uuid::Uuid;
 
 use super::Args;
@@ -17,24 +17,6 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 use crate::workspaces::{self, CheckpointWorkspaces, Workspaces};
-
-#[derive(Serialize)]
-struct StrategiesDocument {
-    crash: Option<CrashState>,
-    strategies: Vec<RecoveryOutlook>,
-}
-
-#[derive(Serialize)]
-struct RecoveryDocument {
-    session: Uuid,
-    strategy: String,
-    tasks: u64,
-    messages: u64,
-    lost_updates: u64,
-    lost: Vec<String>,
-    differences: Vec<String>,
-    workspaces: Workspaces,
-}
 
 /// Reports the result of each strategy, or recovers the session by the given one.
 ///
@@ -77,19 +59,10 @@ pub(super) fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
         manager.recover(strategy, &to, by, reason)?;
     let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;
     if output.json() {
-        let strategy = strategy.to_string();
-        let workspaces = given.report;
-        let done = RecoveryDocument {
-            session,
-            strategy,
-            tasks,
-            messages,
-            lost_updates,
-            lost,
-            differences,
-            workspaces,
-        };
-        output.value(&done)?;
+        output.value(&document! {
+            session, strategy: strategy.to_string(), tasks, messages, lost_updates, lost, differences,
+            workspaces: given.report,
+        })?;
         return Ok(HOLDS);
     }
     output.line(format_args!("recovered: {}", escape::path(&to.session_dir(session))))?;
@@ -131,7 +104,7 @@ fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
     let crash = manager.detect_crash_state(now())?;
     let outlooks = manager.plan_all()?;
     if output.json() {
-        output.value(&StrategiesDocument { crash, strategies: outlooks })?;
+        output.value(&document! { crash, strategies: outlooks })?;
         return Ok(HOLDS);
     }
     match crash {

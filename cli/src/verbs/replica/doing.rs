@@ -1,63 +1,31 @@
 //! Implements the verbs, with the code that communicates with buckets.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::inspect::{self, LogReader};
 use foldlog::replication::{Replication, Replicator, TAKEN_OVER};
-use foldlog::{OperationId, RecordKind, Store, StoreOptions};
+use foldlog::{RecordKind, Store, StoreOptions};
 use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
-use foldlog_view::Error;
+use foldlog_view::documents::PathField;
 use foldlog_view::text::count_text;
-use serde::Serialize;
+use foldlog_view::{Error, document};
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::check_store;
-use crate::remote::{failure, place};
+use crate::remote::{NO_SESSION, WHERE, failure, place};
 
 /// Claim name of a store whose host has none.
 const PUSHES: &str = "foldlog push";
 
 /// Name for a copy, which claims nothing.
 const PULLS: &str = "foldlog pull";
-
-#[derive(Serialize)]
-struct PullDocument {
-    session: Uuid,
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
-    records: u64,
-    new: u64,
-}
-
-#[derive(Serialize)]
-struct PushDocument {
-    session: Uuid,
-    records: u64,
-    epoch: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct TakenOver {
-    session: Uuid,
-    #[serde(serialize_with = "escape::serialize_path")]
-    dir: PathBuf,
-    epoch: Option<u64>,
-    records: u64,
-    open: Vec<TakeoverOperationRow>,
-}
-
-#[derive(Serialize)]
-struct TakeoverOperationRow {
-    operation: OperationId,
-    tool: String,
-}
 
 pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
     let place = place(&asked.url)?;
@@ -69,11 +37,10 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
     each(&sessions, output, |session, output| {
         let report = store.pull(session)?;
         let (dir, records, new) = (store.session_dir(session), report.records, report.new);
-        if output.json() {
-            return output.value(&PullDocument { session, dir, records, new });
-        }
-        let records = count_text(records, "record");
-        output.line(format_args!("{}: {records}, {new} new", escape::path(&dir)))
+        output.print(&document! { session, dir: PathField(&dir), records, new }, |output| {
+            let records = count_text(records, "record");
+            output.line(format_args!("{}: {records}, {new} new", escape::path(&dir)))
+        })
     })
 }
 
@@ -98,12 +65,11 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
         let closed = pushed.close();
         synced?;
         closed?;
-        if output.json() {
-            return output.value(&PushDocument { session, records, epoch });
-        }
-        let epoch = epoch.unwrap_or_default();
-        let (records, name) = (count_text(records, "record"), escape::text(&name));
-        output.line(format_args!("{session}: {records} replicated, epoch {epoch} of `{name}`"))
+        output.print(&document! { session, records, epoch }, |output| {
+            let epoch = epoch.unwrap_or_default();
+            let (records, name) = (count_text(records, "record"), escape::text(&name));
+            output.line(format_args!("{session}: {records} replicated, epoch {epoch} of `{name}`"))
+        })
     })
 }
 
@@ -128,35 +94,28 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     }
     let store = store(&asked.to, replicator, false)?;
     let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
-    let open = taken.calls().open_operations();
-    let open = open
-        .iter()
-        .map(|open| TakeoverOperationRow { operation: open.operation, tool: open.tool.to_string() });
-    let document = TakenOver {
-        session,
-        dir: taken.dir().to_owned(),
-        epoch: taken.log().epoch(),
-        records: taken.log().position().map_or(0, |last| last.get() + 1),
-        open: open.collect(),
-    };
+    let (dir, epoch, open) = (taken.dir().to_owned(), taken.log().epoch(), taken.calls().open_operations());
+    let records = taken.log().position().map_or(0, |last| last.get() + 1);
     taken.close()?;
-    if output.json() {
-        output.value(&document)?;
-        return Ok(HOLDS);
-    }
-    let TakenOver { dir, epoch, records, open, .. } = &document;
-    let (epoch, records) = (epoch.unwrap_or_default(), count_text(*records, "record"));
-    output.line(format_args!("taken over: {}: {records}, epoch {epoch}", escape::path(dir)))?;
-    for TakeoverOperationRow { operation, tool } in open {
-        output.line(format_args!(
-            "operation {operation} (`{}`) was left open: the host recovers it, as after any crash",
-            escape::text(tool)
-        ))?;
-    }
-    output.note(format_args!(
-        "note: the previous worker is fenced; to continue the session here, use a replicator with the name `{}`",
-        escape::text(&asked.by)
-    ));
+    let rows = open.iter().map(|open| document! { operation: open.operation, tool: open.tool.as_str() });
+    let document =
+        document! { session, dir: PathField(&dir), epoch, records, open: rows.collect::<Vec<_>>() };
+    output.print(&document, |output| {
+        let (epoch, records) = (epoch.unwrap_or_default(), count_text(records, "record"));
+        output.line(format_args!("taken over: {}: {records}, epoch {epoch}", escape::path(&dir)))?;
+        for open in &open {
+            output.line(format_args!(
+                "operation {} (`{}`) was left open: the host recovers it, as after any crash",
+                open.operation,
+                escape::text(&open.tool)
+            ))?;
+        }
+        output.note(format_args!(
+            "note: the previous worker is fenced; to continue the session here, use a replicator with the name `{}`",
+            escape::text(&asked.by)
+        ));
+        Ok(())
+    })?;
     Ok(HOLDS)
 }
 
@@ -213,10 +172,7 @@ fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
 fn list_sessions(place: &dyn Place) -> Result<Vec<Uuid>> {
     let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
-        return Err(CommandError::usage(
-            "there are no sessions at this URL",
-            "give the URL of the host's replicator, with its prefix",
-        ));
+        return Err(CommandError::usage(NO_SESSION, WHERE));
     }
     Ok(sessions)
 }

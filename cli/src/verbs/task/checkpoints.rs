@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use foldlog_codec::escape;
-use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
-use serde::Serialize;
+use foldlog_tasks::CheckpointHistory;
+use foldlog_view::document;
 
 use crate::checkpoint_text::describe_checkpoint;
 use crate::command::{Argument, Command, Group, Urls};
@@ -53,7 +53,7 @@ impl Command for Args {
         let code = if mismatch.is_some() { DOES_NOT_HOLD } else { HOLDS };
         if output.json() {
             let mismatch = mismatch.map(|error| error.to_string());
-            output.value(&Document { latest, mismatch, checkpoints })?;
+            output.value(&document! { latest, mismatch, checkpoints })?;
             return Ok(code);
         }
         if checkpoints.is_empty() {
@@ -79,13 +79,4 @@ impl Command for Args {
         }
         Ok(code)
     }
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    /// Checkpoint to which the strategy `latest` returns.
-    latest: Option<CheckpointId>,
-    /// Reason why a hash does not match the records; null if all match.
-    mismatch: Option<String>,
-    checkpoints: Vec<&'a Checkpoint>,
 }

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use foldlog::{ExecutionState, SequenceNumber};
+use foldlog::ExecutionState;
 use foldlog_codec::escape;
 use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, NotCompared, RestoreOptions, RestoreReport,
     open_without_host,
 };
+use foldlog_view::document;
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use crate::checkpoint_text::describe_checkpoint;
 use crate::command::{Access, Argument, Command, Group};
@@ -138,49 +138,22 @@ impl Command for Args {
     }
 }
 
-#[derive(Serialize)]
-struct Document {
-    checkpoint: CheckpointId,
-    position: SequenceNumber,
-    undo: CheckpointId,
-    rolled_back: SequenceNumber,
-    applied: Vec<(SequenceNumber, SequenceNumber)>,
-    refused: Vec<Refused>,
-    not_compared: Vec<NotCompared>,
-    workspaces: Workspaces,
-}
-
-#[derive(Serialize)]
-struct Refused {
-    sequence: SequenceNumber,
-    reason: String,
-}
-
 fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>) -> Result<()> {
     let RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared } = report;
-    let refused = refused.into_iter();
-    let refused: Vec<Refused> =
-        refused.map(|one| Refused { sequence: one.sequence, reason: one.reason }).collect();
     let (id, position, rolled_back) = (checkpoint.id, checkpoint.position, rolled_back.sequence);
     if output.json() {
-        let document = Document {
-            checkpoint: id,
-            position,
-            undo,
-            rolled_back,
-            applied,
-            refused,
-            not_compared,
-            workspaces,
-        };
-        return output.value(&document);
+        let refused = refused.iter().map(|one| document! { sequence: one.sequence, reason: &one.reason });
+        return output.value(&document! {
+            checkpoint: id, position, undo, rolled_back, applied, refused: refused.collect::<Vec<_>>(),
+            not_compared, workspaces,
+        });
     }
     output.line(format_args!("restored to {id} by record {rolled_back}; restoring {undo} undoes this"))?;
     if !applied.is_empty() || !refused.is_empty() {
         output.line(format_args!("{} applied again", count_text(applied.len() as u64, "later update")))?;
     }
-    for Refused { sequence, reason } in refused {
-        output.line(format_args!("update {sequence} was refused: {}", escape::text(&reason)))?;
+    for one in refused {
+        output.line(format_args!("update {} was refused: {}", one.sequence, escape::text(&one.reason)))?;
     }
     for NotCompared { sequence, workspace, reason } in not_compared {
         let (workspace, reason) = (escape::text(&workspace), escape::text(&reason));
