@@ -127,7 +127,7 @@ impl Command for Args {
             }
             document.copied.push(Store::open_with(to, output.store_options())?.backup_from(from, options)?);
         }
-        print(&document, output)?;
+        output.print(&document, |output| print(&document, output))?;
         let of_captures = |copied: &&BackupReport| !copied.damaged.is_empty();
         let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
         match (damaged, document.failed.is_empty()) {
@@ -182,10 +182,6 @@ fn print_elsewhere(elsewhere: &CapturesElsewhere, output: &mut Output<'_>) -> Re
 }
 
 fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
-    if output.json() {
-        output.value(document)?;
-        return Ok(());
-    }
     for copied in &document.copied {
         let (session, new) = (copied.session, copied.records - copied.records_before);
         output.line(format_args!(

@@ -199,11 +199,9 @@ fn transcript(
         return Ok(HOLDS);
     };
     let written = claude_code::export(&reader, out)?;
-    if output.json() {
-        output.value(&written)?;
-    } else {
+    output.print(&written, |output| {
         let (files, lines) = (count_text(written.files, "file"), count_text(written.lines, "line"));
-        output.line(format_args!("{files}, {lines}"))?;
-    }
+        output.line(format_args!("{files}, {lines}"))
+    })?;
     Ok(HOLDS)
 }

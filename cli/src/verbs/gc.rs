@@ -119,12 +119,13 @@ fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let calls = asked.calls.unwrap_or(options.calls);
     let report =
         Store::open_with(root, output.store_options())?.collect(&CollectOptions { calls, ..options })?;
-    if output.json() {
-        output.value(&report)?;
-        return Ok(HOLDS);
-    }
-    let CollectReport { sessions, skipped, left, all, .. } = &report;
-    let verb = if asked.yes { "removed" } else { "would remove" };
+    output.print(&report, |output| print(&report, asked.yes, output))?;
+    Ok(HOLDS)
+}
+
+fn print(report: &CollectReport, yes: bool, output: &mut Output<'_>) -> Result<()> {
+    let CollectReport { sessions, skipped, left, all, .. } = report;
+    let verb = if yes { "removed" } else { "would remove" };
     for (id, collected) in sessions {
         output.line(format_args!("session {id}: {verb} {}", describe_collected(collected)))?;
     }
@@ -134,14 +135,11 @@ fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     for LeftAlone { path, what, .. } in left {
         output.line(format_args!("{}: left alone: it is {what}", escape::path(path)))?;
     }
-    match (*all == CollectedFiles::default(), asked.yes) {
-        (true, _) => output.line(format_args!("nothing to remove"))?,
-        (false, true) => output.line(format_args!("removed {}", describe_collected(all)))?,
-        (false, false) => {
-            output.line(format_args!("would remove {}; --yes removes them", describe_collected(all)))?;
-        }
+    let rest = if yes { "" } else { "; --yes removes them" };
+    match *all == CollectedFiles::default() {
+        true => output.line("nothing to remove"),
+        false => output.line(format_args!("{verb} {}{rest}", describe_collected(all))),
     }
-    Ok(HOLDS)
 }
 
 fn no_store(path: &Path, failure: CommandError) -> CommandError {
@@ -156,18 +154,12 @@ fn no_store(path: &Path, failure: CommandError) -> CommandError {
 
 fn describe_collected(collected: &CollectedFiles) -> String {
     let parts = [
-        (collected.objects, "object"),
-        (collected.captures, "object of captures"),
-        (collected.images, "image"),
-        (collected.leftovers, "leftover"),
+        (collected.objects, "object", ""),
+        (collected.captures, "object", " of captures"),
+        (collected.images, "image", ""),
+        (collected.leftovers, "leftover", ""),
     ];
-    let parts: Vec<String> = parts
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| match *what {
-            "object of captures" => format!("{} of captures", count_text(*count, "object")),
-            what => count_text(*count, what),
-        })
-        .collect();
+    let parts = parts.into_iter().filter(|(count, ..)| *count > 0);
+    let parts: Vec<String> = parts.map(|(count, what, of)| count_text(count, what) + of).collect();
     format!("{}, {} bytes", parts.join(", "), collected.bytes)
 }

@@ -90,7 +90,7 @@ impl Command for Args {
             match pending {
                 Ok(pending) => {
                     found |= !pending.is_empty();
-                    pending.iter().try_for_each(|row| show(row, output))?;
+                    pending.iter().try_for_each(|row| output.print(row, |output| show(row, output)))?;
                 }
                 Err(failure) => {
                     output.error(format_args!("session {id}: {failure}"));
@@ -247,9 +247,6 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
 }
 
 fn show(row: &PendingRow, output: &mut Output<'_>) -> Result<()> {
-    if output.json() {
-        return output.value(row);
-    }
     let PendingRow { session, operation, waits_for, digest, asked_at, .. } = row;
     output.line(format_args!("session {session}  operation {operation}  `{}`", escape::text(&row.tool)))?;
     match row.expires_at.as_deref() {

@@ -132,11 +132,7 @@ impl Command for Args {
         let closed = session.close();
         let document = recovered?;
         closed?;
-        if output.json() {
-            output.value(&document)?;
-        } else {
-            print(&document, output)?;
-        }
+        output.print(&document, |output| print(&document, output))?;
         Ok(HOLDS)
     }
 }

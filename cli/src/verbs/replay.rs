@@ -13,7 +13,7 @@ use crate::command::{Argument, Command, Group, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::open_session;
-use crate::replay_check::replay;
+use crate::replay_check::{ReplayCheckReport, replay};
 
 /// Fold a session again, and check its rollbacks.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,35 +44,29 @@ impl Command for Args {
         let progress = output.progress("replaying records", reader.records_len());
         let mut replayed = replay(&reader, self.thorough, progress)?;
         replayed.lineage = lineage(&reader, output)?;
-        if output.json() {
-            output.value(&replayed)?;
-        } else {
-            let (records, rollbacks) =
-                (count_text(replayed.records, "record"), count_text(replayed.rollbacks, "rollback"));
-            output.line(format_args!("session {}: {records} folded", replayed.session))?;
-            let compacted = match replayed.compacted {
-                0 => String::new(),
-                some => {
-                    format!("; {some} cannot be checked: a compaction has dropped the slices' contents there")
-                }
-            };
-            output.line(format_args!("{} of {rollbacks} checked{compacted}", replayed.checked))?;
-            if replayed.lineage {
-                output.line("the records that the session shares with its parent are equal")?;
-            }
-            output.line(format_args!("digest {}", replayed.digest))?;
-        }
-        match replayed.difference {
-            None if output.json() => Ok(HOLDS),
-            None => {
-                output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
-                Ok(HOLDS)
-            }
-            Some(difference) => {
-                Err(CommandError::View(foldlog_view::Error::DoesNotHold(difference.to_string())))
-            }
-        }
+        output.print(&replayed, |output| print(&replayed, output))?;
+        let Some(difference) = replayed.difference else { return Ok(HOLDS) };
+        Err(CommandError::View(foldlog_view::Error::DoesNotHold(difference.to_string())))
     }
+}
+
+fn print(replayed: &ReplayCheckReport, output: &mut Output<'_>) -> Result<()> {
+    let (records, rollbacks) =
+        (count_text(replayed.records, "record"), count_text(replayed.rollbacks, "rollback"));
+    output.line(format_args!("session {}: {records} folded", replayed.session))?;
+    let compacted = match replayed.compacted {
+        0 => String::new(),
+        some => format!("; {some} cannot be checked: a compaction has dropped the slices' contents there"),
+    };
+    output.line(format_args!("{} of {rollbacks} checked{compacted}", replayed.checked))?;
+    if replayed.lineage {
+        output.line("the records that the session shares with its parent are equal")?;
+    }
+    output.line(format_args!("digest {}", replayed.digest))?;
+    if replayed.difference.is_none() {
+        output.line("the log is valid: a fold from its first record contradicts nothing in it")?;
+    }
+    Ok(())
 }
 
 /// Compares a fork with its parent, and returns whether the parent could be read.

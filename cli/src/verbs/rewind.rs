@@ -245,7 +245,7 @@ fn rewind(session: &Session, at: At<'_>, to: Option<SequenceNumber>, output: &mu
         Some(to) => state.rewind(to, &options)?,
         None => state.undo_rewind(&options)?,
     };
-    if output.json() { output.value(&report) } else { print_report(&report, at, &roots, output) }
+    output.print(&report, |output| print_report(&report, at, &roots, output))
 }
 
 /// Creates the execution state of the session with the given directories. Returns also their paths,

@@ -237,11 +237,7 @@ fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
             output.error(text);
             code = worse(code, if *is_damage { DOES_NOT_HOLD } else { UNUSABLE });
         }
-        if output.json() {
-            output.value(&row)?;
-        } else {
-            print(&row, output)?;
-        }
+        output.print(&row, |output| print(&row, output))?;
     }
     Ok(code)
 }

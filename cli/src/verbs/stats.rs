@@ -70,11 +70,7 @@ impl Command for Args {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let stats = stats(&reader)?;
-        if output.json() {
-            output.value(&stats)?;
-        } else {
-            print(&stats, output)?;
-        }
+        output.print(&stats, |output| print(&stats, output))?;
         Ok(code_of(&reader, output))
     }
 }

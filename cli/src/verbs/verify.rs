@@ -92,7 +92,7 @@ impl Command for Args {
         for url in urls.into_iter().filter_map(|path| remote::url(path)) {
             held_sessions(url, paths.len() > 1, &mut verified, output)?;
         }
-        print(&verified, output)?;
+        output.print(&verified, |output| print(&verified, output))?;
         let places = |places: usize, what: &str| match places {
             1 => format!("1 place is {what}"),
             places => format!("{places} places are {what}"),
@@ -212,9 +212,6 @@ fn follows_text(follows: &SoundStretch, segment: &Path) -> String {
 }
 
 fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
-    if output.json() {
-        return output.value(verified);
-    }
     let sessions = count_text(verified.sessions, "session");
     let records = count_text(verified.records, "record");
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;

@@ -102,11 +102,7 @@ mod serving {
             CommandError::usage(what, "leave out --port to take a free one")
         })?;
         let url = server.url();
-        if output.json() {
-            output.value(&json!({ "url": url, "port": server.port() }))?;
-        } else {
-            output.line(&url)?;
-        }
+        output.print(&json!({ "url": url, "port": server.port() }), |output| output.line(&url))?;
         output.stdout.flush()?;
         let redirect = if arguments.no_open { None } else { open_browser(&url, output) };
         if !output.json() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use foldlog_codec::escape;
 use foldlog_timeline::TimelinePlace;
-use serde_json::json;
+use foldlog_view::document;
 
 use crate::command::{Access, Command, Group, Target};
 use crate::failure::{HOLDS, Result};
@@ -41,18 +41,16 @@ impl Command for Args {
             allow(&place)?;
         }
         let refused = dirs.needs_consent(&place);
-        if output.json() {
-            output.value(&json!({ "directory": root, "recorded": refused.is_none() }))?;
-            return Ok(HOLDS);
-        }
-        output.line(match refused {
+        let document = document! { directory: &root, recorded: refused.is_none() };
+        let text = match &refused {
             Some(reason) => format!("hooks do not record {root} from now on: {reason}"),
             None if !self.remove => format!("hooks record {root} from now on"),
             None if place.exists() => {
                 format!("hooks record {root} as long as {} exists", escape::path(&place.dir))
             }
             None => format!("hooks record {root}: it needs no permission"),
-        })?;
+        };
+        output.print(&document, |output| output.line(text))?;
         Ok(HOLDS)
     }
 }

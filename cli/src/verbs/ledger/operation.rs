@@ -36,11 +36,7 @@ pub(super) fn run(
     };
     let place = output.places.store().filter(|_| output.is_held);
     let account = Account::read(reader, ledger, entry, place)?;
-    if output.json() {
-        output.value(&account)?;
-    } else {
-        print(&account, output)?;
-    }
+    output.print(&account, |output| print(&account, output))?;
     Ok(code_of(reader, output))
 }
 

@@ -135,14 +135,13 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     let closed = session.close();
     let document = done?;
     closed?;
-    if output.json() {
-        output.value(&document)?;
-    } else {
+    output.print(&document, |output| {
         // Printed line by line, so that each line is unchanged except for control characters.
         document.text.lines().try_for_each(|line| output.line(line))?;
         output.stdout.flush()?;
         output.note(document.summary());
-    }
+        Ok(())
+    })?;
     Ok(HOLDS)
 }
 

@@ -169,11 +169,7 @@ pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u
         output.styled_line(HEADING, HEADINGS)?;
     }
     for row in rows {
-        if output.json() {
-            output.value(&row)?;
-        } else {
-            output.line(row.text())?;
-        }
+        output.print(&row, |output| output.line(row.text()))?;
     }
     Ok(code)
 }
