@@ -12,34 +12,14 @@ use foldlog::{Error, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::Payloads;
-use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::timeline::{Timeline, UNATTACHED, value};
 use crate::visits::each_beyond;
 use crate::walk::{document_line, line};
+use crate::{Payloads, Result, document};
 
 /// Maximum number of records after damage that a page lists.
 const LISTED_MAX: u64 = 20_000;
-
-/// Describes the damage that ends the intact part of a log. The fields are those of `damage` in a
-/// page's head.
-#[derive(Debug, Serialize)]
-pub(crate) struct DamageHead {
-    /// First record that is not intact.
-    sequence: SequenceNumber,
-    segment: String,
-    /// Offset of the damage in the segment, in bytes.
-    offset: u64,
-    /// Expected contents, if known.
-    expected: Option<String>,
-    /// Contents that were found, if known.
-    found: Option<String>,
-    reason: String,
-    /// Number of intact records after the damage. `listed` counts those that the page lists.
-    behind: u64,
-    listed: u64,
-}
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct AfterDamageRow {
@@ -59,13 +39,6 @@ pub(crate) struct RecordsAfterDamage {
     total: u64,
 }
 
-/// Tells a report where to find the records after its damage.
-#[derive(Debug, Serialize)]
-pub(crate) struct BeyondPlaces {
-    rows: Vec<(u64, u32)>,
-    documents: Vec<(u64, u32)>,
-}
-
 impl RecordsAfterDamage {
     /// Reads the records after the damage of a log. Returns none if the log has no damage.
     pub(crate) fn read(reader: &LogReader, timeline: &Timeline) -> Result<RecordsAfterDamage> {
@@ -83,8 +56,9 @@ impl RecordsAfterDamage {
         Ok(beyond)
     }
 
-    /// Describes the damage before the records; `None` if the log has none.
-    pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
+    /// Describes the damage before the records, which ends the intact part of the log; `None` if the
+    /// log has none.
+    pub(crate) fn damage(&self, reader: &LogReader) -> Option<impl Serialize> {
         let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
         let (mut segment, mut offset, mut expected, mut found) = (segment, *offset, None, None);
         match damage {
@@ -105,19 +79,22 @@ impl RecordsAfterDamage {
             }
             _ => {}
         }
-        Some(DamageHead {
-            sequence: *sequence,
+        Some(document! {
+            // First record that is not intact.
+            sequence,
             segment: escape::path(segment),
             offset,
+            // Contents that were expected and found, if known.
             expected,
             found,
             reason: damage.to_string(),
+            // Number of intact records after the damage, and of those that the page lists.
             behind: self.total,
-            listed: self.rows.len() as u64,
+            listed: self.rows.len(),
         })
     }
 
-    /// Writes the rows and their documents into a report.
+    /// Writes the rows and their documents into a report. Returns their places.
     ///
     /// # Errors
     ///
@@ -128,7 +105,7 @@ impl RecordsAfterDamage {
         timeline: &Timeline,
         payloads: Payloads,
         blocks: &mut Blocks<W>,
-    ) -> Result<BeyondPlaces> {
+    ) -> Result<impl Serialize + use<W>> {
         let (mut rows, mut documents) = (LineBlocks::default(), LineBlocks::default());
         for row in &self.rows {
             rows.push(&line(b'=', row)?, blocks)?;
@@ -138,7 +115,7 @@ impl RecordsAfterDamage {
             documents.push(&document(frame, timeline, payloads)?, blocks)?;
             Ok(true)
         })?;
-        Ok(BeyondPlaces { rows, documents: documents.finish(blocks)? })
+        Ok(document! { rows, documents: documents.finish(blocks)? })
     }
 }
 

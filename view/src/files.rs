@@ -30,30 +30,13 @@ use crate::agent_steps::StepReader;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::lists::ListHistory;
 use crate::walk::{ListPlaces, line};
-use crate::{Payloads, RecordRange};
+use crate::{Payloads, RecordRange, document};
 
 /// Maximum number of file versions of one workspace in a page.
 const VERSIONS_MAX: usize = 200_000;
 
 /// Maximum size of file contents in a page in bytes, for all workspaces together.
 const CONTENTS_BYTES_MAX: u64 = 64 << 20;
-
-/// Describes a workspace, with the place of its files in a page.
-#[derive(Debug, Serialize)]
-pub(crate) struct WorkspaceDocument {
-    name: String,
-    list: ListPlaces,
-    /// Positions from which the files are unknown, each with the reason.
-    gaps: Vec<(SequenceNumber, String)>,
-}
-
-/// Tells a page where to find files and their contents.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct FilesDocument {
-    workspaces: Vec<WorkspaceDocument>,
-    /// Number of the first content of each block, and the block.
-    contents: Vec<(u64, u32)>,
-}
 
 /// Name of the workspace with the captures of steps.
 pub(crate) const WORKSPACE_OF_STEPS: &str = "workspace";
@@ -250,7 +233,7 @@ impl<'a> ChangeCollector<'a> {
     }
 }
 
-/// Writes the files of all workspaces. A capture that cannot be read becomes a gap.
+/// Writes the files of all workspaces, and returns their places. A capture that cannot be read becomes a gap.
 ///
 /// # Errors
 ///
@@ -260,12 +243,9 @@ pub(crate) fn files<W: Write>(
     range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
-) -> Result<FilesDocument> {
+) -> Result<impl Serialize + use<W>> {
     let history = captures(reader, range.last)?;
-    let mut document = FilesDocument::default();
-    if history.is_empty() {
-        return Ok(document);
-    }
+    let mut workspaces = Vec::new();
     let mut contents =
         Contents { payloads, lines: LineBlocks::default(), known: HashMap::new(), bytes: 0, count: 0 };
     let hidden = HiddenPaths::read(reader.dir(), &history);
@@ -278,10 +258,11 @@ pub(crate) fn files<W: Write>(
         }
         let ChangeCollector { changes, gaps, .. } = changes;
         let list = workspace(changes, &mut store, &mut contents, blocks)?;
-        document.workspaces.push(WorkspaceDocument { name: name.clone(), list, gaps });
+        workspaces.push(document! { name: name.clone(), list, gaps });
     }
-    document.contents = contents.lines.finish(blocks)?;
-    Ok(document)
+    // Number of the first content of each block, and the block.
+    let contents = contents.lines.finish(blocks)?;
+    Ok(document! { workspaces, contents })
 }
 
 /// Returns the directory with the captures of a workspace. In a session's directory, it is the

@@ -10,21 +10,19 @@ use base64::engine::general_purpose::STANDARD;
 use foldlog::inspect::{LogReader, OperationStatus};
 use foldlog::{Clock, SequenceNumber, SystemClock};
 use foldlog_codec::record::time_text;
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use crate::after_damage::{BeyondPlaces, DamageHead, RecordsAfterDamage};
+use crate::after_damage::RecordsAfterDamage;
 use crate::agent_steps;
 use crate::blocks::{Blocks, markup_json};
 use crate::documents::ledger;
 use crate::documents::stats::stats;
 use crate::documents::timeline::Timeline;
 use crate::documents::verify::{self, VerifyReport};
-use crate::files::{FilesDocument, files};
-use crate::walk::{WalkDocument, walk};
-use crate::{Error, Result};
-use crate::{Payloads, RecordRange};
+use crate::files::files;
+use crate::walk::walk;
+use crate::{Error, Payloads, RecordRange, Result, document};
 
 const PAGE: &str = include_str!("pages/report.html");
 
@@ -68,33 +66,6 @@ pub struct ReportSelection {
     pub payloads: Payloads,
 }
 
-/// Facts about the session that a page has before it reads any block.
-#[derive(Serialize)]
-struct ReportHead<'a> {
-    /// Version of the report's format.
-    format: u32,
-    foldlog: &'static str,
-    session: Uuid,
-    made_at: String,
-    from: SequenceNumber,
-    last: SequenceNumber,
-    /// Position of the log's last record.
-    log_last: SequenceNumber,
-    at: SequenceNumber,
-    /// Length of the longest included value in bytes; `null` if none is included.
-    payload_bytes: Option<u64>,
-    parent: Json,
-    rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
-    damage: Option<DamageHead>,
-    beyond: BeyondPlaces,
-    #[serde(flatten)]
-    walk: &'a WalkDocument,
-    files: &'a FilesDocument,
-    operations: u32,
-    integrity: u32,
-    statistics: u32,
-}
-
 /// Writes the report of a session to `out`.
 ///
 /// # Errors
@@ -132,7 +103,9 @@ fn write_into(
     let timeline = Timeline::from_reader(reader);
     let beyond = RecordsAfterDamage::read(reader, &timeline)?;
     let unattached = beyond.write(reader, &timeline, selection.payloads, &mut blocks)?;
-    let head = ReportHead {
+    // Facts about the session that a page has before it reads any block.
+    let head = document! {
+        // Version of the report's format.
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
         session: reader.opening_record().session,
@@ -141,13 +114,14 @@ fn write_into(
         last: selection.range.last,
         log_last: reader.last_position(),
         at: selection.at,
+        // Length of the longest included value in bytes; null if none is included.
         payload_bytes: selection.payloads.limit,
         parent: parent_json(reader),
-        rollbacks: reader.rollbacks().collect(),
+        rollbacks: reader.rollbacks().collect::<Vec<_>>(),
         damage: beyond.damage(reader),
         beyond: unattached,
-        walk: &walked,
-        files: &files,
+        #[serde(flatten)] walked,
+        files,
         operations,
         integrity,
         statistics,

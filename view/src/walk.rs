@@ -20,12 +20,12 @@ use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::timeline::Timeline;
 use crate::lists::ListHistory;
-use crate::records::{ColumnLegend, Columns, Density};
+use crate::records::{Columns, Density};
 use crate::spend::{Accounts, SpendReader, Spent};
 use crate::summaries;
 use crate::tasks::{self, TaskLists};
 use crate::visits::FirstFailure;
-use crate::{Payloads, RecordRange};
+use crate::{Payloads, RecordRange, document};
 
 /// Number of characters that remain of a value that exceeds the limit.
 const BEGINNING_CHARS: usize = 2000;
@@ -61,48 +61,6 @@ impl ListPlaces {
         }
         Ok(ListPlaces { versions, names: blocks.add(&words)?, count, items: lines.finish(blocks)? })
     }
-}
-
-/// Describes a slice, with the place of its items in a page.
-#[derive(Debug, Serialize)]
-pub(crate) struct SliceDocument {
-    id: u32,
-    name: String,
-    policy: &'static str,
-    item: String,
-    list: ListPlaces,
-}
-
-/// Describes a conversation, with the place of its messages in a page.
-#[derive(Debug, Serialize)]
-pub(crate) struct ConversationDocument {
-    evaluation_id: String,
-    list: ListPlaces,
-    /// Block of the summaries, if there are any.
-    summaries: Option<u32>,
-}
-
-/// Tells a page where to find the output of the walk.
-#[derive(Debug, Serialize)]
-pub(crate) struct WalkDocument {
-    /// Block of each chunk of columns.
-    records: Vec<u32>,
-    /// Number of the first record of each block of documents, counted from the first listed record,
-    /// and the block.
-    documents: Vec<(u64, u32)>,
-    #[serde(flatten)]
-    gathered: ColumnLegend,
-    density: Density,
-    slices: Vec<SliceDocument>,
-    conversations: Vec<ConversationDocument>,
-    /// Block of the evaluations' spending, record by record.
-    usage: u32,
-    /// Tags of the session, each with the position at which they were set.
-    tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
-    /// The tasks, if there ever were any.
-    tasks: Option<ListPlaces>,
-    /// Ranges of positions at which the slices are unknown: first and last.
-    unknown: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
 /// Sum that an evaluation has spent through one record, whose own report is the last summand.
@@ -228,7 +186,7 @@ pub(crate) fn walk<W: Write>(
     range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
-) -> Result<WalkDocument> {
+) -> Result<impl Serialize + use<W>> {
     let timeline = Timeline::from_reader(reader);
     let unknown = unknown(&reader.compacted_ranges());
     let mut columns = Columns::new(reader, &timeline, payloads.are_asked_for());
@@ -267,16 +225,22 @@ pub(crate) fn walk<W: Write>(
     let conversations = conversations(reader, range, payloads, blocks)?;
     let tasks = follow.tasks.write(blocks)?;
     let usage = blocks.add_json(&usage.rows)?;
-    Ok(WalkDocument {
+    Ok(document! {
+        // Block of each chunk of columns.
         records,
+        // Number of the first record of each block, counted from the first listed record, and the block.
         documents,
-        gathered,
+        #[serde(flatten)] gathered,
         density,
         slices,
         conversations,
+        // Block of the evaluations' spending, record by record.
         usage,
+        // Tags of the session, each with the position at which they were set.
         tags: follow.tags,
+        // The tasks, if there ever were any.
         tasks,
+        // Ranges of positions at which the slices are unknown: first and last.
         unknown,
     })
 }
@@ -333,8 +297,10 @@ fn slices<W: Write>(
     lists: BTreeMap<u32, SliceList>,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
-) -> Result<Vec<SliceDocument>> {
+) -> Result<Vec<impl Serialize + use<W>>> {
     let mut documents = Vec::new();
+    let mut lists: Vec<_> = lists.into_iter().collect();
+    lists.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
     for (id, list) in lists {
         let SliceList { name, policy, item, history, items, .. } = list;
         let mut lines = LineBlocks::default();
@@ -348,9 +314,8 @@ fn slices<W: Write>(
         }
         let names = items.iter().map(|name| (name.sequence, name.ordinal, name.version));
         let list = ListPlaces::write(history, names, lines, blocks)?;
-        documents.push(SliceDocument { id, name, policy: policy.name(), item, list });
+        documents.push(document! { id, name, policy: policy.name(), item, list });
     }
-    documents.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(documents)
 }
 
@@ -359,7 +324,7 @@ fn conversations<W: Write>(
     range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
-) -> Result<Vec<ConversationDocument>> {
+) -> Result<Vec<impl Serialize + use<W>>> {
     let mut documents = Vec::new();
     for evaluation in reader.evaluations_through(range.last) {
         let mut lines = LineBlocks::default();
@@ -372,7 +337,7 @@ fn conversations<W: Write>(
         let list = ListPlaces::write(versions(&history, range.last), names, lines, blocks)?;
         let summaries = summaries::summaries(reader, &evaluation, payloads)?;
         let summaries = if summaries.is_empty() { None } else { Some(blocks.add_json(&summaries)?) };
-        documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list, summaries });
+        documents.push(document! { evaluation_id: evaluation, list, summaries });
     }
     Ok(documents)
 }

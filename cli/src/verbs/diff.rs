@@ -241,10 +241,9 @@ impl DifferencePrinter {
     ) -> Result<()> {
         self.parts = !parting.is_none();
         if output.json() {
-            return match parted.and_then(|parted| first_difference::objects_json(&parted.sides)) {
-                Some(objects) => output.value(&document! { parting, objects }),
-                None => output.value(&document! { parting }),
-            };
+            let objects = parted.and_then(|parted| first_difference::objects_json(&parted.sides));
+            let objects = objects.map(|objects| document! { objects });
+            return output.value(&document! { parting, #[serde(flatten)] objects });
         }
         output.line(format_args!("both begin with the same {}", count_text(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {

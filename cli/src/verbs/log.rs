@@ -5,7 +5,7 @@ use std::path::Path;
 
 use chrono::{DateTime, Local, Utc};
 use foldlog_timeline::{Step, StepChanges, StepKind, UndoneSteps};
-use serde::Serialize;
+use foldlog_view::document;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::command::{Command, Group, Target};
@@ -61,40 +61,6 @@ pub struct Args {
     pub root: RootArgs,
 }
 
-/// A line of `log --json`.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    step: &'a Step,
-    undone: bool,
-    files: &'a [foldlog::filesystem::FileChange],
-    shared: &'a [foldlog::filesystem::FileChange],
-    not_kept: Vec<&'a str>,
-    repository: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unreadable: Option<&'a str>,
-}
-
-impl<'a> Line<'a> {
-    fn new(
-        step: &'a Step,
-        undone: &UndoneSteps,
-        changes: &'a StepChanges,
-        unreadable: Option<&'a str>,
-    ) -> Line<'a> {
-        let StepChanges { files, shared, not_kept, repository } = changes;
-        Line {
-            step,
-            undone: undone.wholly.contains(&step.number),
-            files,
-            shared,
-            not_kept: not_kept.iter().map(|(_, entry)| entry.path.as_str()).collect(),
-            repository: *repository,
-            unreadable,
-        }
-    }
-}
-
 impl Command for Args {
     const GROUP: Group = Group::Run;
     const TARGET: Target = Target::Nothing;
@@ -134,7 +100,16 @@ impl Command for Args {
             }
             listed += 1;
             if output.json() {
-                output.value(&Line::new(step, &undone, &changes, unreadable.as_deref()))?;
+                let not_kept = changes.not_kept.iter().map(|(_, entry)| &entry.path);
+                output.value(&document! {
+                    #[serde(flatten)] step,
+                    undone: undone.wholly.contains(&step.number),
+                    files: &changes.files,
+                    shared: &changes.shared,
+                    not_kept: not_kept.collect::<Vec<_>>(),
+                    repository: changes.repository,
+                    #[serde(flatten)] unreadable: unreadable.map(|unreadable| document! { unreadable }),
+                })?;
                 continue;
             }
             if self.mine {

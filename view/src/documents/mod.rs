@@ -24,7 +24,7 @@ pub mod verify;
 
 /// Makes a document of JSON from its fields, in their order. A field without a value has that of the
 /// variable with its name. A field with the attribute `#[serde(flatten)]` stands for those of its
-/// value.
+/// value, if there is one.
 #[macro_export]
 macro_rules! document {
     ($($(#[$attribute:meta])* $name:ident $(: $value:expr)?),+ $(,)?) => {{

@@ -20,7 +20,7 @@ use super::session::Session;
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
 use crate::report::parent_json;
 use crate::visits::{FirstFailure, each_record};
-use crate::{Error, RecordRange, Result, after_damage, tasks, walk};
+use crate::{Error, RecordRange, Result, after_damage, document, tasks, walk};
 
 /// Maximum number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
@@ -135,22 +135,13 @@ fn slice_names(session: &Session) -> BTreeMap<u32, String> {
 }
 
 fn records(session: &mut Session, query: &Query) -> Result<String> {
-    #[derive(Serialize)]
-    struct RecordsAnswer<C: Serialize> {
-        epoch: u64,
-        kinds: Vec<String>,
-        paths: Vec<&'static str>,
-        /// Names of the slices that the records changed, by their ids.
-        names: BTreeMap<u32, String>,
-        #[serde(flatten)]
-        chunk: C,
-    }
     let (chunk, gathered) = session.chunk(query.require_number("chunk")?)?;
     let mut names = slice_names(session);
     let changed = chunk.slices();
     names.retain(|id, _| changed.contains(id));
     let (kinds, paths) = (gathered.kinds, gathered.paths);
-    text(&RecordsAnswer { epoch: session.epoch, kinds, paths, names, chunk })
+    // The names are those of the slices that the records changed, by their ids.
+    text(&document! { epoch: session.epoch, kinds, paths, names, #[serde(flatten)] chunk })
 }
 
 /// Returns the JSON form of a line: whether its value is complete, and its JSON as text.

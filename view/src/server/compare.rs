@@ -1,10 +1,9 @@
 //! Compares two sessions of a store side by side.
 
 use foldlog::conversation::ConversationMessage;
-use foldlog::inspect::{ConversationBeside, LogDivergence};
+use foldlog::inspect::ConversationBeside;
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::answers::{cut, line_json, text};
@@ -13,7 +12,7 @@ use super::workspaces::{self, CaptureHistory};
 use crate::Result;
 use crate::first_difference::{self, DifferingValue, FirstDifference};
 use crate::positions::position_of;
-use crate::walk;
+use crate::{document, walk};
 use foldlog_replay::differences::between_states;
 
 /// Maximum number of rows of one conversation in an answer.
@@ -22,48 +21,8 @@ const ROWS_MAX: usize = 400;
 /// Maximum size of an answer's messages in bytes.
 const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
-/// The first position from which two sessions differ, and their differences.
-#[derive(Debug, Serialize)]
-struct ComparisonAnswer {
-    /// The page's session: its id, the compared position and its last position.
-    here: ComparedSession,
-    there: ComparedSession,
-    parting: LogDivergence,
-    /// The values at which the sessions diverge, here and there; absent if the divergence has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    values: Option<[Json; 2]>,
-    /// Path of these values, which may lead into the contents of objects.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
-    /// Differences, each as the text that `diff --json` prints, without those of conversations.
-    differences: Vec<String>,
-    /// Whether there are more differences than these.
-    more: bool,
-    /// Reason why slices or conversations could not be compared; absent if they were.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
-    conversations: Vec<Json>,
-    files: Json,
-}
-
-#[derive(Debug, Serialize)]
-struct ComparedSession {
-    session: uuid::Uuid,
-    at: SequenceNumber,
-    last: SequenceNumber,
-    damaged: bool,
-}
-
-impl ComparedSession {
-    fn from_log(log: &OpenedLog, asked: Option<u64>) -> Result<ComparedSession> {
-        let last = log.reader.last_position();
-        let at = position_of(last, asked.map(SequenceNumber::new))?;
-        let damaged = log.reader.sound_end().is_some();
-        Ok(ComparedSession { session: log.reader.opening_record().session, at, last, damaged })
-    }
-}
-
-/// Compares two sessions at two positions. `None` is a session's last position.
+/// Compares two sessions at two positions: the first position from which they differ, and their
+/// differences. `None` is a session's last position.
 ///
 /// # Errors
 ///
@@ -75,43 +34,50 @@ pub(crate) fn compare(
     there: &OpenedLog,
     other_at: Option<u64>,
 ) -> Result<String> {
-    let (one, other) = (ComparedSession::from_log(here, at)?, ComparedSession::from_log(there, other_at)?);
+    let at = position_of(here.reader.last_position(), at.map(SequenceNumber::new))?;
+    let other_at = position_of(there.reader.last_position(), other_at.map(SequenceNumber::new))?;
     let parting = here.reader.find_divergence(&there.reader)?;
-    let (path, values) = match first_difference::read_difference(&parting, &here.reader, &there.reader) {
-        Some(FirstDifference { path, sides: [here, there] }) => {
-            (Some(path), Some([value(&here)?, value(&there)?]))
-        }
-        None => (None, None),
-    };
+    let parted = first_difference::read_difference(&parting, &here.reader, &there.reader);
+    let parted = parted.map(|FirstDifference { path, sides: [here, there] }| -> Result<_> {
+        Ok(document! { values: [value(&here)?, value(&there)?], path })
+    });
+    let parted = parted.transpose()?;
     let mut refused = None;
     let (differences, more) = cut(|take| {
         let states = || -> Result<_> {
-            Ok((here.reader.state_reader_at(one.at)?, there.reader.state_reader_at(other.at)?))
+            Ok((here.reader.state_reader_at(at)?, there.reader.state_reader_at(other_at)?))
         };
         let compared = states().and_then(|(before, after)| between_states(&before, &after, take));
         unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
     })?;
     let mut bytes = 0;
-    let beside = here.reader.conversations_between(one.at, &there.reader, other.at);
+    let beside = here.reader.conversations_between(at, &there.reader, other_at);
     let beside = unless_refused(beside.map_err(crate::Error::from), &mut refused)?.unwrap_or_default();
     let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
-    let conversations = conversations.collect::<Result<_>>()?;
+    let conversations = conversations.collect::<Result<Vec<_>>>()?;
     let files = workspaces::compare_files(
         &mut CaptureHistory::read(&here.reader)?,
-        one.at,
+        at,
         &mut CaptureHistory::read(&there.reader)?,
-        other.at,
+        other_at,
     );
-    let (here, there) = (one, other);
-    text(&ComparisonAnswer {
-        here,
-        there,
+    let side = |log: &OpenedLog, at: SequenceNumber| {
+        let reader = &log.reader;
+        let (session, damaged) = (reader.opening_record().session, reader.sound_end().is_some());
+        document! { session, at, last: reader.last_position(), damaged }
+    };
+    text(&document! {
+        here: side(here, at),
+        there: side(there, other_at),
         parting,
-        values,
-        path,
+        // The values at which the sessions diverge, and their path, which may lead into the contents of
+        // objects; absent if the divergence has none.
+        #[serde(flatten)] parted,
+        // Each as the text that `diff --json` prints, without those of conversations.
         differences,
         more,
-        refused,
+        // Reason why slices or conversations could not be compared; absent if they were.
+        #[serde(flatten)] refused: refused.map(|refused| document! { refused }),
         conversations,
         files,
     })

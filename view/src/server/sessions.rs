@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::ServerScope;
 use super::places::lock_mutex;
 use super::session::Session;
-use crate::documents::sessions::{SessionListRow, rows_of};
-use crate::{Error, Result};
+use crate::documents::sessions::rows_of;
+use crate::{Error, Result, document};
 
 /// Maximum number of open sessions.
 const HELD_MAX: usize = 6;
@@ -33,16 +34,6 @@ pub(crate) struct Sessions {
 pub(crate) struct SessionLocation {
     id: Uuid,
     dir: PathBuf,
-}
-
-/// Rows of a store, starting at one place in the order of ids.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct Rows {
-    /// Number of sessions of the store.
-    total: usize,
-    rows: Vec<SessionListRow>,
-    /// Place at which to continue; `None` at the end.
-    next: Option<usize>,
 }
 
 impl Sessions {
@@ -108,14 +99,15 @@ impl Sessions {
         self.memory_bytes
     }
 
-    /// Returns rows of the store; `None` if the server shows only one session.
-    pub(crate) fn rows(&self, from: usize) -> Result<Option<Rows>> {
+    /// Returns rows of the store in the order of ids, with the number of all sessions, and the place at
+    /// which to continue, null at the end; `None` if the server shows only one session.
+    pub(crate) fn rows(&self, from: usize) -> Result<Option<impl Serialize + use<>>> {
         let ServerScope::Store(store) = &self.shown else { return Ok(None) };
         let ids = store.session_ids()?;
         let total = ids.len();
         let ids: Vec<Uuid> = ids.into_iter().skip(from).take(ROWS_MAX).collect();
         let end = from.saturating_add(ids.len());
         let rows = rows_of(store, &ids, self.memory_bytes)?;
-        Ok(Some(Rows { total, rows, next: (end < total).then_some(end) }))
+        Ok(Some(document! { total, rows, next: (end < total).then_some(end) }))
     }
 }

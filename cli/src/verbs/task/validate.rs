@@ -13,9 +13,9 @@ use foldlog_tasks::{
     RecoveryAction, RepairObstacle, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
     ValidationResult, ValidationSeverity, WorkspaceStores, declare, open_without_host,
 };
+use foldlog_view::document;
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::count_text;
-use serde::Serialize;
 
 use crate::command::{Access, Argument, Command, Group};
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
@@ -88,20 +88,14 @@ impl Command for Args {
         let by = self.by.as_deref();
         let report = by.map(|by| repair(&self, by, &validator, &result, output)).transpose()?;
         if output.json() {
-            output.value(&Document { position, result: &result, repair: report.as_ref() })?;
+            let repair = report.as_ref().map(|repair| document! { repair });
+            output.value(
+                &document! { position, #[serde(flatten)] result: &result, #[serde(flatten)] repair },
+            )?;
         }
         let is_valid = report.map_or(result.is_valid, |report| report.result.is_valid);
         Ok(if is_valid { HOLDS } else { DOES_NOT_HOLD })
     }
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    position: SequenceNumber,
-    #[serde(flatten)]
-    result: &'a ValidationResult,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    repair: Option<&'a RepairReport>,
 }
 
 fn print(position: SequenceNumber, result: &ValidationResult, output: &mut Output<'_>) -> Result<()> {
