@@ -1,12 +1,10 @@
 //! Shows the change of a settings file, asks for it, and writes it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use foldlog_codec::escape;
 use similar::TextDiff;
 
-use super::settings::WithoutHooks;
 use super::settings_file::SettingsFile;
 use crate::consent::ask;
 use crate::failure::Result;
@@ -33,8 +31,8 @@ pub struct ConfirmArgs {
 /// The change of a settings file.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
-    file: &'a SettingsFile,
-    after: WithoutHooks,
+    pub(super) file: &'a SettingsFile,
+    after: Option<String>,
     /// Lines about the change in words.
     summary: Vec<String>,
     /// Unified diff; empty if nothing changes.
@@ -54,29 +52,21 @@ pub(super) enum Outcome {
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(file: &'a SettingsFile, after: WithoutHooks, summary: Vec<String>) -> Change<'a> {
-        let before = file.text.as_deref().unwrap_or_default();
-        let text = match &after {
-            WithoutHooks::Text(text) => text,
-            WithoutHooks::Nothing => "",
-        };
+    pub(super) fn new(file: &'a SettingsFile, after: Option<String>, summary: Vec<String>) -> Change<'a> {
+        let (before, text) = (file.text.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
         let path = escape::path(&file.path);
         let name = |is_there: bool| if is_there { path.as_str() } else { "/dev/null" };
-        let names = (name(file.text.is_some()), name(after != WithoutHooks::Nothing));
+        let names = (name(file.text.is_some()), name(after.is_some()));
         let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(before, text);
         let diff = diff.unified_diff().context_radius(CONTEXT).header(names.0, names.1).to_string();
         Change { file, after, summary, diff }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.file.path
-    }
-
     fn summarize(&self, output: &mut Output<'_>) -> Result<()> {
         let kind = match (&self.file.text, &self.after) {
             (None, _) => " (new file)",
-            (Some(_), WithoutHooks::Nothing) => " (is removed)",
-            (Some(_), WithoutHooks::Text(_)) => "",
+            (Some(_), None) => " (is removed)",
+            (Some(_), Some(_)) => "",
         };
         output.styled_line(HEADING, format_args!("{}{kind}", escape::path(&self.file.path)))?;
         self.summary.iter().try_for_each(|line| output.line(format_args!("  {line}")))
@@ -97,12 +87,11 @@ impl<'a> Change<'a> {
 ///
 /// [`CommandError::usage`](crate::failure::CommandError::usage) if no terminal can ask for consent; and as of [`SettingsFile::write`].
 pub(super) fn apply(
-    changes: &[&Change<'_>],
+    changes: &[Change<'_>],
     confirm: ConfirmArgs,
     output: &mut Output<'_>,
 ) -> Result<Outcome> {
-    let changes: Vec<&Change<'_>> =
-        changes.iter().copied().filter(|change| !change.diff.is_empty()).collect();
+    let changes: Vec<&Change<'_>> = changes.iter().filter(|change| !change.diff.is_empty()).collect();
     if changes.is_empty() {
         return Ok(Outcome::Unchanged);
     }
@@ -126,8 +115,8 @@ pub(super) fn apply(
     }
     for change in changes {
         match &change.after {
-            WithoutHooks::Text(text) => change.file.write(text)?,
-            WithoutHooks::Nothing => change.file.remove()?,
+            Some(text) => change.file.write(text)?,
+            None => change.file.remove()?,
         }
     }
     Ok(Outcome::Written)

@@ -65,7 +65,7 @@ impl Command for Args {
             output.note(reason);
             return Ok(UNUSABLE);
         }
-        let answer = (agent.write)(&reply, &name);
+        let answer = reply.text(&name, agent);
         if !answer.is_empty() {
             // An output that cannot be written must not stop the agent. A buffer would be written
             // again at the end of the process, and its error reported.

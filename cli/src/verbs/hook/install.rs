@@ -11,7 +11,7 @@ use foldlog_view::text::count_text;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::program::{hook_command, shared_command, this_program};
 use super::prompt_command::PromptCommand;
-use super::settings::{WantedHooks, WithoutHooks, facts, summary, with_hooks};
+use super::settings::{WantedHooks, facts, summary, with_hooks};
 use super::settings_file::{SettingsFile, unusable};
 use super::{ScopeArgs, process};
 use crate::agents::{Agent, AgentEvent, AgentProgram, ProgramVersion, Scope};
@@ -102,12 +102,11 @@ impl Command for Args {
         }
         let after =
             with_hooks(file.text.as_deref(), &wanted).map_err(|error| unusable(&file.path, &error))?;
-        let after = WithoutHooks::Text(after);
-        let words = summary(file.text.as_deref(), &after, agent);
-        let change = Change::new(&file, after, words.map_err(|error| unusable(&file.path, &error))?);
+        let words = summary(file.text.as_deref(), Some(&after), agent);
+        let words = words.map_err(|error| unusable(&file.path, &error))?;
+        let mut changes = vec![Change::new(&file, Some(after), words)];
         let commands = PromptCommand::read_all(agent, scope)?;
-        let added: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::addition).collect();
-        let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&added).collect();
+        changes.extend(commands.iter().filter_map(PromptCommand::addition));
         let outcome = apply(&changes, self.confirm, output)?;
         let path = escape::path(&file.path);
         let document = document! {

@@ -3,7 +3,6 @@
 use foldlog_codec::escape;
 
 use super::change::Change;
-use super::settings::WithoutHooks;
 use super::settings_file::SettingsFile;
 use crate::agents::{AgentProgram, Scope};
 use crate::failure::Result;
@@ -35,7 +34,7 @@ impl PromptCommand {
         let is_missing = self.file.text.is_none();
         is_missing.then(|| {
             let summary = vec![format!("adds the command `{}`", self.name())];
-            Change::new(&self.file, WithoutHooks::Text(self.text.to_owned()), summary)
+            Change::new(&self.file, Some(self.text.to_owned()), summary)
         })
     }
 
@@ -44,7 +43,7 @@ impl PromptCommand {
         let is_own = self.file.text.as_deref() == Some(self.text);
         is_own.then(|| {
             let summary = vec![format!("removes the command `{}`", self.name())];
-            Change::new(&self.file, WithoutHooks::Nothing, summary)
+            Change::new(&self.file, None, summary)
         })
     }
 

@@ -14,7 +14,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use foldlog_view::document;
+use serde::{Serialize, Serializer};
 
 use super::json_text::{Content, Document, Node, TextError, is_empty};
 use super::program::{program_of, replacement};
@@ -47,14 +48,6 @@ pub(super) struct SettingsFacts {
     pub(super) hooks: Vec<InstalledHook>,
     /// Whether the file disables all hooks.
     pub(super) is_disabled: bool,
-}
-
-/// Text of a settings file without foldlog's hooks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum WithoutHooks {
-    Text(String),
-    /// The file was made for the hooks, and has no other content.
-    Nothing,
 }
 
 /// Returns the text of a settings file with the wanted hooks; `None` is a missing file. A text
@@ -93,8 +86,8 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
         }
         let Some((_, hooks)) = document.root().property(HOOKS) else { break };
         document = match hooks.property(event.name) {
-            Some((_, groups)) => document.append(groups, None, &Group { event, wanted })?,
-            None => document.append(hooks, Some(event.name), &[Group { event, wanted }])?,
+            Some((_, groups)) => document.append(groups, None, &wanted.group(event))?,
+            None => document.append(hooks, Some(event.name), &[wanted.group(event)])?,
         };
     }
     while let Some(place) = superfluous(&document, wanted) {
@@ -106,14 +99,15 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
     Ok(document.into_text())
 }
 
-/// Returns the text of a settings file without foldlog's hooks.
+/// Returns the text of a settings file without foldlog's hooks; `None` if the file was made for them,
+/// and has no other content.
 ///
 /// # Errors
 ///
 /// As of [`with_hooks`].
-pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<WithoutHooks, TextError> {
+pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<Option<String>, TextError> {
     if is_empty(text) {
-        return Ok(WithoutHooks::Text(text.to_owned()));
+        return Ok(Some(text.to_owned()));
     }
     let mut document = checked(text)?;
     // The last one first: the reverse order of insertion gives the former text.
@@ -123,11 +117,11 @@ pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<WithoutH
             // The object was made, in a new file or in one without a value.
             None => {
                 let before = document.before_made_object().and_then(|before| before.strip_suffix('\n'));
-                return Ok(before.map_or(WithoutHooks::Nothing, |text| WithoutHooks::Text(text.to_owned())));
+                return Ok(before.map(str::to_owned));
             }
         }
     }
-    Ok(WithoutHooks::Text(document.into_text()))
+    Ok(Some(document.into_text()))
 }
 
 /// Returns facts about the text of a settings file.
@@ -154,15 +148,11 @@ pub(super) fn facts(text: &str, agent: &AgentProgram) -> Result<SettingsFacts, T
 /// As of [`with_hooks`].
 pub(super) fn summary(
     before: Option<&str>,
-    after: &WithoutHooks,
+    after: Option<&str>,
     agent: &AgentProgram,
 ) -> Result<Vec<String>, TextError> {
-    let hooks = |text| Ok(facts(text, agent)?.hooks);
-    let before = before.map_or(Ok(Vec::new()), hooks)?;
-    let after = match after {
-        WithoutHooks::Text(text) => hooks(text)?,
-        WithoutHooks::Nothing => Vec::new(),
-    };
+    let hooks = |text: Option<&str>| text.map_or(Ok(Vec::new()), |text| Ok(facts(text, agent)?.hooks));
+    let (before, after) = (hooks(before)?, hooks(after)?);
     let events = |hooks: &[InstalledHook], others: &[InstalledHook]| {
         let is_in = |hook: &&InstalledHook| others.iter().any(|other| other.event == hook.event);
         let found = hooks.iter().filter(|hook| !is_in(hook)).map(|hook| hook.event.as_str());
@@ -301,43 +291,22 @@ struct Groups<'a>(&'a WantedHooks);
 
 impl Serialize for Groups<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Groups(wanted) = self;
-        serializer.collect_map(wanted.events.iter().map(|event| (event.name, [Group { event, wanted }])))
+        serializer.collect_map(self.0.events.iter().map(|event| (event.name, [self.0.group(event)])))
     }
 }
 
-/// A group of one hook.
-struct Group<'a> {
-    event: &'a AgentEvent,
-    wanted: &'a WantedHooks,
-}
-
-impl Serialize for Group<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        if self.event.has_matcher {
-            map.serialize_entry("matcher", "*")?;
-        }
-        let agent = self.wanted.agent;
-        let handler = Handler {
+impl WantedHooks {
+    /// Returns a group of one hook.
+    fn group(&self, event: &AgentEvent) -> impl Serialize {
+        let handler = document! {
             r#type: "command",
-            command: &self.wanted.command,
-            timeout: self.event.timeout_seconds * agent.timeout_units,
-            name: agent.hook_name,
+            command: &self.command,
+            timeout: event.timeout_seconds * self.agent.timeout_units,
+            #[serde(flatten)] name: self.agent.hook_name.map(|name| document! { name }),
         };
-        map.serialize_entry(HOOKS, &[handler])?;
-        map.end()
+        let matcher = event.has_matcher.then(|| document! { matcher: "*" });
+        document! { #[serde(flatten)] matcher, hooks: [handler] }
     }
 }
-
-#[derive(serde::Serialize)]
-struct Handler<'a> {
-    r#type: &'static str,
-    command: &'a str,
-    timeout: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'static str>,
-}
-
 #[cfg(test)]
 mod tests;

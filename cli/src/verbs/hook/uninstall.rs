@@ -9,7 +9,7 @@ use foldlog_view::text::count_text;
 use super::ScopeArgs;
 use super::change::{Change, ConfirmArgs, Outcome, apply};
 use super::prompt_command::PromptCommand;
-use super::settings::{WithoutHooks, facts, summary, without_hooks};
+use super::settings::{facts, summary, without_hooks};
 use super::settings_file::{SettingsFile, unusable};
 use crate::agents::{Agent, AgentProgram, Scope};
 use crate::command::{Command, Group, Target};
@@ -64,17 +64,17 @@ impl Command for Args {
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let (agent, scope) = (self.agent.program(), self.scope.scope());
         let file = SettingsFile::read(agent.settings.path(scope)?)?;
-        let (mut hooks, mut after) = (Vec::new(), WithoutHooks::Nothing);
+        let (mut hooks, mut after) = (Vec::new(), None);
         if let Some(text) = &file.text {
             hooks = facts(text, agent).map_err(|error| unusable(&file.path, &error))?.hooks;
             after = without_hooks(text, agent).map_err(|error| unusable(&file.path, &error))?;
         }
-        let removes_file = file.text.is_some() && after == WithoutHooks::Nothing;
-        let words = summary(file.text.as_deref(), &after, agent);
-        let change = Change::new(&file, after, words.map_err(|error| unusable(&file.path, &error))?);
+        let removes_file = file.text.is_some() && after.is_none();
+        let words = summary(file.text.as_deref(), after.as_deref(), agent);
+        let words = words.map_err(|error| unusable(&file.path, &error))?;
+        let mut changes = vec![Change::new(&file, after, words)];
         let commands = PromptCommand::read_all(agent, scope)?;
-        let removed: Vec<Change<'_>> = commands.iter().filter_map(PromptCommand::removal).collect();
-        let changes: Vec<&Change<'_>> = [&change].into_iter().chain(&removed).collect();
+        changes.extend(commands.iter().filter_map(PromptCommand::removal));
         let outcome = apply(&changes, self.confirm, output)?;
         if outcome == Outcome::Written {
             remove_directories(agent, scope, &changes)?;
@@ -112,10 +112,10 @@ impl Command for Args {
 
 /// Removes the directories of removed files that are empty now, except one that the user has named
 /// by a variable.
-fn remove_directories(agent: &AgentProgram, scope: Scope, changes: &[&Change<'_>]) -> Result<()> {
+fn remove_directories(agent: &AgentProgram, scope: Scope, changes: &[Change<'_>]) -> Result<()> {
     let settings = agent.settings.path(scope)?;
-    let commands = changes.iter().map(|change| change.path()).filter(|path| **path != settings);
-    let mut directories: Vec<&Path> = commands.filter_map(Path::parent).collect();
+    let commands = changes.iter().map(|change| &change.file.path).filter(|path| **path != settings);
+    let mut directories: Vec<&Path> = commands.filter_map(|path| path.parent()).collect();
     if scope != Scope::User || !agent.settings.is_named_by_variable() {
         directories.extend(settings.parent());
     }

@@ -26,8 +26,8 @@ fn installed(text: &str, wanted: &WantedHooks) -> String {
 fn uninstalled(text: &str) -> String {
     match without_hooks(text, Agent::Claude.program()).unwrap_or_else(|error| panic!("{error:?} in\n{text}"))
     {
-        WithoutHooks::Text(text) => text,
-        WithoutHooks::Nothing => panic!("the file would be removed:\n{text}"),
+        Some(text) => text,
+        None => panic!("the file would be removed:\n{text}"),
     }
 }
 
@@ -111,7 +111,7 @@ fn a_file_that_was_made_for_the_hooks_has_no_other_content() {
         "{text}"
     );
     assert_eq!(value["hooks"].as_object().unwrap().len(), Agent::Claude.program().events.len());
-    assert_eq!(without_hooks(&text, Agent::Claude.program()), Ok(WithoutHooks::Nothing));
+    assert_eq!(without_hooks(&text, Agent::Claude.program()), Ok(None));
 }
 
 #[test]
