@@ -13,8 +13,7 @@
 use foldlog_timeline::{CallEnd, Lane, NewCall};
 
 use super::input::Input;
-use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(2, 0, 0);
 const PERMISSION_REQUEST: ProgramVersion = ProgramVersion(2, 0, 45);
@@ -66,7 +65,8 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
     process_variable: Some("CLAUDE_PID"),
     asks_for_trust: false,
     read,
-    write,
+    block_word: "block",
+    hides_prompt: true,
 };
 
 /// Tools that change no files. A tool that is not listed may change any.
@@ -101,6 +101,7 @@ const SUB_AGENTS: [&str; 2] = ["Agent", "Task"];
 fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
     let input: Input<'_> = serde_json::from_str(input)?;
     let lane = input.lane(&PROGRAM);
+    let call = || call(&input, &lane, process);
     let event = match input.hook_event_name.as_str() {
         "SessionStart" => HookEvent::SessionStarted {
             // Sub-agents continue during a compaction.
@@ -109,14 +110,10 @@ fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
         "UserPromptSubmit" => HookEvent::Prompted {
             text: input.prompt.clone().filter(|prompt| !prompt.contains("<task-notification>")),
         },
-        "PreToolUse" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallBegins(call),
-            None => HookEvent::Other,
-        },
-        "PostToolUse" | "PostToolUseFailure" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallEnds(call, end(&input)),
-            None => HookEvent::Other,
-        },
+        "PreToolUse" => call().map_or(HookEvent::Other, HookEvent::CallBegins),
+        "PostToolUse" | "PostToolUseFailure" => {
+            call().map_or(HookEvent::Other, |call| HookEvent::CallEnds(call, end(&input)))
+        }
         "PermissionRequest" => HookEvent::PermissionAsked,
         "Stop" | "StopFailure" => HookEvent::TurnEnded,
         "SessionEnd" => HookEvent::SessionEnded,
@@ -158,10 +155,6 @@ fn end(input: &Input<'_>) -> CallEnd {
         duration_ms: input.duration_ms,
         in_background: input.response().has("backgroundTaskId"),
     }
-}
-
-fn write(reply: &HookReply, event: &str) -> String {
-    reply::text(reply, event, &Blocking { decision: "block", hides_prompt: true })
 }
 
 #[cfg(test)]

@@ -21,11 +21,10 @@ use foldlog::filesystem::open_regular_file;
 use foldlog_timeline::{CallEnd, Lane, NewCall};
 use foldlog_view::clock::now;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::input::Input;
-use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(0, 124, 0);
 const NEWEST: ProgramVersion = ProgramVersion(0, 171, 0);
@@ -73,7 +72,8 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
     process_variable: None,
     asks_for_trust: true,
     read,
-    write,
+    block_word: "block",
+    hides_prompt: false,
 };
 
 const fn short(event: AgentEvent) -> AgentEvent {
@@ -105,18 +105,13 @@ const COLLABORATION: &str = "collaboration";
 fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
     let input: Input<'_> = serde_json::from_str(input)?;
     let lane = input.lane(&PROGRAM);
+    let call = || call(&input, &lane, process);
     let event = match input.hook_event_name.as_str() {
         "SessionStart" => HookEvent::SessionStarted { is_new: input.source.as_deref() != Some("compact") },
         "UserPromptSubmit" if lane.agent.is_none() => HookEvent::Prompted { text: input.prompt.clone() },
         "PreModelRequest" => HookEvent::CallsReturned,
-        "PreToolUse" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallBegins(call),
-            None => HookEvent::Other,
-        },
-        "PostToolUse" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallEnds(call, end(&input)),
-            None => HookEvent::Other,
-        },
+        "PreToolUse" => call().map_or(HookEvent::Other, HookEvent::CallBegins),
+        "PostToolUse" => call().map_or(HookEvent::Other, |call| HookEvent::CallEnds(call, end(&input))),
         "PermissionRequest" => HookEvent::PermissionAsked,
         "Stop" | "Interrupt" => HookEvent::TurnEnded,
         "SessionEnd" => HookEvent::SessionEnded,
@@ -168,30 +163,9 @@ fn end(input: &Input<'_>) -> CallEnd {
 }
 
 /// The end of a command in a transcript.
-#[derive(Deserialize)]
 struct EndedCommand {
     exit_code: i64,
-    duration: Duration,
-    /// Time of the end, from the record around it.
-    #[serde(skip)]
-    completed_at_ms: i64,
-}
-
-#[derive(Deserialize)]
-struct Duration {
-    secs: i64,
-    nanos: i64,
-}
-
-#[derive(Deserialize)]
-struct Record {
-    payload: Payload,
-}
-
-#[derive(Deserialize)]
-struct Payload {
-    item: serde_json::Value,
-    completed_at_ms: i64,
+    started_at_ms: Option<i64>,
 }
 
 impl EndedCommand {
@@ -206,25 +180,24 @@ impl EndedCommand {
         let mut lines =
             text.lines().rev().filter(|line| line.contains("item_completed") && line.contains(id));
         lines.find_map(|line| {
-            let Record { payload } = serde_json::from_str(line).ok()?;
-            if payload.item["id"] != id {
-                return None;
-            }
-            let command = serde_json::from_value(payload.item).ok()?;
-            Some(EndedCommand { completed_at_ms: payload.completed_at_ms, ..command })
+            let record: Json = serde_json::from_str(line).ok()?;
+            let payload = &record["payload"];
+            let item = Some(&payload["item"]).filter(|item| item["id"] == id)?;
+            let duration = |unit: &str| item["duration"][unit].as_i64();
+            let (seconds, nanos) = (duration("secs")?, duration("nanos")?);
+            let milliseconds = seconds.checked_mul(1000).and_then(|it| it.checked_add(nanos / 1_000_000));
+            let completed_at_ms = payload["completed_at_ms"].as_i64()?;
+            Some(EndedCommand {
+                exit_code: item["exit_code"].as_i64()?,
+                started_at_ms: milliseconds.and_then(|duration| completed_at_ms.checked_sub(duration)),
+            })
         })
     }
 
     /// Returns the time since the start of the command. Its end may be reported much later.
     fn milliseconds_since_start(&self) -> Option<u64> {
-        let duration = self.duration.secs.checked_mul(1000)?.checked_add(self.duration.nanos / 1_000_000)?;
-        let started = self.completed_at_ms.checked_sub(duration)?;
-        u64::try_from(now().timestamp_millis().checked_sub(started)?).ok()
+        u64::try_from(now().timestamp_millis().checked_sub(self.started_at_ms?)?).ok()
     }
-}
-
-fn write(reply: &HookReply, event: &str) -> String {
-    reply::text(reply, event, &Blocking { decision: "block", hides_prompt: false })
 }
 
 /// Whether Codex runs one of the hooks of a directory.
@@ -243,22 +216,6 @@ impl HookTrust {
     pub(crate) fn is_trusted(&self) -> bool {
         ["trusted", "managed"].contains(&self.trust_status.as_str())
     }
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    id: u64,
-    result: HookLists,
-}
-
-#[derive(Deserialize)]
-struct HookLists {
-    data: Vec<HookList>,
-}
-
-#[derive(Deserialize)]
-struct HookList {
-    hooks: Vec<HookTrust>,
 }
 
 /// Number of the request for the hooks.
@@ -280,9 +237,10 @@ pub(crate) fn trust_request(directory: &Path) -> String {
 
 /// Reads a line of the answer; `None` if it is about something else.
 pub(crate) fn trust_answer(line: &str) -> Option<Vec<HookTrust>> {
-    let answer: Answer = serde_json::from_str(line).ok()?;
-    let lists = answer.result.data.into_iter();
-    (answer.id == LIST_REQUEST).then(|| lists.flat_map(|list| list.hooks).collect())
+    let answer: Json = serde_json::from_str(line).ok()?;
+    let lists = answer["result"]["data"].as_array().filter(|_| answer["id"] == LIST_REQUEST)?;
+    let hooks = lists.iter().map(|list| Vec::<HookTrust>::deserialize(&list["hooks"]).ok());
+    Some(hooks.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@ use foldlog_timeline::{CallEnd, Lane, NewCall};
 use serde_json::value::RawValue;
 
 use super::input::Input;
-use super::reply::{self, Blocking};
-use super::{AgentEvent, AgentProgram, HookEvent, HookInput, HookReply, ProgramVersion, SettingsPlaces};
+use super::{AgentEvent, AgentProgram, HookEvent, HookInput, ProgramVersion, SettingsPlaces};
 
 const OLDEST: ProgramVersion = ProgramVersion(0, 24, 0);
 
@@ -59,7 +58,8 @@ pub(super) const PROGRAM: AgentProgram = AgentProgram {
     process_variable: None,
     asks_for_trust: false,
     read,
-    write,
+    block_word: "deny",
+    hides_prompt: false,
 };
 
 /// Tools that change no files. A tool that is not listed may change any.
@@ -96,17 +96,12 @@ const SHELL: &str = "run_shell_command";
 fn read(input: &str, process: Option<u32>) -> serde_json::Result<HookInput> {
     let input: Input<'_> = serde_json::from_str(input)?;
     let lane = input.lane(&PROGRAM);
+    let call = || call(&input, &lane, process);
     let event = match input.hook_event_name.as_str() {
         "SessionStart" => HookEvent::SessionStarted { is_new: true },
         "BeforeAgent" => HookEvent::Prompted { text: input.prompt.clone() },
-        "BeforeTool" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallBegins(call),
-            None => HookEvent::Other,
-        },
-        "AfterTool" => match call(&input, &lane, process) {
-            Some(call) => HookEvent::CallEnds(call, end(&input)),
-            None => HookEvent::Other,
-        },
+        "BeforeTool" => call().map_or(HookEvent::Other, HookEvent::CallBegins),
+        "AfterTool" => call().map_or(HookEvent::Other, |call| HookEvent::CallEnds(call, end(&input))),
         "AfterAgent" => HookEvent::TurnEnded,
         "SessionEnd" => HookEvent::SessionEnded,
         _ => HookEvent::Other,
@@ -153,10 +148,6 @@ fn exit_code(content: &str) -> Option<i64> {
         ["</untrusted_context>", "Process Group PGID: ", "Background PIDs: ", "Signal: ", "Error: "];
     let facts = |line: &&str| line.is_empty() || FACTS.iter().any(|fact| line.starts_with(fact));
     content.lines().rev().find(|line| !facts(line))?.strip_prefix("Exit Code: ")?.trim().parse().ok()
-}
-
-fn write(reply: &HookReply, event: &str) -> String {
-    reply::text(reply, event, &Blocking { decision: "deny", hides_prompt: false })
 }
 
 #[test]

@@ -87,7 +87,10 @@ pub(crate) struct AgentProgram {
     /// Whether the user has to trust hooks in the program before they run.
     pub(crate) asks_for_trust: bool,
     pub(crate) read: fn(&str, Option<u32>) -> serde_json::Result<HookInput>,
-    pub(crate) write: fn(&HookReply, &str) -> String,
+    /// Word by which the program is told that a prompt was answered.
+    pub(crate) block_word: &'static str,
+    /// Whether the program can be told to show the answer without the prompt.
+    pub(crate) hides_prompt: bool,
 }
 
 /// An event for which a hook is installed.
