@@ -33,7 +33,7 @@ use uuid::Uuid;
 pub(crate) use {
     collect::collect,
     copy::{with_copy, with_each_copy},
-    open::{failure, place},
+    open::{NO_SESSION, WHERE, failure, no_session, nothing_held, place, sessions_at, some_sessions_at},
 };
 
 /// Returns the URL in place of a path, if it is one. Any text with a scheme counts, even one that
@@ -53,49 +53,6 @@ fn redact_url(url: &str) -> String {
     let (scheme, rest) = url.get(..end).and_then(|url| url.split_once("://")).unwrap_or(("", url));
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
     foldlog_codec::escape::text(&format!("{}://{place}", scheme.trim_start())).to_string()
-}
-
-/// Opens the place that a URL names. Returns it with the session of the URL, or with all sessions
-/// that the place lists.
-///
-/// # Errors
-///
-/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
-#[cfg(feature = "object-store")]
-pub(crate) fn sessions_at(
-    url: &str,
-) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
-    if let Some(one) = HeldSession::parse(url) {
-        return Ok((place(&one.url)?, vec![one]));
-    }
-    let place = place(url)?;
-    let ids = place.sessions().map_err(failure)?;
-    let held = ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session });
-    Ok((place, held.collect()))
-}
-
-#[cfg(feature = "object-store")]
-pub(crate) const NO_SESSION: &str = "there are no sessions at this URL";
-
-#[cfg(feature = "object-store")]
-pub(crate) const WHERE: &str = "give the URL of the host's replicator, with its prefix";
-
-/// Opens a place like [`sessions_at`], and fails if it lists no sessions.
-#[cfg(feature = "object-store")]
-fn some_sessions_at(
-    url: &str,
-) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
-    match sessions_at(url)? {
-        (_, sessions) if sessions.is_empty() => Err(crate::CommandError::usage(NO_SESSION, WHERE)),
-        found => Ok(found),
-    }
-}
-
-/// Error: a place does not contain a session.
-#[cfg(feature = "object-store")]
-pub(crate) fn nothing_held(session: Uuid) -> crate::CommandError {
-    let what = format!("there is no session {session} at this URL");
-    crate::CommandError::usage(what, "`foldlog sessions URL` lists the sessions there")
 }
 
 /// Names a session in a place: the place's URL, and the session's id.
@@ -143,16 +100,6 @@ pub(crate) fn join_session_url(arguments: Vec<OsString>) -> Vec<OsString> {
         joined.push(named.to_string().into());
     }
     joined
-}
-
-/// Error: a URL names a place, but a session is required.
-#[cfg(feature = "object-store")]
-pub(crate) fn no_session(url: &str) -> crate::CommandError {
-    let what = format!("{} names no session", redact_url(url));
-    crate::CommandError::usage(
-        what,
-        "give URL/sessions/ID (before a `?`), or the URL and the id; `foldlog sessions URL` lists the ids",
-    )
 }
 
 /// Error: a verb writes, but places are read-only.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_remote::{Error, FailureDetails, Place, Retries, ServerAnswer, SqlState, open_place};
+use uuid::Uuid;
 
+use super::{HeldSession, redact_url};
 use crate::failure::{CommandError, Result};
 
 /// Time limit for a place that does not answer.
@@ -18,6 +20,52 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// program supports.
 pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
     open_place(url, Retries { within: PATIENCE, ..Retries::default() }).map_err(failure)
+}
+
+/// A place, with its sessions.
+type PlaceWithSessions = (Arc<dyn Place>, Vec<HeldSession>);
+
+/// Opens the place that a URL names. Returns it with the session of the URL, or with all sessions
+/// that the place lists.
+///
+/// # Errors
+///
+/// [`Error::Usage`](foldlog_view::Error::Usage) if the place cannot be opened or listed.
+pub(crate) fn sessions_at(url: &str) -> Result<PlaceWithSessions> {
+    if let Some(one) = HeldSession::parse(url) {
+        return Ok((place(&one.url)?, vec![one]));
+    }
+    let place = place(url)?;
+    let ids = place.sessions().map_err(failure)?;
+    let held = ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session });
+    Ok((place, held.collect()))
+}
+
+pub(crate) const NO_SESSION: &str = "there are no sessions at this URL";
+
+pub(crate) const WHERE: &str = "give the URL of the host's replicator, with its prefix";
+
+/// Opens a place like [`sessions_at`], and fails if it lists no sessions.
+pub(crate) fn some_sessions_at(url: &str) -> Result<PlaceWithSessions> {
+    match sessions_at(url)? {
+        (_, sessions) if sessions.is_empty() => Err(CommandError::usage(NO_SESSION, WHERE)),
+        found => Ok(found),
+    }
+}
+
+/// Error: a place does not contain a session.
+pub(crate) fn nothing_held(session: Uuid) -> CommandError {
+    let what = format!("there is no session {session} at this URL");
+    CommandError::usage(what, "`foldlog sessions URL` lists the sessions there")
+}
+
+/// Error: a URL names a place, but a session is required.
+pub(crate) fn no_session(url: &str) -> CommandError {
+    let what = format!("{} names no session", redact_url(url));
+    CommandError::usage(
+        what,
+        "give URL/sessions/ID (before a `?`), or the URL and the id; `foldlog sessions URL` lists the ids",
+    )
 }
 
 /// Converts a failed request to a place into an error with the next step.
