@@ -21,7 +21,7 @@
 //! | `agents` | the programs whose hooks report their tool calls |
 //! | `workspaces` | the directories of workspaces that commands restore |
 //! | `checkpoint_text`, `difference_text` | lines about checkpoints and differences |
-//! | `retention`, `value_parsers` | values of options that several commands have |
+//! | `value_parsers` | values of options that several commands have |
 //! | `run_failure` | errors of a run without an answer |
 //! | `redact` | hiding passwords and keys of typed URLs in errors |
 //! | `help` | the help of the binary, with its commands in groups |
@@ -64,7 +64,6 @@ pub mod readers;
 mod redact;
 mod remote;
 pub mod replay_check;
-mod retention;
 mod run_failure;
 pub mod runs;
 pub mod style;

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use foldlog::inspect;
 use foldlog::{
-    CompactOptions, CompactReport, CompressReport, Compression, SequenceNumber, Store, StoreCompactReport,
+    CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
+    StoreCompactReport,
 };
 use foldlog_view::document;
 use foldlog_view::positions::{Position, record_at};
@@ -18,7 +19,7 @@ use crate::command::{Access, Argument, Command, Group, Target};
 use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store, open_session};
-use crate::retention::{SnapshotRetention, days};
+use crate::value_parsers::{days, kept_snapshots, words};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -55,8 +56,8 @@ pub struct Args {
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
     /// Snapshots whose positions are kept
-    #[arg(long, value_enum, default_value_t)]
-    pub keep: SnapshotRetention,
+    #[arg(long, value_parser = kept_snapshots(), default_value = "tagged")]
+    pub keep: KeptSnapshots,
     /// Keep this position too, a number or a snapshot's tag; may be repeated
     #[arg(long = "keep-position", value_name = "POSITION")]
     pub positions: Vec<Position>,
@@ -64,8 +65,8 @@ pub struct Args {
     #[arg(long = "keep-days", value_name = "DAYS")]
     pub days: Option<u64>,
     /// Compression of the files of finished segments [default: unchanged]
-    #[arg(long, value_enum, value_name = "CODEC")]
-    pub compress: Option<Compress>,
+    #[arg(long, value_parser = codec(), value_name = "CODEC")]
+    pub compress: Option<Compression>,
     /// Compress only segments of at least BYTES [default: 65536]
     #[arg(long = "compress-from", value_name = "BYTES", requires = "compress")]
     pub compress_from: Option<u64>,
@@ -101,15 +102,13 @@ impl Command for Args {
             return Err(CommandError::usage(what, "give the directory of a session: STORE/sessions/ID"));
         }
         let positions = positions(path, &self.positions, output)?;
-        let younger_than = self.days.map(days);
-        let compression = self.compress.map(Compression::from);
         let options = CompactOptions {
-            snapshots: self.keep.into(),
+            snapshots: self.keep,
             positions,
-            younger_than,
-            compression,
+            younger_than: self.days.map(days),
+            compression: self.compress,
             compress_bytes_min: self.compress_from,
-            keep_bodies: compression.is_some() && self.keep == SnapshotRetention::All,
+            keep_bodies: self.compress.is_some() && self.keep == KeptSnapshots::All,
             dry_run: self.dry_run,
         };
         if is_store {
@@ -122,25 +121,13 @@ impl Command for Args {
     }
 }
 
-/// Names how the files of finished segments are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Compress {
-    /// Zstandard, for smaller files
-    Zstd,
-    /// LZ4, which is faster
-    Lz4,
-    /// No compression
-    None,
-}
-
-impl From<Compress> for Compression {
-    fn from(compress: Compress) -> Compression {
-        match compress {
-            Compress::Zstd => Compression::Zstd,
-            Compress::Lz4 => Compression::Lz4,
-            Compress::None => Compression::None,
-        }
-    }
+/// Parses how the files of finished segments are kept.
+fn codec() -> impl TypedValueParser<Value = Compression> {
+    words([
+        ("zstd", "Zstandard, for smaller files", Compression::Zstd),
+        ("lz4", "LZ4, which is faster", Compression::Lz4),
+        ("none", "No compression", Compression::None),
+    ])
 }
 
 fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<BTreeSet<SequenceNumber>> {

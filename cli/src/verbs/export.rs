@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use foldlog::{Policy, SequenceNumber, Store};
 use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session};
 use foldlog_view::document;
@@ -18,6 +19,7 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{code_of, map_write_error, open_session, open_sound, open_sound_outline};
 use crate::runs::claude_code;
+use crate::value_parsers::words;
 
 /// Write a session for other programs.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,8 +39,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
     /// Compression of files of format aca that have at least 4 KiB [default: none]
-    #[arg(long, value_name = "CODEC")]
-    pub compress: Option<Compress>,
+    #[arg(long, value_parser = codec(), value_name = "CODEC")]
+    pub compress: Option<CompressionAlgorithm>,
 }
 
 impl Command for Args {
@@ -119,17 +121,14 @@ pub enum Format {
     Aca,
 }
 
-/// Says what files of a tree are compressed by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Compress {
-    /// Zstandard
-    Zstd,
-    /// gzip
-    Gzip,
-    /// LZ4
-    Lz4,
-    /// No compression
-    None,
+/// Parses what files of a tree are compressed by.
+fn codec() -> impl TypedValueParser<Value = CompressionAlgorithm> {
+    words([
+        ("zstd", "Zstandard", CompressionAlgorithm::Zstd),
+        ("gzip", "gzip", CompressionAlgorithm::Gzip),
+        ("lz4", "LZ4", CompressionAlgorithm::Lz4),
+        ("none", "No compression", CompressionAlgorithm::None),
+    ])
 }
 
 /// Writes the session's tree into the `.aca` of a directory.
@@ -137,18 +136,12 @@ fn tree(
     session: &Path,
     at: Option<Position>,
     to: Option<&Path>,
-    compress: Option<Compress>,
+    compress: Option<CompressionAlgorithm>,
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let Some(to) = to else {
         let next = "give the directory that is to contain `.aca`: `--to DIR`";
         return Err(CommandError::usage("--format aca writes files, and needs a directory", next));
-    };
-    let algorithm = match compress.unwrap_or(Compress::None) {
-        Compress::Zstd => CompressionAlgorithm::Zstd,
-        Compress::Gzip => CompressionAlgorithm::Gzip,
-        Compress::Lz4 => CompressionAlgorithm::Lz4,
-        Compress::None => CompressionAlgorithm::None,
     };
     let reader = open_session(session, output)?;
     let at = match (at, reader.report().interrupted.iter().find(|open| !open.reads_only)) {
@@ -164,7 +157,8 @@ fn tree(
     };
     std::fs::create_dir_all(to).map_err(|source| CommandError::file(to, source))?;
     let stores = WorkspaceStores::from_session_dir(session);
-    let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
+    let compression = StateCompression::new(compress.unwrap_or_default());
+    let report = export_session(&reader, at, &stores, to, &compression)?;
     if output.json() {
         let ExportReport { dir, files, written, written_bytes, removed, foreign, .. } = report;
         output.value(&document! { dir, position: at, files, written, written_bytes, removed, foreign })?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use foldlog::inspect;
-use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
+use foldlog::{CollectOptions, CollectReport, CollectedFiles, KeptSnapshots, LeftAlone, Store, escape};
 use foldlog_view::text::count_text;
 
 use crate::command::{Access, Argument, Command, Group, Target, Urls};
@@ -11,7 +11,7 @@ use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
 use crate::remote;
-use crate::retention::{SnapshotRetention, days};
+use crate::value_parsers::{days, kept_snapshots};
 
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
@@ -53,8 +53,8 @@ pub struct Args {
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Snapshots whose captures are kept
-    #[arg(long, value_enum, default_value_t)]
-    pub keep: SnapshotRetention,
+    #[arg(long, value_parser = kept_snapshots(), default_value = "tagged")]
+    pub keep: KeptSnapshots,
     /// Keep the captures of the latest N calls of each session [default: 100]
     #[arg(long = "keep-calls", value_name = "N")]
     pub calls: Option<u64>,
@@ -76,7 +76,7 @@ impl Command for Args {
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = remote::url(&self.path) {
-            if self.calls.is_some() || self.days.is_some() || self.keep != SnapshotRetention::default() {
+            if self.calls.is_some() || self.days.is_some() || self.keep != KeptSnapshots::default() {
                 return Err(CommandError::usage(
                     "--keep, --keep-calls and --keep-days apply only to a store: a bucket or database keeps all captures",
                     "omit them",

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use foldlog::Store;
 use foldlog::inspect;
 use foldlog_codec::escape;
@@ -26,6 +26,7 @@ use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse
 use crate::output::Output;
 use crate::readers;
 use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
+use crate::value_parsers::words;
 
 /// Describes the fields of `sessions --json`.
 const SESSIONS_JSON: &str = "\
@@ -125,10 +126,7 @@ fn status_parser() -> impl TypedValueParser<Value = Status> {
         Status::Unclosed => "Its last writer ended without closing it, between two calls",
         Status::Closed => "Its last writer closed it",
     };
-    let values = Status::ALL.map(|status| PossibleValue::new(status.name()).help(help(status)));
-    PossibleValuesParser::new(values).try_map(|name| {
-        Status::ALL.into_iter().find(|status| status.name() == name).ok_or("there is no such status")
-    })
+    words(Status::ALL.map(|status| (status.name(), help(status), status)))
 }
 
 /// Names what sessions are sorted by.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use foldlog::inspect;
 use foldlog_agent::Deadline;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
@@ -20,6 +21,7 @@ use super::program::Program;
 use super::tools;
 use crate::failure::{CommandError, Result};
 use crate::readers::WriteArgs;
+use crate::value_parsers::words;
 
 /// Variables of this process that the program receives in addition to those that every program
 /// needs, such as `PATH`.
@@ -41,14 +43,12 @@ pub enum Adapter {
     Claude,
 }
 
-/// Says what follows if a failed call left something behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Leftover {
-    /// Report it to the model and the user, and continue
-    #[default]
-    Continue,
-    /// End the run, which can be resumed
-    Stop,
+/// Parses what follows if a failed call left something behind.
+fn on_leftover() -> impl TypedValueParser<Value = OnLeftover> {
+    words([
+        ("continue", "Report it to the model and the user, and continue", OnLeftover::Continue),
+        ("stop", "End the run, which can be resumed", OnLeftover::Stop),
+    ])
 }
 
 /// Describes the data that a run passes on, and the fields of `run --json`.
@@ -192,8 +192,8 @@ pub struct Args {
     /// Action if the rollback of a failed call could not undo everything
     ///
     /// For example, a commit of the call is kept under refs/foldlog/lost.
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    pub on_leftover: Leftover,
+    #[arg(long, value_parser = on_leftover(), value_name = "WHAT", default_value = "continue")]
+    pub on_leftover: OnLeftover,
     /// Whether a replicated session continues.
     #[command(flatten)]
     pub writing: WriteArgs,
@@ -369,10 +369,7 @@ impl Args {
         let Program { file, leading } = Program::from_path(&self.program);
         let options = RunOptions {
             native_tools: self.tools()?,
-            on_leftover: match self.on_leftover {
-                Leftover::Continue => OnLeftover::Continue,
-                Leftover::Stop => OnLeftover::Stop,
-            },
+            on_leftover: self.on_leftover,
             max_turns: self.max_turns,
             max_budget_usd: self.max_budget_usd,
             roll_back_failed: self.roll_back_failed,

@@ -50,7 +50,7 @@ use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub use self::args::{Adapter, Args, Leftover};
+pub use self::args::{Adapter, Args};
 
 use self::recorded_calls::CallRecorder;
 use self::run_session::RunSession;

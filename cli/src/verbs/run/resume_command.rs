@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use foldlog::Session;
+use foldlog_claude::OnLeftover;
 use foldlog_codec::escape;
 use foldlog_view::shell::quote_word;
 
 use super::program::is_looked_up;
-use super::{Args, Leftover, args::absolute, run_session, tools};
+use super::{Args, args::absolute, run_session, tools};
 
 struct Words(String);
 
@@ -88,7 +89,7 @@ impl Args {
             ("--max-turns", self.max_turns.map(|most| most.to_string())),
             ("--max-budget-usd", self.max_budget_usd.map(|most| most.to_string())),
             ("--deadline", self.deadline.map(|time| format!("{}s", time.as_secs()))),
-            ("--on-leftover", (self.on_leftover == Leftover::Stop).then(|| "stop".to_owned())),
+            ("--on-leftover", (self.on_leftover == OnLeftover::Stop).then(|| "stop".to_owned())),
         ];
         for (name, value) in values.into_iter().filter(|(name, _)| is_kept(name)) {
             value.iter().for_each(|value| words.option(name, value));
