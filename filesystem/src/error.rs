@@ -128,6 +128,18 @@ impl UnrestoredPath {
     }
 }
 
+/// Adds the failed operation and its path to an error of the system.
+pub(crate) trait IoContext<T> {
+    /// `op` is a verb, as in [`Error::Io`].
+    fn during(self, op: &'static str, path: impl Into<PathBuf>) -> Result<T>;
+}
+
+impl<T, E: Into<std::io::Error>> IoContext<T> for std::result::Result<T, E> {
+    fn during(self, op: &'static str, path: impl Into<PathBuf>) -> Result<T> {
+        self.map_err(|error| Error::io(op, path, error))
+    }
+}
+
 impl Error {
     pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Error {
         Error::Io { op, path: path.into(), source: Arc::new(source.into()) }

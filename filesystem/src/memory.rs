@@ -12,7 +12,7 @@ use rpds::RedBlackTreeMapSync;
 use super::path::{self, DEPTH_MAX};
 use super::pattern::Pattern;
 use super::{FileKind, FileStat, Filesystem, FilesystemEntry};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
@@ -181,7 +181,7 @@ impl InMemoryFilesystem {
                 }
                 Ok(())
             })
-            .map_err(|kind| Error::io(op, path, kind))
+            .during(op, path)
         })
     }
 }
@@ -255,7 +255,7 @@ fn depth(node: &InMemoryNode) -> usize {
 impl Filesystem for InMemoryFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let parts = path::parts(path)?;
-        match find(self.present(), &parts).map_err(|kind| Error::io("read", path, kind))? {
+        match find(self.present(), &parts).during("read", path)? {
             InMemoryNode::File(file) => Ok(file.bytes.to_vec()),
             InMemoryNode::Directory(_) => Err(Error::io("read", path, ErrorKind::IsADirectory)),
         }
@@ -279,7 +279,7 @@ impl Filesystem for InMemoryFilesystem {
         };
         self.change(|root, now_us| {
             edit(root, directories, Missing::Refuse, &mut |directory| take_out(directory, name, now_us))
-                .map_err(|kind| Error::io("delete", path, kind))
+                .during("delete", path)
         })
     }
 
@@ -291,7 +291,7 @@ impl Filesystem for InMemoryFilesystem {
             return Err(Error::path(".", "the root cannot be renamed"));
         };
         self.change(|root, now_us| {
-            let node = find(Arc::clone(root), &from_parts).map_err(|kind| Error::io("rename", from, kind))?;
+            let node = find(Arc::clone(root), &from_parts).during("rename", from)?;
             if from_parts == to_parts {
                 return Ok(());
             }
@@ -305,7 +305,7 @@ impl Filesystem for InMemoryFilesystem {
             edit(root, from_directories, Missing::Refuse, &mut |directory| {
                 take_out(directory, from_name, now_us)
             })
-            .map_err(|kind| Error::io("rename", from, kind))?;
+            .during("rename", from)?;
             edit(root, to_directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*to_name);
                 match directory.children.get(&key) {
@@ -317,13 +317,13 @@ impl Filesystem for InMemoryFilesystem {
                 directory.modified_us = now_us;
                 Ok(())
             })
-            .map_err(|kind| Error::io("rename to", to, kind))
+            .during("rename to", to)
         })
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let parts = path::parts(directory)?;
-        match find(self.present(), &parts).map_err(|kind| Error::io("list", directory, kind))? {
+        match find(self.present(), &parts).during("list", directory)? {
             InMemoryNode::Directory(directory) => Ok(directory
                 .children
                 .iter()
@@ -357,7 +357,7 @@ impl Filesystem for InMemoryFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let parts = path::parts(path)?;
-        let node = find(self.present(), &parts).map_err(|kind| Error::io("look at", path, kind))?;
+        let node = find(self.present(), &parts).during("look at", path)?;
         let (kind, len, mode, modified_us) = match &node {
             InMemoryNode::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
             InMemoryNode::Directory(directory) => {

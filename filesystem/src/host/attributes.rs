@@ -9,6 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use nix::errno::Errno as NixErrno;
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chownat, fchmod, fchown,
     fgetxattr, flistxattr, fremovexattr, fsetxattr, futimens, utimensat,
@@ -16,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::manifest::{Attributes, Owner, Stat, escape_path};
-use super::step::{describe_errno, nix_errno};
+use super::step::nix_errno;
 
 /// Linux's limit for the length of a file's list of attributes, and of a value.
 const LIST_BYTES_MAX: usize = 64 << 10;
@@ -86,15 +87,16 @@ pub(super) enum Target<'a> {
 }
 
 impl Target<'_> {
-    fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<(), NixErrno> {
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-        match self {
+        let done = match self {
             Target::Opened(file) => fchown(file, uid, gid),
             Target::Link(directory, name) => chownat(directory, *name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
-        }
+        };
+        done.map_err(nix_errno)
     }
 
-    pub(super) fn set_time(&self, modified_ns: i64) -> Result<(), Errno> {
+    pub(super) fn set_time(&self, modified_ns: i64) -> Result<(), NixErrno> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec {
@@ -102,10 +104,11 @@ impl Target<'_> {
                 tv_nsec: modified_ns.rem_euclid(1_000_000_000),
             },
         };
-        match self {
+        let done = match self {
             Target::Opened(file) => futimens(file, &times),
             Target::Link(directory, name) => utimensat(directory, *name, &times, AtFlags::SYMLINK_NOFOLLOW),
-        }
+        };
+        done.map_err(nix_errno)
     }
 }
 
@@ -129,7 +132,7 @@ impl WantedAttributes {
         target: &Target<'_>,
         stat: &Stat,
         attributes: &Attributes,
-    ) -> Result<Vec<String>, Errno> {
+    ) -> Result<Vec<String>, NixErrno> {
         let mut told = Vec::new();
         let owner = self.give_owner(target, stat.owner, &mut told);
         if let Target::Opened(file) = target {
@@ -140,12 +143,9 @@ impl WantedAttributes {
             }
             // A new owner clears these bits.
             if stat.permissions() != permissions || owner != stat.owner {
-                fchmod(file, Mode::from_raw_mode(permissions))?;
+                fchmod(file, Mode::from_raw_mode(permissions)).map_err(nix_errno)?;
             }
-            if let Some(wanted) = &self.attributes {
-                let may_have_more = self.owner == Some(owner);
-                give_attributes(*file, wanted, attributes, may_have_more, &mut told);
-            }
+            told.extend(self.give_attributes(*file, owner, attributes));
         }
         match self.modified_ns {
             // A capture stores 64 bits of nanoseconds.
@@ -155,9 +155,8 @@ impl WantedAttributes {
                 );
             }
             Some(ns) => {
-                if let Err(errno) = target.set_time(ns) {
-                    told.push(format!("its time of change: {}", describe_errno(nix_errno(errno))));
-                }
+                let failed = target.set_time(ns).err();
+                told.extend(failed.map(|errno| format!("its time of change: {}", errno.desc())));
             }
             None => {}
         }
@@ -169,20 +168,13 @@ impl WantedAttributes {
         let mut owner = present;
         let Some(wanted) = self.owner.filter(|owner| *owner != present) else { return owner };
         let Owner { uid, gid } = wanted;
-        let refused = target.chown((uid != owner.uid).then_some(uid), (gid != owner.gid).then_some(gid));
-        match refused {
-            Ok(()) => owner = wanted,
-            Err(errno) => {
-                // A process can set one of its own groups without the right to give files away.
-                if gid != owner.gid && target.chown(None, Some(gid)).is_ok() {
-                    owner.gid = gid;
-                }
-                told.push(format!(
-                    "it belongs to {owner} and belonged to {wanted}: {}",
-                    describe_errno(nix_errno(errno))
-                ));
-            }
+        let given = target.chown((uid != owner.uid).then_some(uid), (gid != owner.gid).then_some(gid));
+        let Err(errno) = given else { return wanted };
+        // A process can set one of its own groups without the right to give files away.
+        if gid != owner.gid && target.chown(None, Some(gid)).is_ok() {
+            owner.gid = gid;
         }
+        told.push(format!("it belongs to {owner} and belonged to {wanted}: {}", errno.desc()));
         owner
     }
 
@@ -193,33 +185,34 @@ impl WantedAttributes {
         let lost = if other_user { SET_UID } else { 0 } | if other_group { SET_GID } else { 0 };
         self.permissions & lost
     }
+
+    /// Sets a file's extended attributes under this owner, and returns descriptions of those that
+    /// could not be set.
+    fn give_attributes(&self, file: BorrowedFd<'_>, owner: Owner, present: &Attributes) -> Vec<String> {
+        let Some(wanted) = &self.attributes else { return Vec::new() };
+        let (wanted, present) = (listed(wanted), listed(present));
+        let mut told = Vec::new();
+        let mut failed =
+            |name: &[u8], why: &str| told.push(format!("its attribute `{}`: {why}", escape_path(name)));
+        for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(kept, _)| kept == name)) {
+            match fremovexattr(file, name.as_slice()) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => failed(name, nix_errno(errno).desc()),
+            }
+        }
+        for attribute in wanted.iter().filter(|attribute| !present.contains(attribute)) {
+            let (name, value) = attribute;
+            if name == CAPABILITY && self.owner != Some(owner) {
+                failed(name, "it is left off, since the owner is another one");
+            } else if let Err(errno) = fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
+                failed(name, nix_errno(errno).desc());
+            }
+        }
+        told
+    }
 }
 
-fn give_attributes(
-    file: BorrowedFd<'_>,
-    wanted: &Attributes,
-    present: &Attributes,
-    may_have_more: bool,
-    told: &mut Vec<String>,
-) {
-    let wanted = wanted.as_deref().map_or(&[][..], Vec::as_slice);
-    let present = present.as_deref().map_or(&[][..], Vec::as_slice);
-    let mut failed =
-        |name: &[u8], why: &str| told.push(format!("its attribute `{}`: {why}", escape_path(name)));
-    for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(kept, _)| kept == name)) {
-        match fremovexattr(file, name.as_slice()) {
-            Ok(()) | Err(Errno::NODATA) => {}
-            Err(errno) => failed(name, &describe_errno(nix_errno(errno))),
-        }
-    }
-    for attribute in wanted.iter().filter(|attribute| !present.contains(attribute)) {
-        let (name, value) = attribute;
-        if name == CAPABILITY && !may_have_more {
-            failed(name, "it is left off, since the owner is another one");
-            continue;
-        }
-        if let Err(errno) = fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
-            failed(name, &describe_errno(nix_errno(errno)));
-        }
-    }
+/// Returns the extended attributes of a file, sorted by their names.
+pub(super) fn listed(attributes: &Attributes) -> &[(Vec<u8>, Vec<u8>)] {
+    attributes.as_deref().map_or(&[], Vec::as_slice)
 }

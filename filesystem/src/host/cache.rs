@@ -22,6 +22,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::attributes::listed;
 use super::known_objects::Stamp;
 use super::manifest::{
     Attributes, FileForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Owner, Stat,
@@ -152,7 +153,7 @@ fn put_stat(bytes: &mut Vec<u8>, stat: &Stat) {
 }
 
 fn put_attributes(bytes: &mut Vec<u8>, attributes: &Attributes) {
-    let attributes = attributes.as_deref().map_or(&[][..], Vec::as_slice);
+    let attributes = listed(attributes);
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
     bytes.extend_from_slice(&number(attributes.len()));
     for (name, value) in attributes {

@@ -10,7 +10,7 @@ use super::manifest::display_path;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::parallel::in_parallel;
 use super::plan::DirectoryPlan;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Checked contents are buffered until they are written, up to this many bytes; further ones are
 /// read twice.
@@ -72,7 +72,7 @@ impl<'a> CheckedObjects<'a> {
 
     pub(super) fn copy(&self, blob: ObjectId, into: &mut dyn Write) -> Result<()> {
         match self.held.get(&blob) {
-            Some(bytes) => into.write_all(bytes).map_err(|error| Error::io("write", "the workspace", error)),
+            Some(bytes) => into.write_all(bytes).during("write", "the workspace"),
             None => self.objects.copy(blob, ObjectKind::Blob, into).map(drop),
         }
     }

@@ -21,11 +21,10 @@ use parking_lot::Mutex;
 use super::attributes;
 use super::manifest::{Attributes, FileForm, FileKind, Leaf, Stat, display_path};
 use super::new_objects::NewObjects;
-use super::objects::{Hasher, ObjectId, ObjectKind, len, pump};
+use super::objects::{Hasher, ObjectId, ObjectKind, len};
 use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
-use super::step::MOUNT;
-use super::step::{open_file, read_link, stat_at};
+use super::step::{MOUNT, open_file, read_link, stat_at, stat_of};
 use crate::error::{Error, Result};
 
 pub(super) const READ_TRIES: usize = 5;
@@ -150,7 +149,7 @@ impl ContentReader<'_> {
                     Err(Errno::ENOENT) => return Ok(None),
                     // It is no longer a link.
                     Err(Errno::EINVAL) => None,
-                    Err(errno) => return Err(self.io("read", errno.into())),
+                    Err(errno) => return Err(self.io("read", errno)),
                 },
                 FileKind::File => match open_file(self.directory, self.name) {
                     Ok(file) => self.file(file, &mut stat)?,
@@ -160,13 +159,13 @@ impl ContentReader<'_> {
                         self.mounted.set(true);
                         return Ok(None);
                     }
-                    Err(errno) => return Err(self.io("read", errno.into())),
+                    Err(errno) => return Err(self.io("read", errno)),
                 },
                 FileKind::Directory | FileKind::Special => break,
             };
             let after = match stat_at(self.directory, self.name) {
                 Err(Errno::ENOENT) => return Ok(None),
-                after => after.map_err(|errno| self.io("look at", errno.into()))?,
+                after => after.map_err(|errno| self.io("look at", errno))?,
             };
             if let Some(FileContent { blob, attributes, form }) = content.filter(|_| after == stat) {
                 let racy = (self.is_racy)(&stat);
@@ -187,7 +186,7 @@ impl ContentReader<'_> {
         Err(Error::path(display_path(&(self.path)()), "it changed again and again while it was read"))
     }
 
-    pub(super) fn io(&self, op: &'static str, error: io::Error) -> Error {
+    pub(super) fn io(&self, op: &'static str, error: impl Into<io::Error>) -> Error {
         Error::io(op, OsStr::from_bytes(&(self.path)()), error)
     }
 
@@ -199,35 +198,32 @@ impl ContentReader<'_> {
     /// Reads a file into an object, and updates `stat` to its state at opening, which may be newer.
     /// Returns `None` if it is not a file, or if its length changed while it was read.
     fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<FileContent>> {
-        let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
+        let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno))?;
         *stat = Stat::from(&opened);
         if stat.kind() != FileKind::File {
             return Ok(None);
         }
-        let attributes =
-            attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
+        let attributes = attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno))?;
         let file = File::from(file);
-        let sparse =
-            Sparse::detect(&file, stat.len, opened.st_blocks).map_err(|error| self.io("read", error))?;
-        if let Some(sparse) = sparse {
-            let blob = self.stream(sparse.data(&file), sparse.data_len())?;
+        let sparse = Sparse::detect(&file, stat.len, opened.st_blocks);
+        let (blob, form) = if let Some(sparse) = sparse.map_err(|error| self.io("read", error))? {
+            let data = self.stream(sparse.data(&file), sparse.data_len())?;
             let listed = |data| self.objects.write(ObjectKind::Blob, sparse.encode(data).as_bytes());
-            let blob = blob.map(listed).transpose()?;
-            return Ok(blob.map(|blob| FileContent { blob, attributes, form: FileForm::Sparse }));
-        }
-        if stat.len > READ_WHOLE_BYTES_MAX {
-            let blob = self.stream(&file, stat.len)?;
-            return Ok(blob.map(|blob| FileContent { blob, attributes, form: FileForm::Whole }));
-        }
-        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
-        let mut counted = MeteredReader { source: &file, limits: self.limits };
-        let read = (&mut counted).take(stat.len.saturating_add(1)).read_to_end(&mut bytes);
+            (data.map(listed).transpose()?, FileForm::Sparse)
+        } else if stat.len > READ_WHOLE_BYTES_MAX {
+            (self.stream(&file, stat.len)?, FileForm::Whole)
+        } else {
+            (self.read_whole(&file, stat.len)?, FileForm::Whole)
+        };
+        Ok(blob.map(|blob| FileContent { blob, attributes, form }))
+    }
+
+    fn read_whole(&self, file: &File, length: u64) -> Result<Option<ObjectId>> {
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(1));
+        let mut counted = MeteredReader { source: file, limits: self.limits };
+        let read = (&mut counted).take(length.saturating_add(1)).read_to_end(&mut bytes);
         self.prefer_limit_error(read.map_err(|error| self.io("read", error)))?;
-        if len(&bytes) != stat.len {
-            return Ok(None);
-        }
-        let blob = self.objects.write(ObjectKind::Blob, &bytes)?;
-        Ok(Some(FileContent { blob, attributes, form: FileForm::Whole }))
+        (len(&bytes) == length).then(|| self.objects.write(ObjectKind::Blob, &bytes)).transpose()
     }
 
     fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
@@ -238,25 +234,17 @@ impl ContentReader<'_> {
     /// Stores the initial part of a growing file. Returns `None` if that part changes too.
     fn prefix(&self, first: Stat) -> Result<Option<Leaf>> {
         let Ok(file) = open_file(self.directory, self.name) else { return Ok(None) };
-        let attributes =
-            attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
+        let attributes = attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno))?;
         let file = File::from(file);
         let Some(blob) = self.stream((&file).take(first.len), first.len)? else { return Ok(None) };
-        let mut again = Hasher::new(ObjectKind::Blob, first.len);
-        let again = io::Seek::rewind(&mut &file)
-            .and_then(|()| {
-                let mut counted = MeteredReader { source: (&file).take(first.len), limits: self.limits };
-                pump(&mut counted, &mut |bytes| {
-                    again.update(bytes);
-                    Ok(())
-                })
-            })
-            .and_then(|_| again.finish());
+        let again = io::Seek::rewind(&mut &file).and_then(|()| {
+            let source = (&file).take(first.len);
+            Hasher::hash_blob(&mut MeteredReader { source, limits: self.limits }, first.len)
+        });
         let again = self.prefer_limit_error(again.map_err(|error| self.io("read", error)))?;
-        let after = fstat(&file).map_err(|errno| self.io("look at", errno.into()))?;
-        let after = Stat::from(&after);
+        let after = stat_of(&file).map_err(|errno| self.io("look at", errno))?;
         let is_one = (after.device, after.inode) == (first.device, first.inode);
-        let stays = again == blob && is_one && after.len >= first.len;
+        let stays = again == Some(blob) && is_one && after.len >= first.len;
         Ok(stays.then_some(Leaf { stat: after, attributes, form: FileForm::Prefix, blob, racy: true }))
     }
 }

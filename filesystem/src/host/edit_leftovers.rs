@@ -25,6 +25,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,8 +36,8 @@ use rustix::fs::RenameFlags;
 
 use super::HostFilesystem;
 use super::manifest::{FileKind, Stat, unshown};
-use super::objects::{Hasher, ObjectId, ObjectKind};
-use super::path_edits::{digest_of, rename};
+use super::objects::{Hasher, ObjectKind};
+use super::path_edits::rename;
 use super::rules::{EDITING, is_editing};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
 use crate::error::Result;
@@ -202,23 +203,19 @@ impl HostFilesystem {
 
     /// Returns whether the store has the content of a file or link as one object or as a clone.
     fn is_content_stored(&self, directory: &OwnedFd, name: &[u8], stat: &Stat) -> Result<bool> {
-        let digest = match stat.kind() {
-            FileKind::Link => {
-                read_link(directory, name).ok().and_then(|target| digest_of(&mut target.as_slice(), stat.len))
-            }
+        let hash = |source: &mut dyn Read| Hasher::hash_blob(source, stat.len).ok().flatten();
+        let id = match stat.kind() {
+            FileKind::Link => read_link(directory, name).ok().and_then(|target| hash(&mut target.as_slice())),
             FileKind::File => {
                 let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(false) };
                 if self.objects.has_clone_of(&file)? {
                     return Ok(true);
                 }
-                digest_of(&mut &file, stat.len)
+                hash(&mut &file)
             }
             _ => None,
         };
-        match digest.and_then(|digest| ObjectId::parse(&digest)) {
-            Some(id) => self.objects.is_sound(id, ObjectKind::Blob),
-            None => Ok(false),
-        }
+        id.map_or(Ok(false), |id| self.objects.is_sound(id, ObjectKind::Blob))
     }
 }
 

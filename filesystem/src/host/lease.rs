@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, fstat};
 use parking_lot::{Condvar, Mutex};
 
 use super::root::Root;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Interval between attempts to take another process's lock. The system has no way to wait for one
 /// with a deadline.
@@ -37,7 +37,7 @@ impl From<&FileStat> for DeviceInode {
 
 impl DeviceInode {
     pub(super) fn read(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
-        let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno))?;
+        let stat = fstat(directory).during("look at", path)?;
         Ok(DeviceInode::from(&stat))
     }
 }
@@ -85,7 +85,7 @@ impl WorkspaceLease {
     }
 
     pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
-        self.root.try_clone().map_err(|error| Error::io("open", path, error))
+        self.root.try_clone().during("open", path)
     }
 
     pub(super) fn bind(&mut self, root: Arc<Root>) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::git_packs::{GitPack, is_pack_file};
 use super::objects::{ObjectId, Objects, TEMPORARY};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Name of the directory of git packs.
 const PACKS: &str = "pack";
@@ -79,7 +79,7 @@ impl Objects {
         }
         for (_, path, _) in found.iter().filter(|(name, _, is_file)| *is_file && name.starts_with(TEMPORARY))
         {
-            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
+            fs::remove_file(path).during("remove", path)?;
         }
         for (_, path, is_file) in names(self.packs.directory())? {
             let other = path.with_extension(match path.extension().is_some_and(|end| end == "idx") {

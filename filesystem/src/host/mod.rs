@@ -141,7 +141,7 @@ use std::sync::Weak;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
 pub use changes::{DirectoryChange, FileChange, FileFacts, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
@@ -337,7 +337,7 @@ impl Drop for HostFilesystem {
 
 /// Resolves the links in a path whose last parts may be missing.
 fn resolve_links(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::io("find", path, error))?;
+    let absolute = std::path::absolute(path).during("find", path)?;
     let mut missing = Vec::new();
     let mut present = absolute.as_path();
     loop {

@@ -16,8 +16,8 @@ use super::git_packs::{NewPack, PACKED_OBJECT_BYTES_MAX, PackWriter};
 use super::known_objects::Soundness;
 use super::object_sync::sync_directory;
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects};
-use super::parallel::in_parallel;
-use crate::error::{Error, Result};
+use super::parallel::{in_parallel, join_thread};
+use crate::error::{Error, IoContext, Result};
 
 /// Number of new objects from which on they are written into packs.
 const PACKED_MIN: usize = 1000;
@@ -103,7 +103,7 @@ impl<'a> NewObjects<'a> {
         };
         for (id, kind, bytes) in objects {
             let added = pack.add((id, kind), bytes, &self.objects.compressors);
-            added.map_err(|error| Error::io("write", self.objects.packs.directory(), error))?;
+            added.during("write", self.objects.packs.directory())?;
         }
         match pack.is_full() {
             true => {
@@ -126,10 +126,7 @@ impl<'a> NewObjects<'a> {
         let last: Result<Vec<NewPack>> = std::thread::scope(|scope| {
             let started: Vec<_> =
                 open.into_iter().map(|pack| scope.spawn(|| objects.finish_pack(pack))).collect();
-            started
-                .into_iter()
-                .map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
+            started.into_iter().map(join_thread).collect()
         });
         packs.extend(last?);
         objects.sync_packs(&packs)
@@ -139,14 +136,14 @@ impl<'a> NewObjects<'a> {
 impl Objects {
     pub(super) fn create_pack(&self) -> Result<PackWriter> {
         let temporary = self.temporary();
-        PackWriter::create(temporary.clone()).map_err(|error| Error::io("create", temporary, error))
+        PackWriter::create(temporary.clone()).during("create", temporary)
     }
 
     /// Gives a pack its name. It is durable once [`sync_packs`](Self::sync_packs) returns.
     pub(super) fn finish_pack(&self, pack: PackWriter) -> Result<NewPack> {
         let directory = self.packs.directory();
         let finished = pack.finish(directory, self.temporary());
-        finished.map_err(|error| Error::io("write", directory, error))
+        finished.during("write", directory)
     }
 
     /// Makes the names of packs durable.

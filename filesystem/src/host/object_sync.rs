@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::object_files::{open_directory, open_file};
 use super::objects::{ObjectId, ObjectPlace, Objects};
-use crate::error::{Error, Result};
+use crate::error::{IoContext, Result};
 
 /// For more objects than this, one sync of the whole file system takes less time than one for each.
 const SYNC_SINGLY_MAX: usize = 64;
@@ -44,8 +44,8 @@ impl Objects {
 
     /// Syncs everything in the store, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
-        let store = open_directory(self.store()).map_err(|error| Error::io("open", self.store(), error))?;
-        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", self.store(), error))?;
+        let store = open_directory(self.store()).during("open", self.store())?;
+        nix::unistd::syncfs(&store).during("sync", self.store())?;
         self.sync_name()
     }
 
@@ -56,11 +56,9 @@ impl Objects {
 }
 
 fn sync_file(path: &Path) -> Result<()> {
-    open_file(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
+    open_file(path).and_then(|file| file.sync_all()).during("sync", path)
 }
 
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
-    open_directory(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| Error::io("sync", path, error))
+    open_directory(path).and_then(|directory| directory.sync_all()).during("sync", path)
 }

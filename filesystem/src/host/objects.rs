@@ -29,7 +29,7 @@ use super::known_objects::KnownObject;
 use super::metadata::unhex;
 use super::object_files::{NO_HEAD, OpenedObject, is_file, open_file};
 use super::pool::Pool;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// A tree or a commit is read into memory entirely; no valid one comes near this size.
 pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
@@ -117,6 +117,16 @@ impl Hasher {
         let mut hash = Hasher::new(kind, len(bytes));
         hash.update(bytes);
         hash.finish()
+    }
+
+    /// Hashes a blob while it is read. Returns `None` if it does not have the stated length.
+    pub(super) fn hash_blob(source: &mut dyn Read, len: u64) -> io::Result<Option<ObjectId>> {
+        let mut hash = Hasher::new(ObjectKind::Blob, len);
+        let read = pump(source, &mut |bytes| {
+            hash.update(bytes);
+            Ok(())
+        })?;
+        (read == len).then(|| hash.finish()).transpose()
     }
 }
 
@@ -245,11 +255,11 @@ impl Objects {
     /// complete.
     pub(super) fn prepare(&self) -> Result<()> {
         let head = self.store.join("HEAD");
-        if is_file(&head).map_err(|error| Error::io("read", &head, error))? {
+        if is_file(&head).during("read", &head)? {
             return Ok(());
         }
         for directory in [self.store.clone(), self.directory(), self.store.join("refs")] {
-            create_directory(&directory).map_err(|error| Error::io("create", directory, error))?;
+            create_directory(&directory).during("create", directory)?;
         }
         // `HEAD` comes last, since a store with one is regarded as complete.
         for (name, text) in [("config", CONFIG), ("HEAD", "ref: refs/heads/none\n")] {
@@ -261,7 +271,7 @@ impl Objects {
     /// Writes one of the store's own files. An entry of a different kind in its place stays.
     pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.store.join(name);
-        is_file(&path).map_err(|error| Error::io("write", &path, error))?;
+        is_file(&path).during("write", &path)?;
         let temporary = self.temporary();
         let written = create(&temporary).and_then(|mut file| file.write_all(bytes));
         let renamed = written.and_then(|()| fs::rename(&temporary, &path));

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::HostFilesystem;
-use super::manifest::{Stat, join};
+use super::manifest::{Stat, display_path, join};
 use super::resolve::{Purpose, ResolvedPath, resolve};
-use super::step::{A_MOUNT, MOUNT, OPEN_DIRECTORY, OPEN_FILE, list, open_at, stat_at};
-use crate::error::{Error, Result};
+use super::step::{A_MOUNT, MOUNT, OPEN_DIRECTORY, OPEN_FILE, list, open_at, stat_at, stat_of};
+use crate::error::{Error, IoContext, Result};
 use crate::path::{self, DEPTH_MAX};
 use crate::pattern::Pattern;
 use crate::{FileKind, FileStat, Filesystem, FilesystemEntry};
@@ -36,10 +36,8 @@ impl HostFilesystem {
             | OFlag::O_NOCTTY
             | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o666);
-        let file = openat(&*place.directory, &*place.name, flags, mode);
-        let file = file.map_err(|errno| Error::io("write", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| Error::io("look at", path, errno))?;
-        match Stat::from(&stat).kind() {
+        let file = openat(&*place.directory, &*place.name, flags, mode).during("write", path)?;
+        match stat_of(&file).during("look at", path)?.kind() {
             FileKind::File => Ok(File::from(file)),
             _ => Err(Error::path(path, "it is not a file")),
         }
@@ -49,28 +47,25 @@ impl HostFilesystem {
 impl Filesystem for HostFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let place = self.place(path, Purpose::Look, true)?;
-        let file = openat(&*place.directory, &*place.name, OPEN_FILE, Mode::empty());
-        let file = file.map_err(|errno| Error::io("read", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| Error::io("look at", path, errno))?;
-        match Stat::from(&stat).kind() {
+        let file = openat(&*place.directory, &*place.name, OPEN_FILE, Mode::empty()).during("read", path)?;
+        match stat_of(&file).during("look at", path)?.kind() {
             FileKind::File => {}
             FileKind::Directory => return Err(Error::io("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is not a file")),
         }
         let mut bytes = Vec::new();
-        File::from(file).read_to_end(&mut bytes).map_err(|error| Error::io("read", path, error))?;
+        File::from(file).read_to_end(&mut bytes).during("read", path)?;
         Ok(bytes)
     }
 
     fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.open_to_write(path, OFlag::empty())?;
-        let written = file.set_len(0).and_then(|()| file.write_all(bytes));
-        written.map_err(|error| Error::io("write", path, error))
+        file.set_len(0).and_then(|()| file.write_all(bytes)).during("write", path)
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.open_to_write(path, OFlag::O_APPEND)?;
-        file.write_all(bytes).map_err(|error| Error::io("append to", path, error))
+        file.write_all(bytes).during("append to", path)
     }
 
     fn delete(&self, path: &str) -> Result<()> {
@@ -78,8 +73,7 @@ impl Filesystem for HostFilesystem {
         if place.name == b"." {
             return Err(Error::path(path, "the root cannot be deleted"));
         }
-        let stat =
-            stat_at(&place.directory, &place.name).map_err(|errno| Error::io("delete", path, errno))?;
+        let stat = stat_at(&place.directory, &place.name).during("delete", path)?;
         if stat.kind() == FileKind::Directory {
             if holds_git(&place.directory, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
@@ -87,18 +81,14 @@ impl Filesystem for HostFilesystem {
             })? {
                 return Err(Error::path(path, "it contains a `.git` directory, which is never deleted"));
             }
-            return delete_directory(&place.directory, &place.name, 0)
-                .map_err(|errno| Error::io("delete", path, errno));
+            return delete_directory(&place.directory, &place.name, 0).during("delete", path);
         }
-        unlinkat(&*place.directory, &*place.name, UnlinkatFlags::NoRemoveDir)
-            .map_err(|errno| Error::io("delete", path, errno))
+        unlinkat(&*place.directory, &*place.name, UnlinkatFlags::NoRemoveDir).during("delete", path)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let source = self.place(from, Purpose::Change, false)?;
-        let found = stat_at(&source.directory, &source.name)
-            .map_err(|errno| Error::io("rename", from, errno))?
-            .kind();
+        let found = stat_at(&source.directory, &source.name).during("rename", from)?.kind();
         if path::parts(to)?.starts_with(&path::parts(from)?) && found == FileKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
@@ -115,21 +105,18 @@ impl Filesystem for HostFilesystem {
             Ok(_) => return Err(Error::io("rename to", to, Errno::EEXIST)),
             Err(errno) => return Err(Error::io("rename to", to, errno)),
         }
-        renameat(&*source.directory, &*source.name, &*target.directory, &*target.name)
-            .map_err(|errno| Error::io("rename to", to, errno))
+        renameat(&*source.directory, &*source.name, &*target.directory, &*target.name).during("rename to", to)
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let place = self.place(directory, Purpose::Look, true)?;
         let opened = openat(&*place.directory, &*place.name, OPEN_DIRECTORY, Mode::empty())
-            .map_err(|errno| Error::io("list", directory, errno))?;
-        let found = list(&opened).map_err(|errno| Error::io("list", directory, errno))?;
-        let mut entries: Vec<FilesystemEntry> = found
-            .into_iter()
-            .filter_map(|(name, stat)| {
-                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: stat.kind() })
-            })
-            .collect();
+            .during("list", directory)?;
+        let found = list(&opened).during("list", directory)?.into_iter();
+        let entry = |(name, stat): (Vec<u8>, Stat)| {
+            Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: stat.kind() })
+        };
+        let mut entries: Vec<FilesystemEntry> = found.filter_map(entry).collect();
         entries.sort();
         Ok(entries)
     }
@@ -141,14 +128,11 @@ impl Filesystem for HostFilesystem {
         let mut left = vec![(Vec::new(), root, b".".to_vec())];
         while let Some((path, around, name)) = left.pop() {
             let opened = match openat(&*around, &*name, OPEN_DIRECTORY, Mode::empty()) {
-                Ok(opened) => Arc::new(opened),
                 // It was removed or replaced since its name was read.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
-                Err(errno) => {
-                    return Err(Error::io("list", super::manifest::display_path(&path), errno));
-                }
+                opened => Arc::new(opened.map_err(|errno| Error::io("list", display_path(&path), errno))?),
             };
-            for (name, stat) in list(&opened).map_err(|errno| Error::io("list", pattern, errno))? {
+            for (name, stat) in list(&opened).during("list", pattern)? {
                 let path = join(&path, &name);
                 if path.len() > path::PATH_BYTES_MAX {
                     continue;
@@ -170,8 +154,7 @@ impl Filesystem for HostFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let place = self.place(path, Purpose::Look, false)?;
-        let stat =
-            stat_at(&place.directory, &place.name).map_err(|errno| Error::io("look at", path, errno))?;
+        let stat = stat_at(&place.directory, &place.name).during("look at", path)?;
         let modified_us = stat.modified_ns.div_euclid(1000);
         Ok(FileStat { kind: stat.kind(), len: stat.len, mode: stat.permissions(), modified_us })
     }

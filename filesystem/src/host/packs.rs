@@ -45,7 +45,7 @@ use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Greatest length of a pack in bytes.
 pub const PACK_BYTES_MAX: usize = 8 << 20;
@@ -442,7 +442,7 @@ impl PackReceiver {
     fn name_received(&self, temporary: &Path, id: ObjectId) -> Result<()> {
         let path = self.objects.path(id);
         verify(temporary, id).map_err(|reason| Error::Object { path: path.clone(), reason })?;
-        self.objects.name(temporary, id).map_err(|error| Error::io("write", path, error))
+        self.objects.name(temporary, id).during("write", path)
     }
 }
 

@@ -18,19 +18,15 @@ pub(super) fn in_parallel<T: Sync, U: Send>(
     std::thread::scope(|scope| {
         let others: Vec<_> =
             parts.map(|part| scope.spawn(|| part.iter().map(each).collect::<Result<Vec<U>>>())).collect();
-        let mut done = first.iter().map(each).collect::<Result<Vec<U>>>();
-        for other in others {
-            let other = match other.join() {
-                Ok(other) => other,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            done = done.and_then(|mut done| {
-                done.extend(other?);
-                Ok(done)
-            });
-        }
-        done
+        let first = first.iter().map(each).collect();
+        let all = std::iter::once(first).chain(others.into_iter().map(join_thread));
+        Ok(all.collect::<Result<Vec<Vec<U>>>>()?.into_iter().flatten().collect())
     })
+}
+
+/// Waits for the result of a thread, and passes its panic on.
+pub(super) fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 pub(super) fn threads() -> usize {

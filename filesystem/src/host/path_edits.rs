@@ -33,15 +33,15 @@ use super::changes::FileFacts;
 use super::edit_leftovers::{TemporaryNames, keep_aside};
 use super::file_merge::FileVersion;
 use super::manifest::{FileForm, FileKind, Stat, unshown};
-use super::objects::{Hasher, ObjectId, ObjectKind, pump};
+use super::objects::{Hasher, ObjectId, ObjectKind};
 use super::shared::Shared;
 use super::snapshot::named_object;
 use super::sparse::Sparse;
 use super::step::{
-    NEW_FILE, OPEN_DIRECTORY, OPEN_FILE, describe_errno, nix_errno, open_around, open_at, open_file,
-    read_link, stat_at,
+    NEW_FILE, OPEN_DIRECTORY, describe_errno, discard, nix_errno, open_around, open_at, open_file, read_link,
+    stat_at,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 /// Changes a path from its expected state to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +97,32 @@ impl From<FileVersion> for WantedEntry {
     }
 }
 
-/// Reason why a path was left unchanged.
-type Refusal = String;
+const CHANGED_MEANWHILE: &str = "another program changed it at the same time";
+
+/// Why an edit was not done.
+enum EditFailure {
+    /// The path is unchanged, for this reason.
+    Refused(String),
+    Failed(Error),
+}
+
+type Edited<T> = std::result::Result<T, EditFailure>;
+
+impl From<Errno> for EditFailure {
+    fn from(errno: Errno) -> EditFailure {
+        EditFailure::Refused(describe_errno(errno))
+    }
+}
+
+impl From<Error> for EditFailure {
+    fn from(error: Error) -> EditFailure {
+        EditFailure::Failed(error)
+    }
+}
+
+fn refused<T>(reason: impl Into<String>) -> Edited<T> {
+    Err(EditFailure::Refused(reason.into()))
+}
 
 impl HostFilesystem {
     /// Edits paths of the workspace, one after the other in the given order. Returns for each edit
@@ -115,83 +139,68 @@ impl HostFilesystem {
     /// - [`Error::Object`] if an object that is needed is missing or damaged. The edits before it
     ///   are done.
     /// - [`Error::Io`] if the workspace's root cannot be opened.
-    pub fn edit_paths(&self, edits: &[PathEdit]) -> Result<Vec<Option<Refusal>>> {
+    pub fn edit_paths(&self, edits: &[PathEdit]) -> Result<Vec<Option<String>>> {
         let root = self.bound_root()?;
         self.state.lock().unsynced = Some(std::sync::Arc::clone(&root));
-        edits.iter().map(|edit| self.edit_path(root.directory(), edit)).collect()
+        let done = edits.iter().map(|edit| match self.edit_path(root.directory(), edit) {
+            Ok(()) => Ok(None),
+            Err(EditFailure::Refused(reason)) => Ok(Some(reason)),
+            Err(EditFailure::Failed(error)) => Err(error),
+        });
+        done.collect()
     }
 
-    fn edit_path(&self, root: &OwnedFd, edit: &PathEdit) -> Result<Option<Refusal>> {
+    fn edit_path(&self, root: &OwnedFd, edit: &PathEdit) -> Edited<()> {
         if edit.path.is_empty() && matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
-            return Ok(set_time(root, b".", None, edit.modified_ns).err().map(describe_errno));
+            return Ok(set_time(root, b".", None, edit.modified_ns)?);
         }
         let path = unshown(&edit.path).filter(|path| is_plain(path));
-        let Some(path) = path else { return Ok(Some("it is not a path in the workspace".to_owned())) };
+        let Some(path) = path else { return refused("it is not a path in the workspace") };
         let is_made = matches!(
             edit.wanted,
             WantedEntry::Captured(_) | WantedEntry::Content { .. } | WantedEntry::Directory { .. }
         );
-        let around = if is_made {
-            make_parents(root, &path)
-        } else {
-            open_around(root, &path).map_err(describe_errno)
-        };
+        let around = if is_made { make_parents(root, &path) } else { open_around(root, &path) };
         let (directory, name) = match around {
             Ok(around) => around,
-            Err(_) if !is_made && edit.present.is_none() => return Ok(None),
-            Err(reason) => return Ok(Some(format!("its directory: {reason}"))),
+            Err(_) if !is_made && edit.present.is_none() => return Ok(()),
+            Err(errno) => return refused(format!("its directory: {}", errno.desc())),
         };
-        let done = match &edit.wanted {
-            WantedEntry::Directory { permissions } => make_directory(&directory, &name, *permissions),
-            WantedEntry::NoDirectory => remove_directory(&directory, &name),
+        match &edit.wanted {
+            WantedEntry::Directory { permissions } => make_directory(&directory, &name, *permissions)?,
+            WantedEntry::NoDirectory => remove_directory(&directory, &name)?,
             WantedEntry::Unchanged { present_ns } => {
-                set_time(&directory, &name, *present_ns, edit.modified_ns).map_err(describe_errno)
+                set_time(&directory, &name, *present_ns, edit.modified_ns)?;
             }
-            _ => return self.edit_leaf(&directory, &name, edit),
-        };
-        Ok(done.err())
+            _ => self.edit_leaf(&directory, &name, edit)?,
+        }
+        Ok(())
     }
 
-    fn edit_leaf(&self, directory: &OwnedFd, name: &[u8], edit: &PathEdit) -> Result<Option<Refusal>> {
-        let seen = match self.compare_present(directory, name, edit.present.as_ref())? {
-            Ok(seen) => seen,
-            Err(reason) => return Ok(Some(reason)),
-        };
+    fn edit_leaf(&self, directory: &OwnedFd, name: &[u8], edit: &PathEdit) -> Edited<()> {
+        let seen = self.compare_present(directory, name, edit.present.as_ref())?;
         let names = TemporaryNames::new(name);
         if edit.wanted == WantedEntry::Nothing {
-            let Some(facts) = &edit.present else { return Ok(None) };
+            let Some(facts) = &edit.present else { return Ok(()) };
             return self.take_away(directory, name, &names.old(), facts);
         }
         let incomplete = names.new_entry();
-        let temporary = match self.write_entry(directory, &incomplete, edit, seen.as_ref())? {
-            Ok(()) => stat_at(directory, &incomplete).and_then(|own| {
-                let complete = names.complete(own.inode);
-                rename(directory, &incomplete, &complete, RenameFlags::NOREPLACE)?;
-                Ok((complete, own))
-            }),
-            Err(reason) => {
-                let _ = unlinkat(directory, &*incomplete, UnlinkatFlags::NoRemoveDir);
-                return Ok(Some(reason));
-            }
-        };
-        let (temporary, own) = match temporary {
-            Ok(temporary) => temporary,
-            Err(errno) => {
-                let _ = unlinkat(directory, &*incomplete, UnlinkatFlags::NoRemoveDir);
-                return Ok(Some(describe_errno(errno)));
-            }
-        };
+        let written = self.write_entry(directory, &incomplete, edit, seen.as_ref()).and_then(|()| {
+            let own = stat_at(directory, &incomplete)?;
+            let complete = names.complete(own.inode);
+            rename(directory, &incomplete, &complete, RenameFlags::NOREPLACE)?;
+            Ok((complete, own))
+        });
+        let (temporary, own) = written.inspect_err(|_| discard(directory, &incomplete))?;
         if let Some(facts) = &edit.present {
             return self.exchange(directory, name, &temporary, facts, &own);
         }
-        let placed = rename(directory, &temporary, name, RenameFlags::NOREPLACE);
-        if placed.is_err() {
-            let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
+        match rename(directory, &temporary, name, RenameFlags::NOREPLACE)
+            .inspect_err(|_| discard(directory, &temporary))
+        {
+            Err(Errno::EEXIST) => refused("another program created an entry there"),
+            placed => Ok(placed?),
         }
-        Ok(placed.err().map(|errno| match errno {
-            Errno::EEXIST => "another program created an entry there".to_owned(),
-            errno => describe_errno(errno),
-        }))
     }
 
     /// Replaces the entry at a name by the temporary one, unless the replaced entry differs from the
@@ -203,31 +212,27 @@ impl HostFilesystem {
         temporary: &[u8],
         expected: &FileFacts,
         own: &Stat,
-    ) -> Result<Option<Refusal>> {
-        let remove = || unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
+    ) -> Edited<()> {
         let swap = || rename(directory, temporary, name, RenameFlags::EXCHANGE);
-        if let Err(errno) = swap() {
-            let _ = remove();
-            return Ok(Some(describe_errno(errno)));
-        }
+        swap().inspect_err(|_| discard(directory, temporary))?;
         // Its content again: a write before the exchange may leave length and times as they were.
-        if let Ok(Some(_)) = self.compare_present(directory, temporary, Some(expected))? {
-            return Ok(remove().err().map(describe_errno));
+        if self.is_expected(directory, temporary, expected)? {
+            return Ok(unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir)?);
         }
         let is_own = || stat_at(directory, temporary).is_ok_and(|found| found.inode == own.inode);
         match swap() {
-            Ok(()) if is_own() => drop(remove()),
+            Ok(()) if is_own() => discard(directory, temporary),
             // Another program has replaced the new entry: its entry is the latest. The former one
             // is not captured either, and stays next to it.
             Ok(()) => {
                 if swap().is_ok() {
-                    return Ok(Some(kept_reason(keep_aside(directory, temporary, name))));
+                    return refused(kept_reason(keep_aside(directory, temporary, name)));
                 }
             }
             // Another program has taken the new entry away.
             Err(_) => drop(rename(directory, temporary, name, RenameFlags::NOREPLACE)),
         }
-        Ok(Some("another program changed it at the same time".to_owned()))
+        refused(CHANGED_MEANWHILE)
     }
 
     /// Removes the entry at a name, unless it differs from the expected one.
@@ -237,37 +242,38 @@ impl HostFilesystem {
         name: &[u8],
         temporary: &[u8],
         expected: &FileFacts,
-    ) -> Result<Option<Refusal>> {
-        if let Err(errno) = rename(directory, name, temporary, RenameFlags::NOREPLACE) {
-            return Ok(Some(describe_errno(errno)));
+    ) -> Edited<()> {
+        rename(directory, name, temporary, RenameFlags::NOREPLACE)?;
+        if self.is_expected(directory, temporary, expected)? {
+            return Ok(unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir)?);
         }
-        if let Ok(Some(_)) = self.compare_present(directory, temporary, Some(expected))? {
-            let removed = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
-            return Ok(removed.err().map(describe_errno));
+        match rename(directory, temporary, name, RenameFlags::NOREPLACE) {
+            Ok(()) => refused(CHANGED_MEANWHILE),
+            Err(_) => refused(kept_reason(keep_aside(directory, temporary, name))),
         }
-        let back = rename(directory, temporary, name, RenameFlags::NOREPLACE);
-        Ok(Some(match back {
-            Ok(()) => "another program changed it at the same time".to_owned(),
-            Err(_) => kept_reason(keep_aside(directory, temporary, name)),
-        }))
     }
 
-    /// Compares the entry at a name with the expected one. Returns its state, `None` if there is
-    /// none and none is expected, or the difference.
+    fn is_expected(&self, directory: &OwnedFd, name: &[u8], expected: &FileFacts) -> Result<bool> {
+        match self.compare_present(directory, name, Some(expected)) {
+            Err(EditFailure::Failed(error)) => Err(error),
+            compared => Ok(compared.is_ok()),
+        }
+    }
+
+    /// Compares the entry at a name with the expected one. Returns its state, or `None` if there is
+    /// none and none is expected. Refuses a different entry.
     fn compare_present(
         &self,
         directory: &OwnedFd,
         name: &[u8],
         expected: Option<&FileFacts>,
-    ) -> Result<std::result::Result<Option<Stat>, Refusal>> {
-        let refused = |reason: &str| Ok(Err(reason.to_owned()));
+    ) -> Edited<Option<Stat>> {
         let stat = match stat_at(directory, name) {
-            Ok(stat) => Some(stat),
             Err(Errno::ENOENT) => None,
-            Err(errno) => return Ok(Err(describe_errno(errno))),
+            stat => Some(stat?),
         };
         let (stat, facts) = match (stat, expected) {
-            (None, None) => return Ok(Ok(None)),
+            (None, None) => return Ok(None),
             (Some(stat), Some(facts)) => (stat, facts),
             (Some(_), None) => return refused("there is an entry that no capture contains"),
             (None, Some(_)) => return refused("it was removed since the plan was made"),
@@ -275,37 +281,32 @@ impl HostFilesystem {
         let is_same_form = stat.kind() == facts.kind
             && stat.len == facts.len
             && facts.permissions.is_none_or(|permissions| permissions == stat.permissions());
-        if !is_same_form || self.content_of(directory, name, &stat, facts)? != Some(facts.digest.clone()) {
+        if !is_same_form || !self.has_content(directory, name, facts)? {
             return refused("it was changed since the plan was made");
         }
-        Ok(Ok(Some(stat)))
+        Ok(Some(stat))
     }
 
-    /// Returns the digest of an entry's present content, in the form of the expected one; `None`
-    /// if it cannot be read.
-    fn content_of(
-        &self,
-        directory: &OwnedFd,
-        name: &[u8],
-        stat: &Stat,
-        facts: &FileFacts,
-    ) -> Result<Option<String>> {
-        if stat.kind() == FileKind::Link {
-            let target = read_link(directory, name).ok();
-            return Ok(target.and_then(|target| digest_of(&mut target.as_slice(), stat.len)));
+    /// Returns whether an entry of the expected kind and length has the expected content.
+    fn has_content(&self, directory: &OwnedFd, name: &[u8], facts: &FileFacts) -> Result<bool> {
+        let id = named_object(&self.objects, &facts.digest)?;
+        let is_read = |source: &mut dyn Read, len, id| {
+            Hasher::hash_blob(source, len).is_ok_and(|found| found == Some(id))
+        };
+        if facts.kind == FileKind::Link {
+            let target = read_link(directory, name);
+            return Ok(target.is_ok_and(|target| is_read(&mut target.as_slice(), facts.len, id)));
         }
-        let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(None) };
-        if facts.form == FileForm::Shared {
-            let shared = Shared::read(&self.objects, self.object_of(&facts.digest)?)?;
-            return Ok(shared.is_content_of(&file).then(|| facts.digest.clone()));
-        }
-        if facts.form != FileForm::Sparse {
-            return Ok(digest_of(&mut &file, stat.len));
-        }
-        // The data ranges of a copy may differ, so the data is read at the recorded ranges.
-        let (sparse, data) = Sparse::read(&self.objects, self.object_of(&facts.digest)?)?;
-        let found = digest_of(&mut sparse.data(&file), sparse.data_len());
-        Ok((found == Some(data.to_string())).then(|| facts.digest.clone()))
+        let Ok(file) = open_file(directory, name).map(File::from) else { return Ok(false) };
+        Ok(match facts.form {
+            FileForm::Shared => Shared::read(&self.objects, id)?.is_content_of(&file),
+            // The data ranges of a copy may differ, so the data is read at the recorded ranges.
+            FileForm::Sparse => {
+                let (sparse, data) = Sparse::read(&self.objects, id)?;
+                is_read(&mut sparse.data(&file), sparse.data_len(), data)
+            }
+            FileForm::Whole | FileForm::Prefix => is_read(&mut &file, facts.len, id),
+        })
     }
 
     /// Writes a wanted file or link under a temporary name.
@@ -315,7 +316,7 @@ impl HostFilesystem {
         temporary: &[u8],
         edit: &PathEdit,
         replaced: Option<&Stat>,
-    ) -> Result<std::result::Result<(), Refusal>> {
+    ) -> Edited<()> {
         let (facts, permissions) = match &edit.wanted {
             WantedEntry::Captured(facts) => {
                 (Some((facts, named_object(&self.objects, &facts.digest)?)), facts.permissions)
@@ -323,54 +324,44 @@ impl HostFilesystem {
             WantedEntry::Content { permissions, .. } => (None, Some(*permissions)),
             _ => (None, None),
         };
+        let set_time = |target: Target<'_>| edit.modified_ns.map_or(Ok(()), |ns| target.set_time(ns));
         if let Some((facts, id)) = facts
             && facts.kind == FileKind::Link
         {
             let target = self.objects.read(id, ObjectKind::Blob, facts.len)?;
-            let made = symlinkat(OsStr::from_bytes(&target), directory, temporary).and_then(|()| {
-                let link = Target::Link(directory.as_fd(), temporary);
-                edit.modified_ns.map_or(Ok(()), |ns| link.set_time(ns).map_err(nix_errno))
-            });
-            return Ok(made.map_err(describe_errno));
+            symlinkat(OsStr::from_bytes(&target), directory, temporary)?;
+            return Ok(set_time(Target::Link(directory.as_fd(), temporary))?);
         }
-        let file = openat(directory, temporary, NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
-        let mut file = match file {
-            Ok(file) => File::from(file),
-            Err(errno) => return Ok(Err(describe_errno(errno))),
-        };
+        let mut file = File::from(openat(directory, temporary, NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR)?);
         let written = match (facts, &edit.wanted) {
             (Some((facts, id)), _) => self.copy_content(facts, id, &mut file),
             (None, WantedEntry::Content { bytes, .. }) => {
-                file.write_all(bytes).map_err(|error| Error::io("write", OsStr::from_bytes(temporary), error))
+                file.write_all(bytes).during("write", OsStr::from_bytes(temporary))
             }
             (None, _) => Ok(()),
         };
         match written {
-            Err(Error::Io { source, .. }) => return Ok(Err(source.to_string())),
+            Err(Error::Io { source, .. }) => return refused(source.to_string()),
             written => written?,
         }
         if let Some(Stat { owner, .. }) = replaced {
             // Only the superuser can give files away. A new owner clears bits of the mode.
             let _ = fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)));
         }
-        let mode = Mode::from_bits_truncate(permissions.unwrap_or(0o644));
-        let done = fchmod(&file, mode).and_then(|()| {
-            let file = Target::Opened(file.as_fd());
-            edit.modified_ns.map_or(Ok(()), |ns| file.set_time(ns).map_err(nix_errno))
-        });
-        Ok(done.map_err(describe_errno))
+        fchmod(&file, Mode::from_bits_truncate(permissions.unwrap_or(0o644)))?;
+        Ok(set_time(Target::Opened(file.as_fd()))?)
     }
 
     fn copy_content(&self, facts: &FileFacts, id: ObjectId, file: &mut File) -> Result<()> {
-        if facts.form == FileForm::Shared {
-            return Shared::read(&self.objects, id)?.copy(&self.objects, id, file);
+        match facts.form {
+            FileForm::Shared => Shared::read(&self.objects, id)?.copy(&self.objects, id, file),
+            FileForm::Sparse => {
+                let (sparse, data) = Sparse::read(&self.objects, id)?;
+                let mut pieces = sparse.writer(file).during("write", self.root())?;
+                self.objects.copy(data, ObjectKind::Blob, &mut pieces).map(drop)
+            }
+            FileForm::Whole | FileForm::Prefix => self.objects.copy(id, ObjectKind::Blob, file).map(drop),
         }
-        if facts.form != FileForm::Sparse {
-            return self.objects.copy(id, ObjectKind::Blob, file).map(drop);
-        }
-        let (sparse, data) = Sparse::read(&self.objects, id)?;
-        let mut pieces = sparse.writer(file).map_err(|error| Error::io("write", self.root(), error))?;
-        self.objects.copy(data, ObjectKind::Blob, &mut pieces).map(drop)
     }
 }
 
@@ -389,40 +380,29 @@ fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".." | b".git"))
 }
 
-pub(super) fn digest_of(source: &mut dyn Read, len: u64) -> Option<String> {
-    let mut hash = Hasher::new(ObjectKind::Blob, len);
-    let read = pump(source, &mut |bytes| {
-        hash.update(bytes);
-        Ok(())
-    });
-    let id = read.is_ok_and(|read| read == len).then(|| hash.finish().ok()).flatten();
-    id.map(|id| id.to_string())
-}
-
 /// Opens the parent directory of a path, and creates missing directories.
-fn make_parents(root: &OwnedFd, path: &[u8]) -> std::result::Result<(OwnedFd, Vec<u8>), Refusal> {
-    let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?;
+fn make_parents(root: &OwnedFd, path: &[u8]) -> std::result::Result<(OwnedFd, Vec<u8>), Errno> {
+    let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty())?;
     let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
     let last = names.pop().unwrap_or_default();
     for name in names {
-        directory = match open_at(&directory, name, OPEN_DIRECTORY, Mode::empty()) {
-            Err(Errno::ENOENT) => {
-                make_directory(&directory, name, 0o755)?;
-                open_at(&directory, name, OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?
-            }
-            opened => opened.map_err(describe_errno)?,
+        let open = || open_at(&directory, name, OPEN_DIRECTORY, Mode::empty());
+        directory = match open() {
+            Err(Errno::ENOENT) => make_directory(&directory, name, 0o755).and_then(|()| open())?,
+            opened => opened?,
         };
     }
     Ok((directory, last.to_vec()))
 }
 
 /// Creates a directory, which gets its name once it has its permissions.
-fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::result::Result<(), Refusal> {
-    if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) {
+fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::result::Result<(), Errno> {
+    let is_there = || stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory);
+    if is_there() {
         return Ok(());
     }
     let temporary = TemporaryNames::new(name).new_entry();
-    mkdirat(around, &*temporary, Mode::S_IRWXU).map_err(describe_errno)?;
+    mkdirat(around, &*temporary, Mode::S_IRWXU)?;
     let made = open_at(around, &temporary, OPEN_DIRECTORY, Mode::empty())
         .and_then(|made| fchmod(&made, Mode::from_bits_truncate(permissions)))
         .and_then(|()| rename(around, &temporary, name, RenameFlags::NOREPLACE));
@@ -430,10 +410,8 @@ fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::resul
         let _ = unlinkat(around, &*temporary, UnlinkatFlags::RemoveDir);
     }
     match made {
-        Err(Errno::EEXIST) if stat_at(around, name).is_ok_and(|stat| stat.kind() == FileKind::Directory) => {
-            Ok(())
-        }
-        made => made.map_err(describe_errno),
+        Err(Errno::EEXIST) if is_there() => Ok(()),
+        made => made,
     }
 }
 
@@ -451,17 +429,16 @@ fn set_time(
     let Some(ns) = modified_ns.filter(|_| present_ns.is_none_or(|ns| ns == stat.modified_ns)) else {
         return Ok(());
     };
-    let done = match stat.kind() {
+    match stat.kind() {
         FileKind::Link => Target::Link(around.as_fd(), name).set_time(ns),
-        _ => Target::Opened(open_at(around, name, OPEN_FILE, Mode::empty())?.as_fd()).set_time(ns),
-    };
-    done.map_err(nix_errno)
+        _ => Target::Opened(open_file(around, name)?.as_fd()).set_time(ns),
+    }
 }
 
-fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Refusal> {
+fn remove_directory(around: &OwnedFd, name: &[u8]) -> std::result::Result<(), Errno> {
     match unlinkat(around, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => Ok(()),
-        Err(errno) => Err(describe_errno(errno)),
+        Err(errno) => Err(errno),
     }
 }
 

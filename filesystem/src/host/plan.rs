@@ -11,11 +11,11 @@ use nix::sys::stat::fstat;
 use super::attributes::{self, WantedAttributes};
 use super::deep_directories::Reach;
 use super::manifest::{
-    FileForm, FileKind, GitMode, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Permissions, Stat,
+    FileForm, FileKind, GitMode, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Permissions,
     TreeEntry, display_path, join,
 };
 use super::metadata::{Links, Metadata};
-use super::objects::{Hasher, ObjectId, ObjectKind, Objects, pump};
+use super::objects::{Hasher, ObjectId, ObjectKind, Objects};
 use super::sparse::Sparse;
 use super::step::{open_file, read_link, stat_at};
 use super::times::{EntryTime, Times};
@@ -32,8 +32,11 @@ pub(super) struct DirectoryPlan {
     pub(super) tree: ObjectId,
     /// Entries that already match.
     pub(super) entries: Vec<ManifestEntry>,
-    pub(super) steps: Vec<(Arc<[u8]>, RestoreStep)>,
+    pub(super) steps: PlannedSteps,
 }
+
+/// Steps in one directory, by the names of their entries.
+pub(super) type PlannedSteps = Vec<(Arc<[u8]>, RestoreStep)>;
 
 pub(super) enum RestoreStep {
     Remove(FileKind),
@@ -421,12 +424,7 @@ impl<'a> Planner<'a> {
             _ => return Ok(None),
         };
         let length = sparse.as_ref().map_or(leaf.stat.len, Sparse::data_len);
-        let mut hash = Hasher::new(ObjectKind::Blob, length);
-        let count = pump(&mut source, &mut |bytes| {
-            hash.update(bytes);
-            Ok(())
-        });
-        let same = count.is_ok_and(|count| count == length) && hash.finish().ok() == Some(expected);
+        let same = Hasher::hash_blob(&mut source, length).is_ok_and(|found| found == Some(expected));
         // A file that changed while it was read is written again, regardless of its content.
         Ok((same && stat_at(directory, name) == Ok(leaf.stat)).then(|| read(attributes)))
     }
@@ -535,8 +533,4 @@ impl DirectoryPlan {
     pub(super) fn present_permissions(&self) -> Option<u32> {
         self.present.as_deref().map(|directory| directory.stat.permissions())
     }
-}
-
-pub(super) fn stat_of(file: &OwnedFd) -> std::result::Result<Stat, Errno> {
-    fstat(file).map(|stat| Stat::from(&stat))
 }

@@ -20,10 +20,10 @@ use rustix::fs::fstatvfs;
 use super::deep_directories::is_let_go;
 use super::manifest::{FileKind, join};
 use super::plan::{DirectoryPlan, RestoreStep};
+use super::removal::EntryAt;
 use super::restorer::Restorer;
 use super::rules::Scope;
-use super::step::OPEN_DIRECTORY;
-use super::step::open_at;
+use super::step::{OPEN_DIRECTORY, open_at};
 use crate::error::Error;
 
 /// Space that a file system may need for a file in addition to its content, in bytes.
@@ -36,7 +36,7 @@ fn room_of(root: &OwnedFd) -> u64 {
 impl Restorer<'_> {
     /// Removes obsolete entries, from the workspace's root on, and deletes these steps from the
     /// plan.
-    pub(super) fn clear(&mut self, plan: &mut DirectoryPlan, root: &OwnedFd) {
+    pub(super) fn clear(&mut self, plan: &mut DirectoryPlan, root: &Arc<OwnedFd>) {
         let is_short = room_of(root) < self.needed_bytes(plan);
         self.clear_directory(plan, root, b"", None, is_short);
     }
@@ -57,16 +57,14 @@ impl Restorer<'_> {
     fn needed_bytes(&self, plan: &DirectoryPlan) -> u64 {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        blobs
-            .into_iter()
-            .map(|blob| self.len_of(blob).saturating_add(BESIDE_BYTES))
-            .fold(0, u64::saturating_add)
+        let needed = blobs.into_iter().map(|blob| self.len_of(blob).saturating_add(BESIDE_BYTES));
+        needed.fold(0, u64::saturating_add)
     }
 
     fn clear_directory(
         &mut self,
         plan: &mut DirectoryPlan,
-        directory: &OwnedFd,
+        directory: &Arc<OwnedFd>,
         path: &[u8],
         around: Option<Arc<Scope>>,
         is_short: bool,
@@ -75,7 +73,8 @@ impl Restorer<'_> {
         let scope = self.scope(directory, path, around);
         for (name, mut step) in std::mem::take(&mut plan.steps) {
             let child_path = join(path, &name);
-            match self.clear_step(&mut step, directory, &name, &child_path, scope.as_ref(), is_short) {
+            let at = EntryAt { directory, name: &name, path: &child_path, scope: scope.as_ref() };
+            match self.clear_step(&mut step, at, is_short) {
                 Ok(true) => {}
                 Ok(false) => plan.steps.push((name, step)),
                 Err(reason) => self.fail(&child_path, reason),
@@ -87,35 +86,32 @@ impl Restorer<'_> {
     fn clear_step(
         &mut self,
         step: &mut RestoreStep,
-        directory: &OwnedFd,
-        name: &[u8],
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
+        at: EntryAt<'_>,
         is_short: bool,
     ) -> Result<bool, String> {
         match step {
             RestoreStep::Remove(kind) => {
-                self.take_away(directory, name, *kind, path, scope)?;
+                self.take_away(at, *kind)?;
                 return Ok(true);
             }
             RestoreStep::Write { replaces, .. } => match *replaces {
-                Some(FileKind::Directory) => {
-                    self.make_way(directory, name, replaces.take(), path, scope)?;
-                }
+                Some(FileKind::Directory) => self.make_way(at, replaces.take())?,
                 // If this fails, the next operation also fails, with a better reason.
-                Some(_) if is_short => match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
+                Some(_) if is_short => match unlinkat(at.directory, at.name, UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => *replaces = None,
                     Err(_) => {}
                 },
                 _ => {}
             },
             RestoreStep::Directory { replaces: replaces @ Some(_), .. } => {
-                self.make_way(directory, name, replaces.take(), path, scope)?;
+                self.make_way(at, replaces.take())?;
             }
-            RestoreStep::Directory { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
+            RestoreStep::Directory { plan, replaces: None }
+                if plan.present.is_some() && !is_let_go(at.path) =>
+            {
                 // If it cannot be opened, the step itself reports it.
-                if let Ok(opened) = open_at(directory, name, OPEN_DIRECTORY, Mode::empty()) {
-                    self.clear_directory(plan, &opened, path, scope.cloned(), is_short);
+                if let Ok(opened) = open_at(at.directory, at.name, OPEN_DIRECTORY, Mode::empty()) {
+                    self.clear_directory(plan, &Arc::new(opened), at.path, at.scope.cloned(), is_short);
                 }
             }
             _ => {}

@@ -13,16 +13,24 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
 use super::manifest::{FileKind, Stat, display_path, join};
-use super::plan::stat_of;
 use super::rules::{Rules, Scope};
-use super::step::{MOUNT, OPEN_DIRECTORY, bits, describe_errno, list, open_at, set_permissions};
+use super::step::{MOUNT, OPEN_DIRECTORY, bits, describe_errno, list, open_at, set_permissions, stat_of};
 use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
 
+/// An entry: its open directory and its name there, its path from the workspace's root, and the lists
+/// that apply in the directory.
+#[derive(Clone, Copy)]
+pub(super) struct EntryAt<'a> {
+    pub(super) directory: &'a Arc<OwnedFd>,
+    pub(super) name: &'a [u8],
+    pub(super) path: &'a [u8],
+    pub(super) scope: Option<&'a Arc<Scope>>,
+}
+
 pub(super) struct Removal<'a> {
     rules: &'a Rules,
-    scope: Option<&'a Arc<Scope>>,
     pub(super) removed: u64,
     /// Paths of mounts, which stay.
     pub(super) mounts: Vec<String>,
@@ -40,19 +48,13 @@ struct Level {
 }
 
 impl<'a> Removal<'a> {
-    pub(super) fn new(rules: &'a Rules, scope: Option<&'a Arc<Scope>>) -> Removal<'a> {
-        Removal { rules, scope, removed: 0, mounts: Vec::new(), failures: Vec::new() }
+    pub(super) fn new(rules: &'a Rules) -> Removal<'a> {
+        Removal { rules, removed: 0, mounts: Vec::new(), failures: Vec::new() }
     }
 
-    /// Removes the entry with a name. Returns whether nothing remained that is left out of
-    /// snapshots.
-    pub(super) fn remove(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        kind: FileKind,
-        path: &[u8],
-    ) -> Result<bool, String> {
+    /// Removes an entry. Returns whether nothing remained that is left out of snapshots.
+    pub(super) fn remove(&mut self, at: EntryAt<'_>, kind: FileKind) -> Result<bool, String> {
+        let EntryAt { directory, name, path, scope } = at;
         if kind != FileKind::Directory {
             return self.unlink(directory, name, path).map_err(describe_errno);
         }
@@ -80,7 +82,7 @@ impl<'a> Removal<'a> {
                 continue;
             };
             let is_directory = stat.kind() == FileKind::Directory;
-            if self.rules.leave_out(&path, &child, is_directory, self.scope.map(|scope| &**scope)) {
+            if self.rules.leave_out(&path, &child, is_directory, scope.map(|scope| &**scope)) {
                 level.empty = false;
                 continue;
             }

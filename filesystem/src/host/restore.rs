@@ -27,7 +27,7 @@ use super::step::{open_around, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
-use crate::error::{Error, Result, UnrestoredPath};
+use crate::error::{Error, IoContext, Result, UnrestoredPath};
 
 /// Describes what a restore changed, and how the result differs from the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -238,14 +238,9 @@ impl HostFilesystem {
                 let shared = RestoreContext::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
-                let now = restorer.directory(
-                    plan,
-                    Arc::clone(&root),
-                    Reach::from_directory(Arc::clone(&root)),
-                    b"",
-                    None,
-                );
-                let (mut restored, mut failures) = restorer.into_results();
+                let at = Reach::from_directory(Arc::clone(&root));
+                let now = restorer.directory(plan, Arc::clone(&root), at, b"", None);
+                let Restorer { mut restored, mut failures, .. } = restorer;
                 if !restored.mounts.is_empty() {
                     state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
                 }
@@ -370,6 +365,6 @@ impl HostFilesystem {
     /// regard data as written that never reached the disk.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
-        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno))
+        nix::unistd::syncfs(&**root.directory()).during("sync", &self.root)
     }
 }

@@ -20,10 +20,11 @@ use super::manifest::{
     FileKind, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat, display_path, join,
 };
 use super::objects::{ObjectId, ObjectKind, len};
-use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
-use super::removal::Removal;
+use super::parallel::join_thread;
+use super::plan::{DirectoryPlan, PlannedContent, PlannedSteps, RestoreStep};
+use super::removal::{EntryAt, Removal};
 use super::rules::{Rules, Scope, temporary_name};
-use super::step::{A_MOUNT, NEW_FILE, bits, describe_errno, nix_errno, open_at, open_file, stat_at};
+use super::step::{A_MOUNT, NEW_FILE, bits, describe_errno, discard, open_at, open_file, stat_at, stat_of};
 use crate::error::{Error, Result, UnrestoredPath};
 
 /// Smallest number of steps in one directory that are shared between two threads.
@@ -59,12 +60,19 @@ impl<'a> RestoreContext<'a> {
     }
 }
 
+/// The path of a directory, and the lists that apply in it.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    path: &'a [u8],
+    scope: Option<&'a Arc<Scope>>,
+}
+
 pub(super) struct Restorer<'a> {
     rules: &'a Rules,
     checked: &'a CheckedObjects<'a>,
     shared: &'a RestoreContext<'a>,
-    restored: WorkspaceRestoreReport,
-    failures: Vec<UnrestoredPath>,
+    pub(super) restored: WorkspaceRestoreReport,
+    pub(super) failures: Vec<UnrestoredPath>,
     temporaries: u64,
 }
 
@@ -86,9 +94,7 @@ impl<'a> Restorer<'a> {
 
     fn tell(&mut self, path: &[u8], reasons: Vec<String>) {
         if !reasons.is_empty() {
-            self.restored
-                .inexact
-                .push(UnrestoredPath { path: display_path(path), reason: reasons.join("; ") });
+            self.restored.inexact.push(UnrestoredPath::new(display_path(path), reasons.join("; ")));
         }
     }
 
@@ -131,13 +137,14 @@ impl<'a> Restorer<'a> {
         self.open_up(&plan, &directory, path);
         let DirectoryPlan { wanted, present, tree, mut entries, steps } = plan;
         let scope = self.scope(&directory, path, around);
+        let within = Within { path, scope: scope.as_ref() };
         // Removals come first, since they free space.
         let (remove, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| matches!(step, RestoreStep::Remove(_)));
-        self.steps(remove, &directory, path, scope.as_ref(), &mut entries);
+        entries.extend(self.steps(remove, &directory, within));
         let mut steps = others;
         if is_let_go(path) {
-            match self.deep(steps, directory, &at, path, scope.as_ref(), &mut entries) {
+            match self.deep(steps, directory, &at, within, &mut entries) {
                 Ok(opened) => directory = opened,
                 Err(errno) => {
                     self.fail(path, errno.desc());
@@ -149,50 +156,40 @@ impl<'a> Restorer<'a> {
             let (rules, checked, shared) = (self.rules, self.checked, self.shared);
             // Two threads gain most of the possible speed; the file system's own locks limit the
             // rest.
-            let other = std::thread::scope(|threads| {
+            std::thread::scope(|threads| {
                 let other = threads.spawn(|| {
                     let mut other = Restorer::new(rules, checked, shared);
                     // Temporary names differ between the two, since both may write into this
                     // directory.
                     other.temporaries = OTHERS_TEMPORARIES;
-                    let mut entries = Vec::new();
-                    other.steps(half, &directory, path, scope.as_ref(), &mut entries);
-                    (other.into_results(), entries)
+                    let entries = other.steps(half, &directory, within);
+                    (other, entries)
                 });
-                self.steps(steps, &directory, path, scope.as_ref(), &mut entries);
-                match other.join() {
-                    Ok(other) => other,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
+                entries.extend(self.steps(steps, &directory, within));
+                let (other, others) = join_thread(other);
+                self.restored.add(other.restored);
+                self.failures.extend(other.failures);
+                entries.extend(others);
             });
-            let ((restored, failures), others) = other;
-            self.restored.add(restored);
-            self.failures.extend(failures);
-            entries.extend(others);
         } else {
-            self.steps(steps, &directory, path, scope.as_ref(), &mut entries);
+            entries.extend(self.steps(steps, &directory, within));
         }
         if path.is_empty() {
             self.drop_links();
         }
-        let after = self.finish(&directory, path, &wanted, present.as_deref());
-        Arc::new(ManifestDirectory::new(
-            after.unwrap_or(Stat::UNKNOWN),
-            wanted.attributes.unwrap_or_default(),
-            tree,
-            entries,
-        ))
+        let after = self.finish(&directory, path, &wanted, present.as_deref()).unwrap_or(Stat::UNKNOWN);
+        let attributes = wanted.attributes.unwrap_or_default();
+        Arc::new(ManifestDirectory::new(after, attributes, tree, entries))
     }
 
     /// Carries out the steps in a directory that is too deep to be held open during nested steps,
     /// and opens it again.
     fn deep(
         &mut self,
-        steps: Vec<(Arc<[u8]>, RestoreStep)>,
+        steps: PlannedSteps,
         directory: Arc<OwnedFd>,
         at: &Reach,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
+        within: Within<'_>,
         entries: &mut Vec<ManifestEntry>,
     ) -> Result<Arc<OwnedFd>, Errno> {
         let (mut others, mut directories) = (Vec::new(), Vec::new());
@@ -202,18 +199,18 @@ impl<'a> Restorer<'a> {
                 step => others.push((name, step)),
             }
         }
-        self.steps(others, &directory, path, scope, entries);
+        entries.extend(self.steps(others, &directory, within));
         directories.retain(|(name, plan, replaces)| {
-            let path = join(path, name);
-            let made = self.make_directory(&directory, name, plan, *replaces, &path, scope);
-            made.map_err(|reason| self.fail(&path, reason)).is_ok()
+            let path = join(within.path, name);
+            let entry = EntryAt { directory: &directory, name, path: &path, scope: within.scope };
+            self.make_directory(entry, plan, *replaces).map_err(|reason| self.fail(&path, reason)).is_ok()
         });
         drop(directory);
         for (name, plan, _) in directories {
-            let (path, at) = (join(path, &name), at.to(&name));
+            let (path, at) = (join(within.path, &name), at.to(&name));
             match at.open() {
                 Ok(opened) => {
-                    let made = self.directory(plan, opened, at, &path, scope.cloned());
+                    let made = self.directory(plan, opened, at, &path, within.scope.cloned());
                     entries.push(ManifestEntry { name, node: ManifestNode::Directory(made) });
                 }
                 Err(errno) => self.fail(&path, errno.desc()),
@@ -224,16 +221,13 @@ impl<'a> Restorer<'a> {
 
     fn make_directory(
         &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
+        at: EntryAt<'_>,
         plan: &DirectoryPlan,
         replaces: Option<FileKind>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
-        self.make_way(directory, name, replaces, path, scope)?;
+        self.make_way(at, replaces)?;
         if plan.present.is_none() {
-            mkdirat(directory, name, Mode::S_IRWXU).map_err(|errno| self.describe_failure(errno))?;
+            mkdirat(at.directory, at.name, Mode::S_IRWXU).map_err(|errno| self.describe_failure(errno))?;
             self.restored.written += 1;
         }
         Ok(())
@@ -260,8 +254,7 @@ impl<'a> Restorer<'a> {
             let timeless = WantedAttributes { modified_ns: None, ..wanted.clone() };
             let is_more = present
                 .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
-            let told = wanted.give(&Target::Opened(directory.as_fd()), &stat, &attributes);
-            let told = told.map_err(nix_errno)?;
+            let told = wanted.give(&Target::Opened(directory.as_fd()), &stat, &attributes)?;
             Ok((stat_of(directory)?, told, is_more))
         });
         match given {
@@ -297,58 +290,35 @@ impl<'a> Restorer<'a> {
         self.rules.enter(directory, path, around).unwrap_or_default()
     }
 
-    pub(super) fn into_results(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
-        (self.restored, self.failures)
-    }
-
-    fn note_mount(&mut self, path: &[u8]) {
-        self.restored.mounts.push(display_path(path));
-    }
-
     fn steps(
         &mut self,
-        steps: Vec<(Arc<[u8]>, RestoreStep)>,
+        steps: PlannedSteps,
         directory: &Arc<OwnedFd>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-        entries: &mut Vec<ManifestEntry>,
-    ) {
+        within: Within<'_>,
+    ) -> Vec<ManifestEntry> {
+        let mut entries = Vec::new();
         for (name, step) in steps {
-            let path = join(path, &name);
-            match self.step(step, directory, &name, &path, scope) {
-                Ok(Some(node)) => entries.push(ManifestEntry { name, node }),
-                Ok(None) => {}
+            let path = join(within.path, &name);
+            let at = EntryAt { directory, name: &name, path: &path, scope: within.scope };
+            match self.step(step, at) {
+                Ok(node) => entries.extend(node.map(|node| ManifestEntry { name, node })),
                 Err(reason) => self.fail(&path, reason),
             }
         }
+        entries
     }
 
-    fn step(
-        &mut self,
-        step: RestoreStep,
-        directory: &Arc<OwnedFd>,
-        name: &Arc<[u8]>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<Option<ManifestNode>, String> {
+    fn step(&mut self, step: RestoreStep, at: EntryAt<'_>) -> Result<Option<ManifestNode>, String> {
+        let EntryAt { directory, name, path, scope } = at;
         match step {
             RestoreStep::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
             RestoreStep::Mounted { wanted: false } => {
-                self.note_mount(path);
+                self.restored.mounts.push(display_path(path));
                 Ok(None)
             }
-            RestoreStep::Remove(kind) => {
-                self.take_away(directory, name, kind, path, scope)?;
-                Ok(None)
-            }
+            RestoreStep::Remove(kind) => self.take_away(at, kind).map(|()| None),
             RestoreStep::Write { content, wanted, replaces, link } => {
-                self.make_way(
-                    directory,
-                    name,
-                    replaces.filter(|kind| *kind == FileKind::Directory),
-                    path,
-                    scope,
-                )?;
+                self.make_way(at, replaces.filter(|kind| *kind == FileKind::Directory))?;
                 let temporary = self.temporary();
                 let written = match link {
                     Some(link) => self.link(link, directory, &temporary, &content, &wanted),
@@ -357,31 +327,27 @@ impl<'a> Restorer<'a> {
                 // A file system may write a file out at once if it replaces another by a rename. A
                 // complete file under a temporary name needs this no more than a new one.
                 if written.is_ok() && replaces.is_some() {
-                    let _ = unlinkat(&**directory, &**name, UnlinkatFlags::NoRemoveDir);
+                    discard(directory, name);
                 }
                 let renamed = written.and_then(|told| {
-                    renameat(&**directory, temporary.as_str(), &**directory, &**name)
-                        .map_err(|errno| self.describe_failure(errno))?;
-                    Ok(told)
+                    let renamed = renameat(directory, temporary.as_str(), directory, name);
+                    renamed.map(|()| told).map_err(|errno| self.describe_failure(errno))
                 });
-                match renamed {
-                    Ok(told) => self.tell(path, told),
-                    Err(reason) => {
-                        let _ = unlinkat(&**directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
-                        if self.shared.is_full.load(Ordering::Relaxed) {
-                            let bytes = self.len_of(content.data());
-                            self.shared.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
-                        }
-                        return Err(reason);
+                let told = renamed.inspect_err(|_| {
+                    discard(directory, &temporary);
+                    if self.shared.is_full.load(Ordering::Relaxed) {
+                        let bytes = self.len_of(content.data());
+                        self.shared.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
                     }
-                }
+                })?;
+                self.tell(path, told);
                 self.restored.written += 1;
                 let stat = stat_at(directory, name).map_err(|errno| self.describe_failure(errno))?;
                 let (blob, form) = (content.blob(), content.form());
                 Ok(Some(ManifestNode::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
             }
             RestoreStep::Attributes(leaf, wanted) => {
-                self.give(directory, name, &leaf, &wanted, path)?;
+                self.give(at, &leaf, &wanted)?;
                 let timeless = WantedAttributes { modified_ns: None, ..wanted };
                 let is_link = leaf.stat.kind() == FileKind::Link;
                 self.restored.written +=
@@ -390,58 +356,36 @@ impl<'a> Restorer<'a> {
                 Ok(Some(ManifestNode::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
             RestoreStep::Directory { plan, replaces } => {
-                self.make_directory(directory, name, &plan, replaces, path, scope)?;
-                let at = Reach::from_directory(Arc::clone(directory)).to(name);
-                let opened = at.open().map_err(|errno| self.describe_failure(errno))?;
-                Ok(Some(ManifestNode::Directory(self.directory(plan, opened, at, path, scope.cloned()))))
+                self.make_directory(at, &plan, replaces)?;
+                let reach = Reach::from_directory(Arc::clone(directory)).to(&Arc::from(name));
+                let opened = reach.open().map_err(|errno| self.describe_failure(errno))?;
+                Ok(Some(ManifestNode::Directory(self.directory(plan, opened, reach, path, scope.cloned()))))
             }
         }
     }
 
-    /// Removes the entry with a name. Entries that are left out of snapshots keep their parent
-    /// directories, which are recorded.
-    pub(super) fn take_away(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        kind: FileKind,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<(), String> {
-        if !self.remove(directory, name, kind, path, scope)? {
-            self.restored.kept.push(display_path(path));
+    /// Removes an entry. Entries that are left out of snapshots keep their parent directories, which
+    /// are recorded.
+    pub(super) fn take_away(&mut self, at: EntryAt<'_>, kind: FileKind) -> Result<(), String> {
+        if !self.remove(at, kind)? {
+            self.restored.kept.push(display_path(at.path));
         }
         Ok(())
     }
 
-    pub(super) fn make_way(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        replaces: Option<FileKind>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<(), String> {
+    pub(super) fn make_way(&mut self, at: EntryAt<'_>, replaces: Option<FileKind>) -> Result<(), String> {
         match replaces {
-            Some(kind) if !self.remove(directory, name, kind, path, scope)? => {
+            Some(kind) if !self.remove(at, kind)? => {
                 Err("what is left out of snapshots is in its way".to_owned())
             }
             _ => Ok(()),
         }
     }
 
-    /// Removes the entry with a name. Returns whether nothing remained that is left out of
-    /// snapshots.
-    fn remove(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        kind: FileKind,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<bool, String> {
-        let mut removal = Removal::new(self.rules, scope);
-        let removed = removal.remove(directory, name, kind, path);
+    /// Removes an entry. Returns whether nothing remained that is left out of snapshots.
+    fn remove(&mut self, at: EntryAt<'_>, kind: FileKind) -> Result<bool, String> {
+        let mut removal = Removal::new(self.rules);
+        let removed = removal.remove(at, kind);
         self.restored.removed += removal.removed;
         self.restored.mounts.append(&mut removal.mounts);
         self.failures.append(&mut removal.failures);
@@ -471,7 +415,7 @@ impl<'a> Restorer<'a> {
             let stat =
                 stat_at(directory, temporary.as_bytes()).map_err(|errno| self.describe_failure(errno))?;
             let target = Target::Link(directory.as_fd(), temporary.as_bytes());
-            return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
+            return wanted.give(&target, &stat, &None).map_err(describe_errno);
         }
         let created = open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(created.map_err(|errno| self.describe_failure(errno))?);
@@ -487,7 +431,7 @@ impl<'a> Restorer<'a> {
         let stat = stat_of(&file).map_err(|errno| self.describe_failure(errno))?;
         // A directory may pass some on to new entries in it.
         let attributes = attributes::read(&file).unwrap_or_default();
-        wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
+        wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(describe_errno)
     }
 
     /// Creates one more name of a file with several names. The file is written once, in the root,
@@ -507,7 +451,7 @@ impl<'a> Restorer<'a> {
             let written = self.write(self.shared.root, &first, content, wanted);
             told = written.inspect_err(|_| {
                 links.remove(&link);
-                let _ = unlinkat(self.shared.root, first.as_str(), UnlinkatFlags::NoRemoveDir);
+                discard(self.shared.root, &first);
             })?;
         }
         drop(links);
@@ -515,10 +459,7 @@ impl<'a> Restorer<'a> {
             Ok(()) => Ok(told),
             Err(errno) => {
                 let mut told = self.write(directory, temporary, content, wanted)?;
-                told.push(format!(
-                    "it is no longer one file with its other names: {}",
-                    describe_errno(errno)
-                ));
+                told.push(format!("it is no longer one file with its other names: {}", errno.desc()));
                 Ok(told)
             }
         }
@@ -534,25 +475,17 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    fn give(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        leaf: &Leaf,
-        wanted: &WantedAttributes,
-        path: &[u8],
-    ) -> Result<(), String> {
+    fn give(&mut self, at: EntryAt<'_>, leaf: &Leaf, wanted: &WantedAttributes) -> Result<(), String> {
         let file;
         let target = match leaf.stat.kind() {
-            FileKind::Link => Target::Link(directory.as_fd(), name),
+            FileKind::Link => Target::Link(at.directory.as_fd(), at.name),
             _ => {
-                file = open_file(directory, name).map_err(describe_errno)?;
+                file = open_file(at.directory, at.name).map_err(describe_errno)?;
                 Target::Opened(file.as_fd())
             }
         };
-        let told = wanted.give(&target, &leaf.stat, &leaf.attributes);
-        let told = told.map_err(|errno| describe_errno(nix_errno(errno)))?;
-        self.tell(path, told);
+        let told = wanted.give(&target, &leaf.stat, &leaf.attributes).map_err(describe_errno)?;
+        self.tell(at.path, told);
         Ok(())
     }
 }

@@ -42,7 +42,7 @@ use uuid::Uuid;
 use super::lease::DeviceInode;
 use super::step::{OPEN_DIRECTORY, list};
 use crate::DirectoryIdentity;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 const TOKEN: &str = "user.foldlog.token";
 
@@ -77,7 +77,7 @@ impl Root {
         }
         let handle = format!("/proc/self/fd/{}", shut.as_raw_fd());
         fchmodat(AT_FDCWD, &*handle, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
-            .map_err(|errno| Error::io("change the permissions of", path, errno))?;
+            .during("change the permissions of", path)?;
         let directory = openat(&shut, c".", OPEN_DIRECTORY, Mode::empty());
         Root::from_directory(directory.map_err(|errno| open_error(path, errno))?, path)
     }
@@ -139,7 +139,7 @@ impl Root {
     }
 
     pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
-        let listed = list(&self.directory).map_err(|errno| Error::io("list", path, errno))?;
+        let listed = list(&self.directory).during("list", path)?;
         Ok(listed.is_empty())
     }
 }
@@ -181,7 +181,7 @@ pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity
         }
         // A system without this call provides no creation times.
         Err(_) => {
-            let found = fstat(directory).map_err(|errno| Error::io("look at", path, errno))?;
+            let found = fstat(directory).during("look at", path)?;
             (found.st_ino, None)
         }
     };

@@ -1,16 +1,16 @@
 //! The rules for paths that are left out of snapshots and not touched by restores.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Read;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{FileKind, Stat, display_path, join};
-use super::step::{MOUNT, open_file};
+use super::manifest::{FileKind, display_path, join};
+use super::regular_files::read_at_most;
+use super::step::{MOUNT, open_file, stat_of};
 use crate::error::{Error, Result};
 
 pub(super) const GITIGNORE: &[u8] = b".gitignore";
@@ -214,15 +214,15 @@ fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
         Err(Errno::ENOENT | Errno::ELOOP | MOUNT) => return Ok(None),
         Err(errno) => return Err(Error::io("read", path(), errno)),
     };
-    let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno))?;
-    if Stat::from(&stat).kind() != FileKind::File {
+    let stat = stat_of(&file).map_err(|errno| Error::io("look at", path(), errno))?;
+    if stat.kind() != FileKind::File {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    let read = std::fs::File::from(file).take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes);
-    let read = read.map_err(|error| Error::io("read", path(), error))?;
-    if u64::try_from(read).is_ok_and(|read| read > GITIGNORE_BYTES_MAX) {
-        return Err(Error::path(path(), format!("the file is longer than {GITIGNORE_BYTES_MAX} bytes")));
+    match read_at_most(file.into(), GITIGNORE_BYTES_MAX) {
+        Ok(bytes) => Ok(Some(LeaveOut::of_file(&bytes))),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            Err(Error::path(path(), format!("the file is longer than {GITIGNORE_BYTES_MAX} bytes")))
+        }
+        Err(error) => Err(Error::io("read", path(), error)),
     }
-    Ok(Some(LeaveOut::of_file(&bytes)))
 }

@@ -10,7 +10,7 @@ use super::object_files::open_directory;
 use super::objects::Objects;
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, resolve_links, root};
 use crate::DirectoryIdentity;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 
 impl HostFilesystem {
     /// Creates a separate workspace in the system's directory for temporary files, with the
@@ -27,10 +27,9 @@ impl HostFilesystem {
         let directory =
             directory.map_err(|error| Error::io("create a directory in", std::env::temp_dir(), error))?;
         // Its path is compared with others, which contain no links.
-        let whole =
-            fs::canonicalize(directory.path()).map_err(|error| Error::io("open", directory.path(), error))?;
+        let whole = fs::canonicalize(directory.path()).during("open", directory.path())?;
         let (root, store) = (whole.join("workspace"), whole.join("store"));
-        fs::create_dir(&root).map_err(|error| Error::io("create", &root, error))?;
+        fs::create_dir(&root).during("create", &root)?;
         let objects = Objects::with_borrowed(store, &self.objects);
         let copy = HostFilesystem::at(root, objects, self.options.clone(), Some(directory));
         copy.rebind(Rebind::Overwrite)?;

@@ -28,7 +28,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
 use rustix::fs::ioctl_ficlone;
 
 use super::attributes;
@@ -37,8 +36,8 @@ use super::manifest::{FileForm, FileKind, Leaf, Stat};
 use super::object_files::{open_directory, open_file};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, create, len, with_directory};
 use super::parallel::in_parallel;
-use super::step::{MOUNT, nix_errno, open_file as open_file_at};
-use crate::error::{Error, Result};
+use super::step::{MOUNT, nix_errno, open_file as open_file_at, stat_of};
+use crate::error::{Error, IoContext, Result};
 
 const HEAD: &str = "foldlog-shared 1";
 
@@ -69,7 +68,7 @@ impl Shared {
             let rest = usize::try_from(length - offset).unwrap_or(usize::MAX);
             let mut piece = vec![0; rest.min(PIECE_BYTES)];
             let read = file.read_exact_at(&mut piece, *offset).and_then(|()| each(len(&piece)));
-            read.map_err(|error| Error::io("read", path, error))?;
+            read.during("read", path)?;
             Ok(blake3::hash(&piece))
         })?;
         let mut hasher = blake3::Hasher::new();
@@ -197,12 +196,11 @@ impl ContentReader<'_> {
                 return Ok(None);
             }
             // It is no longer a file.
-            Err(Errno::ELOOP) => return Err(self.io("clone", ErrorKind::Unsupported.into())),
-            Err(errno) => return Err(self.io("read", errno.into())),
+            Err(Errno::ELOOP) => return Err(self.io("clone", ErrorKind::Unsupported)),
+            Err(errno) => return Err(self.io("read", errno)),
         };
         self.limits.check(&(self.path)())?;
-        let attributes =
-            attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
+        let attributes = attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno))?;
         let objects = self.objects.objects;
         let temporary = objects.temporary();
         let kept = self.clone_to(&File::from(file), &temporary).and_then(|stat| {
@@ -224,22 +222,21 @@ impl ContentReader<'_> {
     /// Clones a file, and returns its state. The file system first writes new data of the file, which
     /// the deadline of the capture cannot interrupt.
     fn clone_to(&self, file: &File, temporary: &Path) -> Result<Stat> {
-        let state =
-            || fstat(file).map(|stat| Stat::from(&stat)).map_err(|errno| self.io("look at", errno.into()));
-        let into = create(temporary).map_err(|error| Error::io("create", temporary, error))?;
+        let state = || stat_of(file).map_err(|errno| self.io("look at", errno));
+        let into = create(temporary).during("create", temporary)?;
         for _ in 0..READ_TRIES {
             let stat = state()?;
             match ioctl_ficlone(&into, file).map_err(nix_errno) {
                 _ if stat.kind() != FileKind::File => break,
                 Ok(()) if state()? == stat => return Ok(stat),
-                Ok(()) => into.set_len(0).map_err(|error| Error::io("write", temporary, error))?,
+                Ok(()) => into.set_len(0).during("write", temporary)?,
                 Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::EIO)) => {
                     return Err(Error::io("write", temporary, errno));
                 }
                 Err(_) => break,
             }
         }
-        Err(self.io("clone", ErrorKind::Unsupported.into()))
+        Err(self.io("clone", ErrorKind::Unsupported))
     }
 
     /// Reads a clone, as long as this leaves half of the capture's time for other files: otherwise, a few
@@ -248,7 +245,7 @@ impl ContentReader<'_> {
         let limits = self.limits;
         let path = (self.path)();
         let opened = open_file(temporary).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (length, file) = opened.map_err(|error| Error::io("read", temporary, error))?;
+        let (length, file) = opened.during("read", temporary)?;
         let (begin, read, left) = (Instant::now(), AtomicU64::new(0), limits.half_left());
         let read = Shared::of(&file, length, Path::new(OsStr::from_bytes(&path)), &|bytes| {
             let read = read.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);

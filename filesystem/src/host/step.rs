@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStringExt;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags as NixAtFlags, OFlag, openat, readlinkat};
-use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstatat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
 use super::manifest::Stat;
@@ -112,6 +113,10 @@ pub(super) fn stat_at(directory: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
     fstatat(directory, name, NixAtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| Stat::from(&stat))
 }
 
+pub(super) fn stat_of(opened: impl AsFd) -> Result<Stat, Errno> {
+    fstat(opened).map(|stat| Stat::from(&stat))
+}
+
 /// Opens a file for reading, unless it is a mount. If it has become a pipe, this does not block.
 pub(super) fn open_file(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     open_at(directory, name, OPEN_FILE, Mode::empty())
@@ -138,6 +143,11 @@ pub(super) fn bits(permissions: u32) -> Mode {
 pub(super) fn set_permissions(directory: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
     open_at(&directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
     fchmodat(directory, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
+}
+
+/// Tries to remove a file or link that nothing refers to.
+pub(super) fn discard(directory: impl AsFd, name: impl AsRef<[u8]>) {
+    let _ = unlinkat(directory, name.as_ref(), UnlinkatFlags::NoRemoveDir);
 }
 
 /// Returns the entries of a directory, except `.` and `..`.

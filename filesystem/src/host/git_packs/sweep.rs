@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::pack::{GitPack, PackEntry};
 use super::writer::{NewPack, PACKED_OBJECT_BYTES_MAX, PackWriter};
-use crate::error::{Error, Result};
+use crate::error::{IoContext, Result};
 use crate::host::collect::Collection;
 use crate::host::listing::remove_if_present;
 use crate::host::objects::{ObjectId, Objects};
@@ -100,7 +100,7 @@ fn replace(objects: &Objects, replaced: &[(Arc<GitPack>, Vec<PackEntry>)]) -> Re
         if objects.path(entry.id).is_file() {
             continue;
         }
-        let read = pack.read_entry(entry).map_err(|error| Error::io("read", pack.path(), error))?;
+        let read = pack.read_entry(entry).during("read", pack.path())?;
         let mut open = match writer.take() {
             Some(open) => open,
             None => objects.create_pack()?,
@@ -113,7 +113,7 @@ fn replace(objects: &Objects, replaced: &[(Arc<GitPack>, Vec<PackEntry>)]) -> Re
                 open.add((entry.id, kind), &bytes, &objects.compressors)
             }
         };
-        added.map_err(|error| Error::io("write", objects.packs.directory(), error))?;
+        added.during("write", objects.packs.directory())?;
         if open.is_full() {
             new.push(objects.finish_pack(open)?);
         } else {

@@ -31,18 +31,17 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::symlinkat;
 
 use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
 use super::super::manifest::{FileKind, display_path, escape_path, join};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
-use super::super::plan::stat_of;
-use super::super::removal::Removal;
+use super::super::removal::{EntryAt, Removal};
 use super::super::rules::{Rules, temporary_name};
 use super::super::set_aside::{self, Aside};
 use super::super::step::{
-    NEW_FILE, OPEN_DIRECTORY, describe_errno, nix_errno, open_around, open_at, open_file, stat_at,
+    NEW_FILE, OPEN_DIRECTORY, describe_errno, discard, open_around, open_at, open_file, stat_at, stat_of,
 };
 use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
@@ -390,8 +389,7 @@ impl<'a> RepositoryRestore<'a> {
         let wanted =
             |permissions| WantedAttributes { permissions, owner, attributes: None, modified_ns: None };
         let give = |opened: &OwnedFd, permissions: u32| {
-            let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
-            given.map(drop).map_err(nix_errno)
+            wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None).map(drop)
         };
         let directory = lost_commits::make_directory(repository, &|directory| give(directory, executable))?;
         let temporary = temporary_name(0);
@@ -402,7 +400,7 @@ impl<'a> RepositoryRestore<'a> {
             .and_then(|()| give(&OwnedFd::from(file), executable & 0o666))
             .and_then(|()| renameat(&directory, temporary.as_str(), &directory, name));
         if named.is_err() {
-            let _ = unlinkat(&directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+            discard(&directory, temporary);
         }
         self.changed += 1;
         named
@@ -496,7 +494,7 @@ impl<'a> RepositoryRestore<'a> {
                 symlinkat(&*content, &directory, temporary.as_str()).map_err(describe_errno).and_then(|()| {
                     let stat = stat_at(&directory, temporary.as_bytes()).map_err(describe_errno)?;
                     let target = Target::Link(directory.as_fd(), temporary.as_bytes());
-                    wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string())
+                    wanted.give(&target, &stat, &None).map_err(describe_errno)
                 })
             }
             _ => create(&directory, &temporary).map_err(describe_errno).and_then(|file| {
@@ -511,7 +509,7 @@ impl<'a> RepositoryRestore<'a> {
             renamed.map(|()| told).map_err(describe_errno)
         });
         if named.is_err() {
-            let _ = unlinkat(&directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+            discard(&directory, temporary);
         }
         named
     }
@@ -522,8 +520,9 @@ impl<'a> RepositoryRestore<'a> {
             Err(errno) => return self.tell(path, describe_errno(errno)),
         };
         let rules = Rules::keep_all();
-        let mut removal = Removal::new(&rules, None);
-        let removed = removal.remove(&directory, &name, kind, path);
+        let mut removal = Removal::new(&rules);
+        let at = EntryAt { directory: &Arc::new(directory), name: &name, path, scope: None };
+        let removed = removal.remove(at, kind);
         self.changed += removal.removed;
         let mounts =
             removal.mounts.drain(..).map(|path| UnrestoredPath::new(path, "something is mounted there"));
@@ -566,13 +565,13 @@ fn name_within(repository: &[u8], path: &[u8]) -> String {
 
 fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     // A leftover of a killed restore.
-    let _ = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
+    discard(&directory, temporary);
     open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
 fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
     let stat = stat_of(opened).map_err(describe_errno)?;
-    wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
+    wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(describe_errno)
 }
 
 /// Changes a name in a directory without changing the directory's time.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::scan::{ScannedDirectory, ScannedEntry};
 use super::{Results, TreeObject, WorkspaceWalk};
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::host::manifest::{ManifestDirectory, ManifestEntry, ManifestNode, Stat, encode_tree, in_order};
 use crate::host::objects::{Hasher, ObjectId, ObjectKind};
 use crate::host::parallel::in_parallel;
@@ -112,7 +112,7 @@ impl WorkspaceWalk<'_> {
     fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         match self.keep {
             Some(new) => new.write(kind, bytes),
-            None => Hasher::hash_bytes(kind, bytes).map_err(|error| Error::io("hash", "a directory", error)),
+            None => Hasher::hash_bytes(kind, bytes).during("hash", "a directory"),
         }
     }
 }

@@ -26,7 +26,7 @@ use super::metadata::Links;
 use super::new_objects::NewObjects;
 use super::objects::ObjectId;
 use super::options::PartialCapture;
-use super::parallel::threads;
+use super::parallel::{join_thread, threads};
 use super::rules::{Rules, Scope};
 use super::snapshot::NotedEntry;
 use crate::error::{Error, Result};
@@ -161,12 +161,7 @@ impl<'a> WorkspaceWalk<'a> {
         let mut results = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.work(&shared))).collect();
             let mut results = self.work(&shared);
-            for other in others {
-                match other.join() {
-                    Ok(other) => results.add(other),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
+            others.into_iter().map(join_thread).for_each(|other| results.add(other));
             results
         });
         if let Some(error) = shared.queue.lock().failed.take() {

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::stat::{Mode, fstatat};
 
 use super::{DirectoryScan, FileReadBatch, Results, WalkQueue, WalkTask, WorkspaceWalk};
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_editing, is_own, is_temporary};
 use crate::host::snapshot::NotedEntry;
 use crate::host::sparse::Sparse;
-use crate::host::step::{MOUNT, OPEN_DIRECTORY};
+use crate::host::step::{MOUNT, OPEN_DIRECTORY, stat_of};
 
 /// Two writes within the granularity of a file system's clock result in the same time.
 const CLOCK_GRAIN_NS: i64 = 20_000_000;
@@ -249,7 +249,7 @@ impl WorkspaceWalk<'_> {
         path: &[u8],
         last: Option<&ManifestDirectory>,
     ) -> Result<(Stat, Attributes, bool)> {
-        let stat = Stat::from(&fstat(directory).map_err(|errno| io("look at", path, errno))?);
+        let stat = stat_of(directory).map_err(|errno| io("look at", path, errno))?;
         if let Some(last) = last
             && last.checked_ns.load(Ordering::Relaxed) == stat.changed_ns
             && last.stat.inode == stat.inode
@@ -396,7 +396,7 @@ impl<'a> NameLookup<'a> {
 fn now_of(root: &OwnedFd) -> Option<(u64, i64)> {
     let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let file = openat(root, c".", flags, Mode::S_IRUSR | Mode::S_IWUSR).ok()?;
-    let stat = Stat::from(&fstat(&file).ok()?);
+    let stat = stat_of(&file).ok()?;
     Some((stat.device, stat.changed_ns))
 }
 
@@ -428,7 +428,7 @@ mod tests {
         let found = |racy| {
             let node = ManifestNode::Leaf(Leaf { blob, racy, ..Leaf::unread(new) });
             let entry = ManifestEntry { name: Arc::from(&b"file"[..]), node };
-            let stat = Stat::from(&fstat(&*root).unwrap());
+            let stat = stat_of(&*root).unwrap();
             let last = Arc::new(ManifestDirectory::new(stat, None, ObjectId([2; 20]), vec![entry]));
             let walked = WorkspaceWalk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
             match walked.root.entries.first().map(|entry| entry.node.clone()) {
