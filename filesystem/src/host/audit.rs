@@ -19,7 +19,6 @@ use super::objects::{ObjectId, ObjectKind, ObjectPlace, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::shared::Shared;
-use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 
@@ -177,12 +176,12 @@ impl Audit<'_> {
             self.commit(left_out_by)?;
         }
         let Some(name) = &snapshot.metadata else { return Ok(()) };
-        let metadata = Metadata::read(self.objects, named_object(self.objects, name)?)?;
+        let metadata = Metadata::read(self.objects, self.objects.named(name)?)?;
         let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
         let seen = &mut self.seen_times;
         self.trees.times(self.objects, then, &mut |times| seen.insert(times))?;
         let repositories = snapshot.repositories.as_ref();
-        let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;
+        let repositories = repositories.map(|name| self.objects.named(name)).transpose()?;
         let data = self.trees.sparse_data(self.objects, commit.tree, &metadata)?;
         data.into_iter().for_each(|id| self.content(id));
         for id in self.trees.of_form(self.objects, commit.tree, &metadata, FileForm::Shared)? {
@@ -200,7 +199,7 @@ impl Audit<'_> {
     }
 
     fn commit(&mut self, name: &str) -> Result<Commit> {
-        let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
+        let commit = Commit::read(self.objects, self.objects.named(name)?)?;
         let (mut contents, mut directories) = (Vec::new(), vec![commit.tree]);
         let walked = self.trees.visit(self.objects, commit.tree, Some(&mut self.seen), &mut |line, _| {
             match line.mode {

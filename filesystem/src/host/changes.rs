@@ -13,19 +13,18 @@
 //! 3. An object's content is returned only after it proved to match its name. A file's length is
 //!    the one that its object claims, until its content is read.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{FileForm, GitMode, escape_path, join};
-use super::objects::{ObjectId, ObjectKind, Objects, len};
-use super::repositories::Repositories;
+use super::manifest::{FileForm, GitMode, escape_path};
+use super::objects::{ObjectKind, Objects, len};
 use super::shared::Shared;
-use super::snapshot::{FilesystemSnapshot, named_object};
-use super::snapshot_comparison::{CaptureComparison, ComparedCapture, HeldTrees};
+use super::snapshot::FilesystemSnapshot;
+use super::snapshot_comparison::{CaptureComparison, ComparedCapture, TREE_BYTES_MAX, stored_len};
 use super::sparse::Sparse;
+use super::trees::Trees;
 use crate::error::Result;
 use crate::{ChangeKind, FileKind};
 
@@ -63,7 +62,7 @@ pub(super) const CHANGE_BYTES: u64 = 400;
 /// ```
 pub struct SnapshotReader {
     pub(super) objects: Objects,
-    pub(super) trees: HeldTrees,
+    pub(super) trees: Trees,
 }
 
 /// Describes the change of one file or link between two snapshots.
@@ -128,7 +127,7 @@ impl SnapshotReader {
     /// Creates a reader of the snapshots in the directory `store`. Reads nothing yet, and never
     /// writes.
     pub fn open(store: impl Into<PathBuf>) -> SnapshotReader {
-        SnapshotReader { objects: Objects::new(store.into()), trees: HeldTrees::default() }
+        SnapshotReader { objects: Objects::new(store.into()), trees: Trees::bounded(TREE_BYTES_MAX) }
     }
 
     /// Returns the files and links that differ between two snapshots, in ascending order of their
@@ -165,7 +164,7 @@ impl SnapshotReader {
         before: Option<&FilesystemSnapshot>,
         after: &FilesystemSnapshot,
     ) -> Result<Vec<FileChange>> {
-        let commit = named_object(&self.objects, &after.commit)?;
+        let commit = self.objects.named(&after.commit)?;
         let too_much = self.objects.damaged(commit, "too many changes to list");
         let (mut changes, mut bytes) = (Vec::new(), 0_u64);
         self.compare(before, after, &mut |change| {
@@ -192,28 +191,15 @@ impl SnapshotReader {
         let was = ComparedCapture::read(&self.objects, before)?;
         let is = ComparedCapture::read(&self.objects, after)?;
         let mut changes = Vec::new();
-        let mut left = vec![(Vec::new(), Some(was.tree), Some(is.tree))];
-        while let Some((path, was_tree, is_tree)) = left.pop() {
-            if was_tree == is_tree {
-                continue;
-            }
-            let kind = if is_tree.is_some() { ChangeKind::Created } else { ChangeKind::Removed };
-            if was_tree.is_none() || is_tree.is_none() {
-                let side = if is_tree.is_some() { &is } else { &was };
-                let permissions = side.permissions.get(&path, GitMode::Directory);
-                changes.push(DirectoryChange { path: escape_path(&path), kind, permissions });
-            }
-            let mut inside: BTreeMap<Vec<u8>, [Option<ObjectId>; 2]> = BTreeMap::new();
-            for (side, tree) in [was_tree, is_tree].into_iter().enumerate() {
-                let Some(tree) = tree else { continue };
-                for line in self.trees.directories(&self.objects, tree, &path)? {
-                    if let Some(place) = inside.entry(join(&path, &line.name)).or_default().get_mut(side) {
-                        *place = Some(line.id);
-                    }
-                }
-            }
-            left.extend(inside.into_iter().map(|(path, [was, is])| (path, was, is)));
-        }
+        self.trees.compare(&self.objects, [was.tree, is.tree], &mut |path, directories| {
+            let (side, kind) = match directories {
+                [Some(_), None] => (&was, ChangeKind::Removed),
+                [None, Some(_)] => (&is, ChangeKind::Created),
+                _ => return,
+            };
+            let permissions = side.permissions.get(path, GitMode::Directory);
+            changes.push(DirectoryChange { path: escape_path(path), kind, permissions });
+        })?;
         Ok(changes)
     }
 
@@ -242,8 +228,7 @@ impl SnapshotReader {
     ///
     /// [`Error::Object`](crate::Error::Object) if the record of repositories is missing or damaged.
     pub fn repositories(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
-        let Some(name) = &snapshot.repositories else { return Ok(Vec::new()) };
-        let repositories = Repositories::read(&self.objects, named_object(&self.objects, name)?)?;
+        let repositories = snapshot.read_repositories(&self.objects)?;
         Ok(repositories.roots().map(|path| escape_path(path)).collect())
     }
 
@@ -255,28 +240,22 @@ impl SnapshotReader {
     /// [`Error::Object`](crate::Error::Object) if the object is missing or damaged, or if the
     /// content has more than `bytes_max` bytes: partial content is never returned.
     pub fn content(&mut self, facts: &FileFacts, bytes_max: u64) -> Result<Vec<u8>> {
-        let id = named_object(&self.objects, &facts.digest)?;
-        let refused = |reason: String| self.objects.damaged(id, reason);
-        let too_long =
-            |len: u64| refused(format!("the content of {len} bytes exceeds the limit of {bytes_max} bytes"));
-        if facts.form == FileForm::Shared {
-            return match Shared::read(&self.objects, id)? {
-                shared if shared.length > bytes_max => Err(too_long(shared.length)),
-                shared => shared.content(&self.objects, id),
-            };
+        let id = self.objects.named(&facts.digest)?;
+        let len = stored_len(&self.objects, facts.form, id)?;
+        if len > bytes_max {
+            let reason = format!("the content of {len} bytes exceeds the limit of {bytes_max} bytes");
+            return Err(self.objects.damaged(id, reason));
         }
-        if facts.form != FileForm::Sparse {
-            return match self.objects.said_len(id, ObjectKind::Blob)? {
-                len if len > bytes_max => Err(too_long(len)),
-                _ => self.objects.read(id, ObjectKind::Blob, bytes_max),
-            };
+        match facts.form {
+            FileForm::Shared => Shared::read(&self.objects, id)?.content(&self.objects, id),
+            FileForm::Sparse => {
+                let (sparse, data) = Sparse::read(&self.objects, id)?;
+                let data = self.objects.read(data, ObjectKind::Blob, sparse.data_len())?;
+                let unfit = || self.objects.damaged(id, "its data does not have the stated length");
+                sparse.fill_holes(&data).ok_or_else(unfit)
+            }
+            FileForm::Whole | FileForm::Prefix => self.objects.read(id, ObjectKind::Blob, bytes_max),
         }
-        let (sparse, data) = Sparse::read(&self.objects, id)?;
-        if sparse.length > bytes_max {
-            return Err(too_long(sparse.length));
-        }
-        let data = self.objects.read(data, ObjectKind::Blob, sparse.data_len())?;
-        sparse.fill_holes(&data).ok_or_else(|| refused("its data does not have the stated length".to_owned()))
     }
 
     fn compare(
@@ -311,6 +290,7 @@ impl SnapshotReader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::objects::ObjectId;
     use super::super::trees::encode_commit;
     use super::*;
     use crate::error::Error;

@@ -36,7 +36,6 @@ use super::objects::{ObjectId, Objects};
 use super::plan::CapturedDirectory;
 use super::pool::is_pool;
 use super::repositories::Repositories;
-use super::snapshot::named_object;
 use super::state::CACHE;
 use super::trees::{Commit, Trees};
 use super::{FilesystemSnapshot, HostFilesystem};
@@ -171,7 +170,7 @@ impl HostFilesystem {
     pub fn check_kept(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let store = self.objects.store();
         for name in snapshot.names() {
-            let id = self.object_of(name)?;
+            let id = self.objects.named(name)?;
             if !self.objects.contains(id) && was_collected(store, id) {
                 return Err(Error::Collected { store: store.to_owned(), object: id.to_string() });
             }
@@ -224,7 +223,7 @@ fn remember<'a>(
     let mut ids = read_collected(objects.store());
     let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
     for name in snapshots.into_iter().flat_map(FilesystemSnapshot::names) {
-        let id = named_object(objects, name)?;
+        let id = objects.named(name)?;
         if is_gone(id) && known.insert(id) {
             ids.push(id);
         }
@@ -258,7 +257,7 @@ fn needed_by(
     let (mut seen, mut seen_times) = (HashSet::new(), HashSet::new());
     for snapshot in keep {
         let mut needs = |name: &String| {
-            let id = named_object(objects, name)?;
+            let id = objects.named(name)?;
             let commit = Commit::read(objects, id)?;
             needed.extend([id, commit.tree]);
             trees.visit(objects, commit.tree, Some(&mut seen), &mut |line, _| {
@@ -270,13 +269,13 @@ fn needed_by(
         let commit = needs(&snapshot.commit)?;
         snapshot.left_out_by.as_ref().map(needs).transpose()?;
         if let Some(name) = &snapshot.metadata {
-            let id = named_object(objects, name)?;
+            let id = objects.named(name)?;
             let metadata = Metadata::read(objects, id)?;
             let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
             trees.times(objects, then, &mut |times| seen_times.insert(times))?;
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
-                let id = named_object(objects, repositories)?;
+                let id = objects.named(repositories)?;
                 // A session and its fork may have captured the same files, and only one of them the
                 // same repositories.
                 if objects.contains(id) {

@@ -1,7 +1,6 @@
 //! Binds a workspace to the directory at its path, and reports changes of that directory to the
 //! host.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,11 +10,9 @@ use std::time::Instant;
 use uuid::Uuid;
 
 use super::lease::{self, DeviceInode, WorkspaceLease};
-use super::manifest::{self, GitMode, TreeEntry, join};
-use super::objects::ObjectId;
+use super::manifest;
 use super::root::{Root, open_directory, replaced_error};
 use super::state::WorkspaceState;
-use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result, UnrestoredPath};
@@ -410,35 +407,11 @@ impl HostFilesystem {
         before: &FilesystemSnapshot,
         now: &FilesystemSnapshot,
     ) -> Result<Vec<String>> {
-        let commit = |snapshot| Commit::read(&self.objects, self.commit_of(snapshot)?);
-        let (before, now) = (commit(before)?, commit(now)?);
+        let trees = [before.read_commit(&self.objects)?.tree, now.read_commit(&self.objects)?.tree];
         let mut differs = Vec::new();
-        let mut left = vec![(Vec::new(), Some(before.tree), Some(now.tree))];
-        while let Some((path, before, now)) = left.pop() {
-            let mut lines = |tree: Option<ObjectId>| {
-                tree.map_or(Ok(Arc::default()), |tree| state.trees.get(&self.objects, tree, &path))
-            };
-            let (before, now) = (lines(before)?, lines(now)?);
-            let names: BTreeSet<&[u8]> = before.iter().chain(now.iter()).map(|line| &*line.name).collect();
-            for name in names {
-                let line = |lines: &[TreeEntry]| lines.iter().find(|line| *line.name == *name).cloned();
-                let (before, now) = (line(&before), line(&now));
-                let what = |line: &Option<TreeEntry>| line.as_ref().map(|line| (line.mode, line.id));
-                let tree = |line: &Option<TreeEntry>| {
-                    line.as_ref().filter(|line| line.mode == GitMode::Directory).map(|line| line.id)
-                };
-                if what(&before) == what(&now) {
-                    continue;
-                }
-                let (before, now, path) = (tree(&before), tree(&now), join(&path, name));
-                if before.is_none() || now.is_none() {
-                    differs.push(path.clone());
-                }
-                if before.is_some() || now.is_some() {
-                    left.push((path, before, now));
-                }
-            }
-        }
+        state.trees.compare(&self.objects, trees, &mut |path, directories| {
+            differs.extend(directories.contains(&None).then(|| path.to_vec()));
+        })?;
         differs.sort();
         Ok(differs.iter().map(|path| manifest::display_path(path)).collect())
     }

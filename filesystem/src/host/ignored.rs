@@ -15,8 +15,7 @@ use super::manifest::{GitMode, display_path, is_too_deep, join, unshown};
 use super::objects::{ObjectId, ObjectKind};
 use super::regular_files::read_regular_file;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
-use super::snapshot::{FilesystemSnapshot, named_object};
-use super::trees::Commit;
+use super::snapshot::FilesystemSnapshot;
 use crate::error::Result;
 
 /// Files that usually contain secrets. Users often ignore them by a list outside of the project,
@@ -145,7 +144,7 @@ impl SnapshotReader {
     }
 
     fn add_lists(&mut self, snapshot: &FilesystemSnapshot, ignored: &mut IgnoredPaths) -> Result<()> {
-        let commit = Commit::read(&self.objects, named_object(&self.objects, &snapshot.commit)?)?;
+        let commit = snapshot.read_commit(&self.objects)?;
         let mut left = vec![(Vec::new(), commit.tree)];
         while let Some((path, tree)) = left.pop() {
             if ignored.seen.len() >= SEEN_MAX {
@@ -159,7 +158,7 @@ impl SnapshotReader {
                 return Err(self.objects.damaged(tree, reason));
             }
             let mut list = None;
-            for entry in self.trees.entries(&self.objects, tree, &path)? {
+            for entry in self.trees.distinct(&self.objects, tree, &path)?.iter() {
                 match entry.mode {
                     GitMode::Directory => left.push((join(&path, &entry.name), entry.id)),
                     GitMode::File | GitMode::Executable if &*entry.name == GITIGNORE => {

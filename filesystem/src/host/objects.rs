@@ -219,6 +219,14 @@ impl Objects {
         path_in(&self.store, id)
     }
 
+    /// Returns the id of the object with a name.
+    pub(super) fn named(&self, name: &str) -> Result<ObjectId> {
+        ObjectId::parse(name).ok_or_else(|| Error::Object {
+            path: self.store.clone(),
+            reason: format!("`{}` is not the name of an object", name.escape_debug()),
+        })
+    }
+
     /// Returns the error for an object that is damaged.
     pub(super) fn damaged(&self, id: ObjectId, reason: impl Into<String>) -> Error {
         self.place(id).damaged(id, reason.into())

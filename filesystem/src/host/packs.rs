@@ -43,7 +43,6 @@ use super::object_files::{NO_HEAD, OpenedObject, open_file};
 use super::objects::{ObjectId, ObjectKind, Objects, create, len};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
-use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
 use crate::error::{Error, IoContext, Result};
 
@@ -151,7 +150,7 @@ impl SnapshotPacker {
                 let is_gone =
                     |id: ObjectId| !self.objects.contains(id) && was_collected(self.objects.store(), id);
                 let has_commit =
-                    named_object(&self.objects, &snapshot.commit).is_ok_and(|id| self.objects.contains(id));
+                    self.objects.named(&snapshot.commit).is_ok_and(|id| self.objects.contains(id));
                 let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
                 if has_commit && !ids.any(is_gone) {
                     return Err(unread.into());
@@ -230,9 +229,8 @@ impl SnapshotPacker {
     /// that it names, and regards them as replicated from now on. Returns none if the store does
     /// not have the snapshot.
     fn missing(&mut self, snapshot: &FilesystemSnapshot) -> Result<Vec<(ObjectId, ObjectKind)>> {
-        let named =
-            |name: &Option<String>| name.as_ref().map(|name| named_object(&self.objects, name)).transpose();
-        let commit = named_object(&self.objects, &snapshot.commit)?;
+        let named = |name: &Option<String>| name.as_ref().map(|name| self.objects.named(name)).transpose();
+        let commit = self.objects.named(&snapshot.commit)?;
         let (metadata, repositories) = (named(&snapshot.metadata)?, named(&snapshot.repositories)?);
         let left_out_by = named(&snapshot.left_out_by)?;
         let mut found = Vec::new();

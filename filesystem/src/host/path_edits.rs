@@ -35,7 +35,6 @@ use super::file_merge::FileVersion;
 use super::manifest::{FileForm, FileKind, Stat, unshown};
 use super::objects::{Hasher, ObjectId, ObjectKind};
 use super::shared::Shared;
-use super::snapshot::named_object;
 use super::sparse::Sparse;
 use super::step::{
     NEW_FILE, OPEN_DIRECTORY, describe_errno, discard, nix_errno, open_around, open_at, open_file, read_link,
@@ -289,7 +288,7 @@ impl HostFilesystem {
 
     /// Returns whether an entry of the expected kind and length has the expected content.
     fn has_content(&self, directory: &OwnedFd, name: &[u8], facts: &FileFacts) -> Result<bool> {
-        let id = named_object(&self.objects, &facts.digest)?;
+        let id = self.objects.named(&facts.digest)?;
         let is_read = |source: &mut dyn Read, len, id| {
             Hasher::hash_blob(source, len).is_ok_and(|found| found == Some(id))
         };
@@ -319,7 +318,7 @@ impl HostFilesystem {
     ) -> Edited<()> {
         let (facts, permissions) = match &edit.wanted {
             WantedEntry::Captured(facts) => {
-                (Some((facts, named_object(&self.objects, &facts.digest)?)), facts.permissions)
+                (Some((facts, self.objects.named(&facts.digest)?)), facts.permissions)
             }
             WantedEntry::Content { permissions, .. } => (None, Some(*permissions)),
             _ => (None, None),

@@ -155,8 +155,8 @@ impl HostFilesystem {
         self.begin(state, Some(&bound));
         let ignored_by = snapshot.left_out_by.as_deref();
         let RestoreSide { root: then, commit, metadata, rules } =
-            RestoreSide::read(self, &mut state.trees, snapshot, ignored_by)?;
-        let repositories = self.repositories_of(snapshot)?;
+            RestoreSide::read(&self.objects, &mut state.trees, snapshot, ignored_by)?;
+        let repositories = snapshot.read_repositories(&self.objects)?;
         let walked = self.walk_all(state, &root, &rules, &commit, metadata.as_ref())?;
         let is_as_captured = state.last.as_ref().is_some_and(|last| walked.root.is_as(&last.root));
         if snapshot.unless_changed && !is_as_captured {

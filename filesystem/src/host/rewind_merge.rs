@@ -17,7 +17,7 @@ use super::manifest::{FileForm, GitMode, TreeEntry, encode_lines, escape_path, j
 use super::objects::{ObjectKind, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
-use super::snapshot::{RestoreSide, named_object};
+use super::snapshot::RestoreSide;
 use super::times::{self, EntryTime, Times};
 use super::trees::{Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
@@ -123,8 +123,8 @@ impl HostFilesystem {
         let mut reader = SnapshotReader::open(self.store());
         let mut state = self.state.lock();
         let trees = &mut state.trees;
-        let then = RestoreSide::read(self, trees, inputs.target, None)?;
-        let now = RestoreSide::read(self, trees, inputs.present, None)?;
+        let then = RestoreSide::read(&self.objects, trees, inputs.target, None)?;
+        let now = RestoreSide::read(&self.objects, trees, inputs.present, None)?;
         let otherwise = by_path(reader.changes(Some(inputs.present), inputs.target)?);
         if !inputs.overwrite && !inputs.last.is_of_directory_of(inputs.present) {
             let unknown = otherwise.into_values();
@@ -197,9 +197,17 @@ impl HostFilesystem {
         kept: &mut BTreeMap<Vec<u8>, KeptFile>,
     ) -> Result<Option<String>> {
         let overwrite = inputs.overwrite || inputs.after_restore;
-        let (target, now) = (self.repositories_of(inputs.target)?, self.repositories_of(inputs.present)?);
-        let (merged, by_hand) =
-            Repositories::merge(&target, &self.repositories_of(inputs.last)?, &now, overwrite, &self.objects);
+        let (target, now) = (
+            inputs.target.read_repositories(&self.objects)?,
+            inputs.present.read_repositories(&self.objects)?,
+        );
+        let (merged, by_hand) = Repositories::merge(
+            &target,
+            &inputs.last.read_repositories(&self.objects)?,
+            &now,
+            overwrite,
+            &self.objects,
+        );
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
             let file =
@@ -296,7 +304,7 @@ impl HostFilesystem {
         }
         // A build has to notice new content.
         let modified_ns = if merged.digest == present.digest { *modified_ns } else { present_ns() };
-        let id = named_object(&self.objects, &merged.digest)?;
+        let id = self.objects.named(&merged.digest)?;
         let mode = GitMode::of_file(merged.permissions.unwrap_or_default());
         let line = TreeEntry { mode, id, ..line.clone() };
         Ok(Some((Edit::Place { line, modified_ns, permissions: merged.permissions }, true)))

@@ -21,7 +21,7 @@ use super::trees::{Commit, Trees, encode_commit};
 use super::unsynced_snapshots::UnsyncedCapture;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{HostFilesystem, WorkspaceNotice, directory_check};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{DirectoryIdentity, FileKind};
 
 /// Identifies a snapshot of a [`HostFilesystem`], with everything that a restore in another process
@@ -111,6 +111,23 @@ impl FilesystemSnapshot {
     /// commit, of its metadata and of its state of repositories.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         [Some(&self.commit), self.metadata.as_ref(), self.repositories.as_ref()].into_iter().flatten()
+    }
+
+    pub(super) fn read_commit(&self, objects: &Objects) -> Result<Commit> {
+        Commit::read(objects, objects.named(&self.commit)?)
+    }
+
+    /// Returns `None` if the snapshot was taken by a version without metadata.
+    pub(super) fn read_metadata(&self, objects: &Objects) -> Result<Option<Metadata>> {
+        let name = self.metadata.as_ref();
+        name.map(|name| Metadata::read(objects, objects.named(name)?)).transpose()
+    }
+
+    /// Reads the state of the repositories; an empty one if there were none.
+    pub(super) fn read_repositories(&self, objects: &Objects) -> Result<Repositories> {
+        let name = self.repositories.as_ref();
+        let read = name.map(|name| Repositories::read(objects, objects.named(name)?)).transpose();
+        Ok(read?.unwrap_or_default())
     }
 }
 
@@ -299,7 +316,7 @@ impl HostFilesystem {
     /// retried, since the next one may succeed without having written anything.
     pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
-            let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
+            let mut earlier = earlier.iter().filter_map(|snapshot| ObjectId::parse(&snapshot.commit));
             if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.contains(commit)) {
                 self.objects.sync_all()?;
             }
@@ -339,21 +356,6 @@ impl HostFilesystem {
         ids.extend(beside.iter().copied().chain([commit]));
         self.objects.sync(&ids)
     }
-
-    pub(super) fn commit_of(&self, snapshot: &FilesystemSnapshot) -> Result<ObjectId> {
-        self.object_of(&snapshot.commit)
-    }
-
-    /// Reads the state of the repositories in a snapshot; an empty one if it has none.
-    pub(super) fn repositories_of(&self, snapshot: &FilesystemSnapshot) -> Result<Repositories> {
-        let name = snapshot.repositories.as_deref();
-        let read = |name: &str| Repositories::read(&self.objects, self.object_of(name)?);
-        name.map_or_else(|| Ok(Repositories::default()), read)
-    }
-
-    pub(super) fn object_of(&self, name: &str) -> Result<ObjectId> {
-        named_object(&self.objects, name)
-    }
 }
 
 /// The data of a snapshot that a restore or a merge compares with the workspace.
@@ -369,32 +371,25 @@ impl RestoreSide {
     /// Reads the data of a snapshot. The recorded `.gitignore` files are those of the commit
     /// `ignored_by`, or of the snapshot's own.
     pub(super) fn read(
-        files: &HostFilesystem,
+        objects: &Objects,
         trees: &mut Trees,
         snapshot: &FilesystemSnapshot,
         ignored_by: Option<&str>,
     ) -> Result<RestoreSide> {
-        let objects = &files.objects;
-        let read = |name: &str| Commit::read(objects, files.object_of(name)?);
-        let commit = read(&snapshot.commit)?;
+        let commit = snapshot.read_commit(objects)?;
         let gitignore = match (snapshot.gitignore, ignored_by) {
-            (true, Some(other)) => Gitignore::Recorded(trees.gitignores(objects, read(other)?.tree)?),
+            (true, Some(other)) => {
+                let other = Commit::read(objects, objects.named(other)?)?;
+                Gitignore::Recorded(trees.gitignores(objects, other.tree)?)
+            }
             (true, None) => Gitignore::Recorded(trees.gitignores(objects, commit.tree)?),
             (false, _) => Gitignore::Unread,
         };
         let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
         let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
-        let metadata = snapshot.metadata.as_ref();
-        let metadata = metadata.map(|name| Metadata::read(objects, files.object_of(name)?)).transpose()?;
+        let metadata = snapshot.read_metadata(objects)?;
         let times = metadata.as_ref().and_then(|metadata| metadata.times);
         let root = CapturedDirectory { tree: commit.tree, times };
         Ok(RestoreSide { root, commit, metadata, rules })
     }
-}
-
-pub(super) fn named_object(objects: &Objects, name: &str) -> Result<ObjectId> {
-    ObjectId::parse(name).ok_or_else(|| Error::Object {
-        path: objects.store().to_owned(),
-        reason: format!("`{}` is not the name of an object", name.escape_debug()),
-    })
 }

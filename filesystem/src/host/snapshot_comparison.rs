@@ -7,7 +7,6 @@
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::changes::{FileChange, FileFacts};
 use super::manifest::{
@@ -16,9 +15,9 @@ use super::manifest::{
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::shared::Shared;
-use super::snapshot::{FilesystemSnapshot, named_object};
+use super::snapshot::FilesystemSnapshot;
 use super::sparse::Sparse;
-use super::trees::{Commit, Trees};
+use super::trees::{Commit, LINE_BYTES, Trees};
 use crate::error::{Error, Result};
 use crate::{ChangeKind, FileKind};
 
@@ -31,75 +30,20 @@ const COMMIT_BYTES_MAX: u64 = 256 << 20;
 /// Greatest memory for the parent directories of the compared directory, in bytes.
 const OPEN_BYTES_MAX: u64 = 1 << 30;
 
-/// Greatest memory for cached trees, in bytes.
-const HELD_BYTES_MAX: u64 = 256 << 20;
-
-/// Approximate memory of a tree entry in addition to its name, in bytes.
-const LINE_BYTES: u64 = 160;
-
 /// Far longer than any path in a real directory, even one too deep for a system call.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
 /// Greatest number of pairs of trees remembered as equal. More are walked again.
 const UNCHANGED_MAX: usize = 1 << 20;
 
-/// Trees that were read, up to a bound on their memory.
-#[derive(Default)]
-pub(super) struct HeldTrees {
-    trees: Trees,
-    bytes: u64,
-}
-
-impl HeldTrees {
+impl Trees {
     /// Returns the entries of a tree, in the order of their paths, and their size in memory.
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
-        let damaged =
-            |reason: String| objects.damaged(id, format!("the directory `{}`: {reason}", display_path(path)));
-        let said =
-            objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "directory", path))?;
-        if said > TREE_BYTES_MAX {
-            return Err(damaged(format!(
-                "a tree of {said} bytes exceeds the limit of {TREE_BYTES_MAX} bytes"
-            )));
-        }
-        let entries = self.get(objects, id, path)?;
-        let mut names = HashSet::with_capacity(entries.len());
-        if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
-            return Err(damaged(format!("it contains `{}` twice", display_path(&twice.name))));
-        }
+        let entries = self.distinct(objects, id, path)?;
         let mut lines: Vec<KeyedTreeEntry> = entries.iter().map(KeyedTreeEntry::new).collect();
         lines.sort_by(|left, right| left.key.cmp(&right.key));
         let bytes = lines.iter().map(|line| LINE_BYTES + 2 * len(line.key.as_bytes())).sum();
         Ok((lines, bytes))
-    }
-
-    /// Returns the entries of a tree, in its order.
-    pub(super) fn get(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Arc<[TreeEntry]>> {
-        let entries = self.trees.get(objects, id, path)?;
-        self.bytes += entries.iter().map(|entry| LINE_BYTES + 2 * len(&entry.name)).sum::<u64>();
-        if self.bytes > HELD_BYTES_MAX {
-            self.trees.forget();
-            self.bytes = 0;
-        }
-        Ok(entries)
-    }
-}
-
-impl HeldTrees {
-    /// Returns the entries of a tree.
-    pub(super) fn entries(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Vec<TreeEntry>> {
-        Ok(self.lines(objects, id, path)?.0.into_iter().map(|line| line.entry).collect())
-    }
-
-    /// Returns the directories in a directory.
-    pub(super) fn directories(
-        &mut self,
-        objects: &Objects,
-        id: ObjectId,
-        path: &[u8],
-    ) -> Result<Vec<TreeEntry>> {
-        let entries = self.entries(objects, id, path)?.into_iter();
-        Ok(entries.filter(|entry| entry.mode == GitMode::Directory).collect())
     }
 }
 
@@ -131,17 +75,14 @@ pub(super) struct ComparedCapture {
 
 impl ComparedCapture {
     pub(super) fn read(objects: &Objects, snapshot: &FilesystemSnapshot) -> Result<ComparedCapture> {
-        let commit = named_object(objects, &snapshot.commit)?;
+        let commit = objects.named(&snapshot.commit)?;
         let said = objects.said_len(commit, ObjectKind::Commit)?;
         if said > COMMIT_BYTES_MAX {
             let reason = format!("a commit of {said} bytes exceeds the limit of {COMMIT_BYTES_MAX} bytes");
             return Err(objects.damaged(commit, reason));
         }
         let Commit { tree, permissions } = Commit::read(objects, commit)?;
-        let forms = match &snapshot.metadata {
-            Some(name) => Metadata::read(objects, named_object(objects, name)?)?.into_forms(),
-            None => Vec::new(),
-        };
+        let forms = snapshot.read_metadata(objects)?.map(Metadata::into_forms).unwrap_or_default();
         Ok(ComparedCapture { commit, tree, permissions, forms })
     }
 
@@ -176,13 +117,17 @@ struct File {
 impl File {
     fn facts(self, objects: &Objects, path: &[u8]) -> Result<FileFacts> {
         let File { kind, permissions, form, blob } = self;
-        let len = match form {
-            FileForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
-            FileForm::Shared => Shared::read(objects, blob).map(|shared| shared.length),
-            FileForm::Whole | FileForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
-        };
-        let len = len.map_err(|error| add_path(error, "file", path))?;
+        let len = stored_len(objects, form, blob).map_err(|error| add_path(error, "file", path))?;
         Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form })
+    }
+}
+
+/// Returns the length of a content according to its object.
+pub(super) fn stored_len(objects: &Objects, form: FileForm, blob: ObjectId) -> Result<u64> {
+    match form {
+        FileForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+        FileForm::Shared => Shared::read(objects, blob).map(|shared| shared.length),
+        FileForm::Whole | FileForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
     }
 }
 
@@ -195,7 +140,7 @@ struct TreePair {
 
 pub(super) struct CaptureComparison<'a> {
     objects: &'a Objects,
-    trees: &'a mut HeldTrees,
+    trees: &'a mut Trees,
     before: Option<&'a ComparedCapture>,
     after: &'a ComparedCapture,
     /// Paths whose permissions or form differ between the two, sorted.
@@ -212,7 +157,7 @@ pub(super) struct CaptureComparison<'a> {
 impl<'a> CaptureComparison<'a> {
     pub(super) fn new(
         objects: &'a Objects,
-        trees: &'a mut HeldTrees,
+        trees: &'a mut Trees,
         before: Option<&'a ComparedCapture>,
         after: &'a ComparedCapture,
         take: &'a mut dyn FnMut(FileChange) -> Result<()>,

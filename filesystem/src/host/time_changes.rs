@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use super::changes::{CHANGE_BYTES, CHANGES_BYTES_MAX, SnapshotReader};
 use super::manifest::{escape_path, join, unshown};
-use super::metadata::Metadata;
 use super::objects::{ObjectId, len};
 use super::plan::CapturedDirectory;
-use super::snapshot::{FilesystemSnapshot, named_object};
+use super::snapshot::FilesystemSnapshot;
 use super::times::{EntryTime, Times};
-use super::trees::Commit;
 use crate::error::Result;
 
 /// An entry whose time of the last change differs between two snapshots.
@@ -118,11 +116,9 @@ impl SnapshotReader {
 
     /// Returns the root of a snapshot; `None` if the snapshot has no times.
     fn timed_root(&self, snapshot: &FilesystemSnapshot) -> Result<Option<CapturedDirectory>> {
-        let Some(metadata) = &snapshot.metadata else { return Ok(None) };
-        let metadata = Metadata::read(&self.objects, named_object(&self.objects, metadata)?)?;
-        let commit = Commit::read(&self.objects, named_object(&self.objects, &snapshot.commit)?)?;
-        let times = metadata.times;
-        Ok(times.map(|times| CapturedDirectory { tree: commit.tree, times: Some(times) }))
+        let Some(metadata) = snapshot.read_metadata(&self.objects)? else { return Ok(None) };
+        let tree = snapshot.read_commit(&self.objects)?.tree;
+        Ok(metadata.times.map(|times| CapturedDirectory { tree, times: Some(times) }))
     }
 
     /// Returns a directory's own time, and its entries.

@@ -1,6 +1,6 @@
 //! Tree objects and commits, with a cache of trees.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::leave_out::LeaveOut;
@@ -8,39 +8,52 @@ use super::manifest::{
     FileForm, GitMode, Permissions, TreeEntry, decode_tree, display_path, is_too_deep, join,
 };
 use super::metadata::Metadata;
-use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
+use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX, len};
 use super::plan::CapturedDirectory;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
 use super::sparse::Sparse;
 use super::times::{EntryTime, Times};
 use crate::error::{Error, Result};
 
-/// Greatest number of cached lines, over all trees.
-const LINES_MAX: usize = 1 << 20;
+/// Greatest memory for cached trees, in bytes.
+const HELD_BYTES_MAX: u64 = 256 << 20;
+/// Approximate memory of a line in addition to its name, in bytes.
+pub(super) const LINE_BYTES: u64 = 160;
 
 /// Trees by name. They are immutable, so the cache stays valid.
-#[derive(Default)]
 pub(super) struct Trees {
     held: HashMap<ObjectId, Arc<[TreeEntry]>>,
-    lines: usize,
+    /// Memory of the cached trees.
+    bytes: u64,
+    tree_bytes_max: u64,
+}
+
+impl Default for Trees {
+    fn default() -> Trees {
+        Trees::bounded(STRUCTURE_BYTES_MAX)
+    }
 }
 
 impl Trees {
+    /// Refuses trees of more bytes.
+    pub(super) fn bounded(tree_bytes_max: u64) -> Trees {
+        Trees { held: HashMap::new(), bytes: 0, tree_bytes_max }
+    }
+
     pub(super) fn hold(&mut self, id: ObjectId, lines: Vec<TreeEntry>) -> Arc<[TreeEntry]> {
-        self.lines += lines.len();
-        if self.lines > LINES_MAX {
-            self.held.clear();
-            self.lines = lines.len();
+        let bytes: u64 = lines.iter().map(|line| LINE_BYTES + 2 * len(&line.name)).sum();
+        if self.bytes + bytes > HELD_BYTES_MAX {
+            self.forget();
         }
         let lines: Arc<[TreeEntry]> = Arc::from(lines);
-        if let Some(before) = self.held.insert(id, Arc::clone(&lines)) {
-            self.lines -= before.len().min(self.lines);
+        if self.held.insert(id, Arc::clone(&lines)).is_none() {
+            self.bytes += bytes;
         }
         lines
     }
 
     pub(super) fn forget(&mut self) {
-        *self = Trees::default();
+        *self = Trees::bounded(self.tree_bytes_max);
     }
 
     /// Returns the lines of a tree. The directory's path is only for the error.
@@ -52,7 +65,7 @@ impl Trees {
         if is_too_deep(path) {
             return Err(damaged(format!("too many nested directories at `{}`", display_path(path))));
         }
-        let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
+        let bytes = objects.read(id, ObjectKind::Tree, self.tree_bytes_max).map_err(|error| match error {
             Error::Object { path: file, reason } => Error::Object {
                 path: file,
                 reason: format!("the directory `{}`: {reason}", display_path(path)),
@@ -155,6 +168,58 @@ impl Trees {
                 show(line, &path)?;
                 if line.mode == GitMode::Directory {
                     left.push((path, line.id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the lines of a tree, which all have different names.
+    pub(super) fn distinct(
+        &mut self,
+        objects: &Objects,
+        id: ObjectId,
+        path: &[u8],
+    ) -> Result<Arc<[TreeEntry]>> {
+        let lines = self.get(objects, id, path)?;
+        let mut names = HashSet::with_capacity(lines.len());
+        if let Some(twice) = lines.iter().find(|line| !names.insert(&*line.name)) {
+            let (path, twice) = (display_path(path), display_path(&twice.name));
+            return Err(objects.damaged(id, format!("the directory `{path}`: it contains `{twice}` twice")));
+        }
+        Ok(lines)
+    }
+
+    /// Calls a function for each path whose entries differ between two trees, directories before their
+    /// contents, with the directories there.
+    pub(super) fn compare(
+        &mut self,
+        objects: &Objects,
+        trees: [ObjectId; 2],
+        show: &mut dyn FnMut(&[u8], [Option<ObjectId>; 2]),
+    ) -> Result<()> {
+        let mut left = vec![(Vec::new(), trees.map(Some))];
+        while let Some((path, trees)) = left.pop() {
+            let mut inside: BTreeMap<Arc<[u8]>, [Option<TreeEntry>; 2]> = BTreeMap::new();
+            for (side, tree) in trees.into_iter().enumerate() {
+                let lines = tree.map_or(Ok(Arc::default()), |tree| self.distinct(objects, tree, &path))?;
+                for line in lines.iter() {
+                    if let Some(place) = inside.entry(Arc::clone(&line.name)).or_default().get_mut(side) {
+                        *place = Some(line.clone());
+                    }
+                }
+            }
+            for (name, sides) in inside {
+                let [was, is] = sides.each_ref().map(|line| line.as_ref().map(|line| (line.mode, line.id)));
+                if was == is {
+                    continue;
+                }
+                let path = join(&path, &name);
+                let directories = [was, is].map(|line| line.filter(|(mode, _)| *mode == GitMode::Directory));
+                let directories = directories.map(|line| line.map(|(_, id)| id));
+                show(&path, directories);
+                if directories != [None, None] {
+                    left.push((path, directories));
                 }
             }
         }
