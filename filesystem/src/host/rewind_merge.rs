@@ -121,259 +121,38 @@ impl HostFilesystem {
 
     fn merge(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         let mut reader = SnapshotReader::open(self.store());
-        let mut state = self.state.lock();
+        let (mut state, objects) = (self.state.lock(), &self.objects);
         let trees = &mut state.trees;
-        let then = RestoreSide::read(&self.objects, trees, inputs.target, None)?;
-        let now = RestoreSide::read(&self.objects, trees, inputs.present, None)?;
+        let then = RestoreSide::read(objects, trees, inputs.target, None)?;
+        let now = RestoreSide::read(objects, trees, inputs.present, None)?;
         let otherwise = by_path(reader.changes(Some(inputs.present), inputs.target)?);
         if !inputs.overwrite && !inputs.last.is_of_directory_of(inputs.present) {
             let unknown = otherwise.into_values();
             let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
             let mut unknown: Vec<FileUnknown> = unknown.collect();
             unknown.sort_by(|one, other| one.path.cmp(&other.path));
-            return Ok(RewindMerge {
-                snapshot: inputs.present.clone(),
-                kept: Vec::new(),
-                unknown,
-                left_out: 0,
-            });
+            let snapshot = inputs.present.clone();
+            return Ok(RewindMerge { snapshot, kept: Vec::new(), unknown, left_out: 0 });
         }
-        let by_hand = match inputs.overwrite {
-            true => BTreeMap::new(),
-            false => by_path(reader.changes(Some(inputs.last), inputs.present)?),
-        };
-        let is_other = |change: &FileChange| {
-            let content =
-                |facts: &Option<FileFacts>| facts.as_ref().map(|facts| (facts.kind, facts.digest.clone()));
-            content(&change.before) != content(&change.after)
-        };
-        let is_by_hand = |by_hand: &FileChange, otherwise: &FileChange| {
-            !inputs.after_restore
-                || by_hand.kind != ChangeKind::Removed && is_other(by_hand) && is_other(otherwise)
-        };
-        let mut edits = BTreeMap::new();
-        let left_out = self.left_out(trees, &then, &now, inputs, &otherwise, &mut edits)?;
-        let mut kept = BTreeMap::new();
-        for (path, change) in by_hand {
-            let otherwise = otherwise.get(&path).filter(|_| !edits.contains_key(&path));
-            let Some(otherwise) = otherwise.filter(|otherwise| is_by_hand(&change, otherwise)) else {
-                continue;
-            };
-            let Some((edit, merged)) = self.edit_of(trees, &mut reader, &now, &path, (&change, otherwise))?
-            else {
-                continue;
-            };
-            edits.insert(path.clone(), edit);
-            let (by_hand, otherwise) = (change.kind, otherwise.kind);
-            kept.insert(path, KeptFile { path: change.path, by_hand, otherwise, in_place_of: None, merged });
+        let (edits, kept, made) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let mut merger = Merger { objects, trees, reader, inputs, then, now, edits, kept, made };
+        let left_out = merger.left_out(&otherwise)?;
+        if !inputs.overwrite {
+            merger.keep(&otherwise)?;
         }
-        let snapshot = match edits.is_empty() {
-            true => inputs.target.clone(),
-            false => {
-                let tree = Merger { objects: &self.objects, trees, now: now.root, kept: &mut kept };
-                self.write_merged(tree, &then, &now, inputs, &edits)?
-            }
-        };
+        let snapshot = merger.write()?;
         let gitignore = inputs.present.gitignore;
-        let repositories = self.merged_repositories(inputs, &mut kept)?;
         let snapshot = FilesystemSnapshot {
-            repositories,
+            repositories: merger.repositories()?,
             leave_out: inputs.present.leave_out.clone(),
             mounts: inputs.present.mounts.clone(),
             gitignore,
             left_out_by: gitignore.then(|| inputs.present.commit.clone()),
             ..snapshot
         };
-        let mut kept: Vec<KeptFile> = kept.into_values().collect();
+        let mut kept: Vec<KeptFile> = merger.kept.into_values().collect();
         kept.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(RewindMerge { snapshot, kept, unknown: Vec::new(), left_out })
-    }
-
-    /// Merges repositories that were changed by hand into the target's state of repositories, and
-    /// returns its id.
-    fn merged_repositories(
-        &self,
-        inputs: &RewindMergeInputs<'_>,
-        kept: &mut BTreeMap<Vec<u8>, KeptFile>,
-    ) -> Result<Option<String>> {
-        let overwrite = inputs.overwrite || inputs.after_restore;
-        let (target, now) = (
-            inputs.target.read_repositories(&self.objects)?,
-            inputs.present.read_repositories(&self.objects)?,
-        );
-        let (merged, by_hand) = Repositories::merge(
-            &target,
-            &inputs.last.read_repositories(&self.objects)?,
-            &now,
-            overwrite,
-            &self.objects,
-        );
-        for path in by_hand {
-            let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
-            let file =
-                KeptFile { path: escape_path(&path), by_hand, otherwise, in_place_of: None, merged: false };
-            kept.insert(path, file);
-        }
-        let id = (!merged.is_empty()).then(|| merged.write(&self.objects)).transpose()?;
-        Ok(id.map(|id| id.to_string()))
-    }
-
-    /// Finds the paths that one of the two snapshots contains and the other leaves out, and counts
-    /// their files.
-    fn left_out(
-        &self,
-        trees: &mut Trees,
-        then: &RestoreSide,
-        now: &RestoreSide,
-        inputs: &RewindMergeInputs<'_>,
-        otherwise: &BTreeMap<Vec<u8>, FileChange>,
-        edits: &mut BTreeMap<Vec<u8>, Edit>,
-    ) -> Result<u64> {
-        let (target, present) = (inputs.target, inputs.present);
-        let says = |one: &FilesystemSnapshot| (one.leave_out.clone(), one.mounts.clone());
-        if !target.gitignore && !present.gitignore && says(target) == says(present) {
-            return Ok(0);
-        }
-        let mut left_out = 0;
-        trees.visit(&self.objects, then.root.tree, None, &mut |line, path| {
-            let is_directory = line.mode == GitMode::Directory;
-            if now.rules.leave_out_path(path, is_directory) {
-                left_out += u64::from(!is_directory);
-                edits.insert(path.to_vec(), Edit::LeaveAlone);
-            }
-            Ok(())
-        })?;
-        let mut unknown = Vec::new();
-        for (path, change) in otherwise.iter().filter(|(_, change)| change.kind == ChangeKind::Removed) {
-            if then.rules.leave_out_path(path, false) && change.before.is_some() {
-                unknown.push(path);
-            }
-        }
-        for path in unknown {
-            left_out += 1;
-            edits.insert(path.clone(), self.kept_line(trees, now.root, path)?);
-        }
-        Ok(left_out)
-    }
-
-    fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
-        let missing =
-            || self.objects.damaged(now.tree, format!("it does not contain `{}`", escape_path(path)));
-        let (line, time) = trees.find(&self.objects, now, path)?.ok_or_else(missing)?;
-        Ok(Edit::Place { line, modified_ns: time.and_then(EntryTime::leaf_ns), permissions: None })
-    }
-
-    /// Returns the edit for a file that was changed by hand, and whether it removes changes of tools
-    /// from the file; `None` if the file gets the target's state.
-    fn edit_of(
-        &self,
-        trees: &mut Trees,
-        reader: &mut SnapshotReader,
-        now: &RestoreSide,
-        path: &[u8],
-        (by_hand, otherwise): (&FileChange, &FileChange),
-    ) -> Result<Option<(Edit, bool)>> {
-        if by_hand.kind == ChangeKind::Removed {
-            return Ok(Some((Edit::Remove, false)));
-        }
-        let kept = self.kept_line(trees, now.root, path)?;
-        let versions = [&otherwise.after, &by_hand.before, &by_hand.after].map(|facts| {
-            let is_plain = |facts: &&FileFacts| facts.kind == FileKind::File && facts.form == FileForm::Whole;
-            facts.as_ref().filter(is_plain)
-        });
-        let has_several_names = now.metadata.as_ref().is_some_and(|all| all.has_several_names(path));
-        let ([Some(target), Some(last), Some(present)], Edit::Place { line, modified_ns, .. }, false) =
-            (versions, &kept, has_several_names)
-        else {
-            return Ok(Some((kept, false)));
-        };
-        let mut remove = |before: &FileFacts, after: &FileFacts, present: &FileFacts| {
-            let [before, after, present] =
-                [before, after, present].map(|facts| FileVersion::Captured(facts.clone()));
-            let version = reader.remove_change(&before, &after, &present)?;
-            version.ok().map(|version| self.write_version(version)).transpose().map(Option::flatten)
-        };
-        let Some(merged) = remove(target, last, present)? else { return Ok(Some((kept, false))) };
-        if merged == *target {
-            return Ok(None);
-        }
-        // An undo of the rewind merges, too, and so does an undo of that: both must be exact.
-        let is_undone = remove(present, target, &merged)?.as_ref() == Some(present);
-        if merged == *present || !is_undone || remove(&merged, last, present)?.as_ref() != Some(&merged) {
-            return Ok(Some((kept, false)));
-        }
-        // A build has to notice new content.
-        let modified_ns = if merged.digest == present.digest { *modified_ns } else { present_ns() };
-        let id = self.objects.named(&merged.digest)?;
-        let mode = GitMode::of_file(merged.permissions.unwrap_or_default());
-        let line = TreeEntry { mode, id, ..line.clone() };
-        Ok(Some((Edit::Place { line, modified_ns, permissions: merged.permissions }, true)))
-    }
-
-    /// Writes a merged text into the store. Returns `None` for a missing file.
-    fn write_version(&self, version: FileVersion) -> Result<Option<FileFacts>> {
-        Ok(match version {
-            FileVersion::Missing => None,
-            FileVersion::Captured(facts) => Some(facts),
-            FileVersion::Merged { bytes, permissions } => Some(FileFacts {
-                kind: FileKind::File,
-                permissions: Some(permissions),
-                digest: self.objects.write(ObjectKind::Blob, &bytes)?.to_string(),
-                len: bytes.len() as u64,
-                form: FileForm::Whole,
-            }),
-        })
-    }
-
-    fn write_merged(
-        &self,
-        mut merger: Merger<'_>,
-        then: &RestoreSide,
-        now: &RestoreSide,
-        inputs: &RewindMergeInputs<'_>,
-        edits: &BTreeMap<Vec<u8>, Edit>,
-    ) -> Result<FilesystemSnapshot> {
-        let Some((was, is)) = then.metadata.as_ref().zip(now.metadata.as_ref()) else {
-            return Err(Error::path(
-                ".",
-                "the snapshot records no owners, because an earlier version of foldlog took it: changes made by hand cannot be kept",
-            ));
-        };
-        let with_times = was.times.is_some() && is.times.is_some();
-        let root = CapturedDirectory { times: was.times.filter(|_| with_times), ..then.root };
-        merger.now.times = is.times.filter(|_| with_times);
-        let by_path: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
-        let mut made = BTreeSet::new();
-        let (tree, times) = match merger.directory(b"", Some(root), &by_path, &mut made)? {
-            Some(CapturedDirectory { tree, times }) => (tree, times),
-            None => (self.objects.write(ObjectKind::Tree, b"")?, None),
-        };
-        let mut paths = vec![(Vec::new(), GitMode::Directory, false)];
-        let mut files = 0;
-        let Merger { trees, .. } = merger;
-        trees.visit(&self.objects, tree, None, &mut |line, path| {
-            files += u64::from(line.mode != GitMode::Directory);
-            paths.push((path.to_vec(), line.mode, made.contains(path)));
-            Ok(())
-        })?;
-        paths.sort_by(|(left, ..), (right, ..)| left.cmp(right));
-        let permissions = paths.iter().filter(|(_, mode, _)| *mode != GitMode::Link);
-        let permissions = permissions.map(|(path, mode, is_now)| {
-            let side = if *is_now { &now.commit } else { &then.commit };
-            let merged = match edits.get(path) {
-                Some(Edit::Place { permissions, .. }) => *permissions,
-                _ => None,
-            };
-            (path.clone(), *mode, merged.unwrap_or_else(|| side.permissions.get(path, *mode)))
-        });
-        let permissions = then.commit.permissions.with_others(permissions);
-        let metadata =
-            was.merge_with(is, times, paths.iter().map(|(path, _, is_now)| (path.clone(), *is_now)));
-        let metadata = metadata.write(&self.objects)?;
-        let text = encode_commit(tree, &permissions, None);
-        let commit = self.objects.write(ObjectKind::Commit, text.as_bytes())?;
-        let (commit, metadata) = (commit.to_string(), Some(metadata.to_string()));
-        Ok(FilesystemSnapshot { commit, metadata, files, ..inputs.target.clone() })
     }
 
     /// Lists the files and links that differ between two snapshots of the workspace, with diffs of
@@ -410,6 +189,21 @@ impl SnapshotReader {
         let mut left = DIFFS_BYTES_MAX;
         diff_of(self, change.before.as_ref(), change.after.as_ref(), &mut left)
     }
+}
+
+/// Writes a merged text into the store. Returns `None` for a missing file.
+fn write_version(objects: &Objects, version: FileVersion) -> Result<Option<FileFacts>> {
+    Ok(match version {
+        FileVersion::Missing => None,
+        FileVersion::Captured(facts) => Some(facts),
+        FileVersion::Merged { bytes, permissions } => Some(FileFacts {
+            kind: FileKind::File,
+            permissions: Some(permissions),
+            digest: objects.write(ObjectKind::Blob, &bytes)?.to_string(),
+            len: bytes.len() as u64,
+            form: FileForm::Whole,
+        }),
+    })
 }
 
 fn present_ns() -> Option<i64> {
@@ -454,8 +248,14 @@ fn diff_of(
 struct Merger<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
-    now: CapturedDirectory,
-    kept: &'a mut BTreeMap<Vec<u8>, KeptFile>,
+    reader: SnapshotReader,
+    inputs: &'a RewindMergeInputs<'a>,
+    then: RestoreSide,
+    now: RestoreSide,
+    edits: BTreeMap<Vec<u8>, Edit>,
+    kept: BTreeMap<Vec<u8>, KeptFile>,
+    /// Paths of entries that are as in the present.
+    made: BTreeSet<Vec<u8>>,
 }
 
 #[derive(Default)]
@@ -469,14 +269,184 @@ struct OfName<'a> {
 type TimedTreeEntries = BTreeMap<Arc<[u8]>, (TreeEntry, Option<EntryTime>)>;
 
 impl Merger<'_> {
+    /// Finds the paths that one of the two snapshots contains and the other leaves out, and counts
+    /// their files.
+    fn left_out(&mut self, otherwise: &BTreeMap<Vec<u8>, FileChange>) -> Result<u64> {
+        let (target, present) = (self.inputs.target, self.inputs.present);
+        let is_same = target.leave_out == present.leave_out && target.mounts == present.mounts;
+        if !target.gitignore && !present.gitignore && is_same {
+            return Ok(0);
+        }
+        let mut left_out = 0;
+        self.trees.visit(self.objects, self.then.root.tree, None, &mut |line, path| {
+            let is_directory = line.mode == GitMode::Directory;
+            if self.now.rules.leave_out_path(path, is_directory) {
+                left_out += u64::from(!is_directory);
+                self.edits.insert(path.to_vec(), Edit::LeaveAlone);
+            }
+            Ok(())
+        })?;
+        for (path, change) in otherwise {
+            if change.kind == ChangeKind::Removed && self.then.rules.leave_out_path(path, false) {
+                left_out += 1;
+                let kept = self.kept_line(path)?;
+                self.edits.insert(path.clone(), kept);
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// Finds the files that are kept because they were changed by hand.
+    fn keep(&mut self, otherwise: &BTreeMap<Vec<u8>, FileChange>) -> Result<()> {
+        let is_other = |change: &FileChange| {
+            let content =
+                |facts: &Option<FileFacts>| facts.as_ref().map(|facts| (facts.kind, facts.digest.clone()));
+            content(&change.before) != content(&change.after)
+        };
+        let by_hand = by_path(self.reader.changes(Some(self.inputs.last), self.inputs.present)?);
+        for (path, change) in by_hand {
+            let Some(otherwise) = otherwise.get(&path) else { continue };
+            let is_by_hand = !self.inputs.after_restore
+                || change.kind != ChangeKind::Removed && is_other(&change) && is_other(otherwise);
+            if self.edits.contains_key(&path) || !is_by_hand {
+                continue;
+            }
+            if let Some((edit, merged)) = self.edit_of(&path, &change, otherwise)? {
+                self.edits.insert(path.clone(), edit);
+                self.report(path, (change.kind, otherwise.kind), merged);
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, path: Vec<u8>, (by_hand, otherwise): (ChangeKind, ChangeKind), merged: bool) {
+        let shown = escape_path(&path);
+        let kept = KeptFile { path: shown, by_hand, otherwise, in_place_of: None, merged };
+        self.kept.insert(path, kept);
+    }
+
+    fn kept_line(&mut self, path: &[u8]) -> Result<Edit> {
+        let now = self.now.root;
+        let missing =
+            || self.objects.damaged(now.tree, format!("it does not contain `{}`", escape_path(path)));
+        let (line, time) = self.trees.find(self.objects, now, path)?.ok_or_else(missing)?;
+        Ok(Edit::Place { line, modified_ns: time.and_then(EntryTime::leaf_ns), permissions: None })
+    }
+
+    /// Returns the edit for a file that was changed by hand, and whether it removes changes of tools
+    /// from the file; `None` if the file gets the target's state.
+    fn edit_of(
+        &mut self,
+        path: &[u8],
+        by_hand: &FileChange,
+        otherwise: &FileChange,
+    ) -> Result<Option<(Edit, bool)>> {
+        if by_hand.kind == ChangeKind::Removed {
+            return Ok(Some((Edit::Remove, false)));
+        }
+        let kept = self.kept_line(path)?;
+        let versions = [&otherwise.after, &by_hand.before, &by_hand.after].map(|facts| {
+            let is_plain = |facts: &&FileFacts| facts.kind == FileKind::File && facts.form == FileForm::Whole;
+            facts.as_ref().filter(is_plain)
+        });
+        let has_several_names = self.now.metadata.as_ref().is_some_and(|all| all.has_several_names(path));
+        let ([Some(target), Some(last), Some(present)], Edit::Place { line, modified_ns, .. }, false) =
+            (versions, &kept, has_several_names)
+        else {
+            return Ok(Some((kept, false)));
+        };
+        let mut remove = |before: &FileFacts, after: &FileFacts, present: &FileFacts| {
+            let [before, after, present] =
+                [before, after, present].map(|facts| FileVersion::Captured(facts.clone()));
+            let version = self.reader.remove_change(&before, &after, &present)?.ok();
+            version.map(|version| write_version(self.objects, version)).transpose().map(Option::flatten)
+        };
+        let Some(merged) = remove(target, last, present)? else { return Ok(Some((kept, false))) };
+        if merged == *target {
+            return Ok(None);
+        }
+        // An undo of the rewind merges, too, and so does an undo of that: both must be exact.
+        let is_undone = remove(present, target, &merged)?.as_ref() == Some(present);
+        if merged == *present || !is_undone || remove(&merged, last, present)?.as_ref() != Some(&merged) {
+            return Ok(Some((kept, false)));
+        }
+        // A build has to notice new content.
+        let modified_ns = if merged.digest == present.digest { *modified_ns } else { present_ns() };
+        let id = self.objects.named(&merged.digest)?;
+        let mode = GitMode::of_file(merged.permissions.unwrap_or_default());
+        let line = TreeEntry { mode, id, ..line.clone() };
+        Ok(Some((Edit::Place { line, modified_ns, permissions: merged.permissions }, true)))
+    }
+
+    /// Merges repositories that were changed by hand into the target's state of repositories, and
+    /// returns its id.
+    fn repositories(&mut self) -> Result<Option<String>> {
+        let RewindMergeInputs { target, last, present, overwrite, after_restore } = *self.inputs;
+        let read = |snapshot: &FilesystemSnapshot| snapshot.read_repositories(self.objects);
+        let (then, now) = (read(target)?, read(present)?);
+        let (merged, by_hand) =
+            Repositories::merge(&then, &read(last)?, &now, overwrite || after_restore, self.objects);
+        for path in by_hand {
+            self.report(path, (ChangeKind::Modified, ChangeKind::Modified), false);
+        }
+        let id = (!merged.is_empty()).then(|| merged.write(self.objects)).transpose()?;
+        Ok(id.map(|id| id.to_string()))
+    }
+
+    /// Writes the target with the edits into the store.
+    fn write(&mut self) -> Result<FilesystemSnapshot> {
+        let edits = std::mem::take(&mut self.edits);
+        if edits.is_empty() {
+            return Ok(self.inputs.target.clone());
+        }
+        let Some((was, is)) = self.then.metadata.take().zip(self.now.metadata.take()) else {
+            return Err(Error::path(
+                ".",
+                "the snapshot records no owners, because an earlier version of foldlog took it: changes made by hand cannot be kept",
+            ));
+        };
+        let with_times = was.times.is_some() && is.times.is_some();
+        let root = CapturedDirectory { times: was.times.filter(|_| with_times), ..self.then.root };
+        self.now.root.times = is.times.filter(|_| with_times);
+        let by_path: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
+        let (tree, times) = match self.directory(b"", Some(root), &by_path)? {
+            Some(CapturedDirectory { tree, times }) => (tree, times),
+            None => (self.objects.write(ObjectKind::Tree, b"")?, None),
+        };
+        let mut paths = vec![(Vec::new(), GitMode::Directory, false)];
+        let mut files = 0;
+        self.trees.visit(self.objects, tree, None, &mut |line, path| {
+            files += u64::from(line.mode != GitMode::Directory);
+            paths.push((path.to_vec(), line.mode, self.made.contains(path)));
+            Ok(())
+        })?;
+        paths.sort_by(|(left, ..), (right, ..)| left.cmp(right));
+        let permissions = paths.iter().filter(|(_, mode, _)| *mode != GitMode::Link);
+        let permissions = permissions.map(|(path, mode, is_now)| {
+            let side = if *is_now { &self.now.commit } else { &self.then.commit };
+            let merged = match edits.get(path) {
+                Some(Edit::Place { permissions, .. }) => *permissions,
+                _ => None,
+            };
+            (path.clone(), *mode, merged.unwrap_or_else(|| side.permissions.get(path, *mode)))
+        });
+        let permissions = self.then.commit.permissions.with_others(permissions);
+        let metadata =
+            was.merge_with(&is, times, paths.iter().map(|(path, _, is_now)| (path.clone(), *is_now)));
+        let metadata = metadata.write(self.objects)?;
+        let text = encode_commit(tree, &permissions, None);
+        let commit = self.objects.write(ObjectKind::Commit, text.as_bytes())?;
+        let (commit, metadata) = (commit.to_string(), Some(metadata.to_string()));
+        Ok(FilesystemSnapshot { commit, metadata, files, ..self.inputs.target.clone() })
+    }
+
     /// Writes the tree of a directory, which may be missing in the target. Returns `None` if there
-    /// is to be no directory. Collects in `made` the paths of entries that are as in the present.
+    /// is to be no directory.
     fn directory(
         &mut self,
         path: &[u8],
         then: Option<CapturedDirectory>,
         edits: &[(&[u8], &Edit)],
-        made: &mut BTreeSet<Vec<u8>>,
     ) -> Result<Option<CapturedDirectory>> {
         let (mut lines, own_ns) = self.lines(path, then)?;
         let had_any = !lines.is_empty();
@@ -493,17 +463,17 @@ impl Merger<'_> {
             }
         }
         for (name, edits) in of_names {
-            self.name(&mut lines, name, &join(path, name), edits, made)?;
+            self.name(&mut lines, name, &join(path, name), edits)?;
         }
         if lines.is_empty() && !path.is_empty() {
             let is_directory = |(line, _): (TreeEntry, Option<EntryTime>)| line.mode == GitMode::Directory;
-            let now = self.trees.find(self.objects, self.now, path)?;
+            let now = self.trees.find(self.objects, self.now.root, path)?;
             if then.is_none() || (had_any && !now.is_some_and(is_directory)) {
                 return Ok(None);
             }
         }
         if then.is_none() {
-            made.insert(path.to_vec());
+            self.made.insert(path.to_vec());
         }
         let mut lines: Vec<(TreeEntry, Option<EntryTime>)> = lines.into_values().collect();
         sort_lines(&mut lines);
@@ -522,7 +492,7 @@ impl Merger<'_> {
         then: Option<CapturedDirectory>,
     ) -> Result<(TimedTreeEntries, Option<i64>)> {
         let Some(CapturedDirectory { tree, times }) = then else {
-            let now = self.trees.find(self.objects, self.now, path)?;
+            let now = self.trees.find(self.objects, self.now.root, path)?;
             let Some((line, Some(EntryTime::Directory(times)))) = now else {
                 return Ok((TimedTreeEntries::new(), None));
             };
@@ -545,7 +515,6 @@ impl Merger<'_> {
         name: &[u8],
         path: &[u8],
         edits: OfName<'_>,
-        made: &mut BTreeSet<Vec<u8>>,
     ) -> Result<()> {
         let OfName { own, below } = edits;
         let is_directory =
@@ -556,7 +525,7 @@ impl Merger<'_> {
                     self.tell(path, format!("{}/", escape_path(path)));
                 }
                 lines.insert(line.name.clone(), (line.clone(), modified_ns.map(EntryTime::Leaf)));
-                made.insert(path.to_vec());
+                self.made.insert(path.to_vec());
                 return Ok(());
             }
             Some(Edit::LeaveAlone) => {
@@ -579,7 +548,7 @@ impl Merger<'_> {
             }
             None => None,
         };
-        match self.directory(path, then, &below, made)? {
+        match self.directory(path, then, &below)? {
             Some(CapturedDirectory { tree, times }) => {
                 let name: Arc<[u8]> = Arc::from(name);
                 let line = TreeEntry { mode: GitMode::Directory, name: name.clone(), id: tree };
