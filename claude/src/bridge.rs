@@ -12,7 +12,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::callbacks::BridgedTool;
+use foldlog_agent::provider::CancelToken;
+
+use super::callbacks::{BridgedTool, ToolCall};
 
 /// JSON-RPC code for an unknown method.
 const NO_METHOD: i64 = -32601;
@@ -21,29 +23,22 @@ const NO_METHOD: i64 = -32601;
 const BAD_ARGUMENTS: i64 = -32602;
 
 /// Describes the reaction to a message to a server.
-#[derive(Debug, PartialEq)]
 pub(super) enum BridgeAction {
     /// Answer at once.
     Answer(Value),
-    /// Cancel the call with this JSON-RPC id, and answer at once.
+    /// Cancel the call, and answer at once.
     Cancel {
-        /// JSON-RPC id of the call, as JSON text.
-        id: String,
+        /// Server and JSON-RPC id of the call, as JSON text.
+        call: (String, String),
         /// The acknowledgement.
         answer: Value,
     },
     /// Call a tool.
-    Call(BridgedCall),
-}
-
-#[derive(Debug, PartialEq)]
-pub(super) struct BridgedCall {
-    /// JSON-RPC id of the call.
-    pub(super) id: Value,
-    pub(super) name: String,
-    pub(super) arguments: Value,
-    /// Id of the model's call.
-    pub(super) tool_use_id: Option<String>,
+    Call {
+        /// JSON-RPC id of the call.
+        id: Value,
+        call: ToolCall,
+    },
 }
 
 /// Contains the servers and their tools.
@@ -58,21 +53,21 @@ impl Bridge {
         Bridge { servers, tools }
     }
 
-    /// Returns the reaction to a message to a server.
-    pub(super) fn take(&self, server: &str, message: &Value) -> BridgeAction {
+    /// Returns the reaction to a message to a server. `cancel` is cancelled with the message.
+    pub(super) fn take(&self, server: String, message: &Value, cancel: &CancelToken) -> BridgeAction {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         let parameters = message.get("params").unwrap_or(&Value::Null);
-        let Some(id) = message.get("id") else { return take_notification(method, parameters) };
-        if !self.servers.iter().any(|name| name == server) {
+        let Some(id) = message.get("id") else { return take_notification(server, method, parameters) };
+        if !self.servers.contains(&server) {
             return BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no server `{server}`")));
         }
-        match method {
-            "initialize" => BridgeAction::Answer(success(id, initialize_result(server, parameters))),
-            "ping" => BridgeAction::Answer(success(id, json!({}))),
-            "tools/list" => BridgeAction::Answer(success(id, json!({ "tools": self.list_tools(server) }))),
-            "tools/call" => self.take_call(server, id, parameters),
-            _ => BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no method `{method}`"))),
-        }
+        BridgeAction::Answer(match method {
+            "initialize" => success(id, initialize_result(&server, parameters)),
+            "ping" => success(id, json!({})),
+            "tools/list" => success(id, json!({ "tools": self.list_tools(&server) })),
+            "tools/call" => return self.take_call(server, id, parameters, cancel),
+            _ => failure(id, NO_METHOD, &format!("there is no method `{method}`")),
+        })
     }
 
     /// Returns the tools of a server in the program's form.
@@ -80,19 +75,27 @@ impl Bridge {
         self.tools.iter().filter(|tool| tool.server == server).map(describe_tool).collect()
     }
 
-    fn take_call(&self, server: &str, id: &Value, parameters: &Value) -> BridgeAction {
+    fn take_call(
+        &self,
+        server: String,
+        id: &Value,
+        parameters: &Value,
+        cancel: &CancelToken,
+    ) -> BridgeAction {
         let name = parameters.get("name").and_then(Value::as_str).unwrap_or_default();
         if !self.tools.iter().any(|tool| tool.server == server && tool.name == name) {
             return BridgeAction::Answer(failure(id, BAD_ARGUMENTS, &format!("there is no tool `{name}`")));
         }
         let meta = parameters.get("_meta").and_then(|meta| meta.get("claudecode/toolUseId"));
         let arguments = parameters.get("arguments").filter(|arguments| !arguments.is_null());
-        BridgeAction::Call(BridgedCall {
-            id: id.clone(),
+        let call = ToolCall {
+            server,
             name: name.to_owned(),
             arguments: arguments.cloned().unwrap_or_else(|| json!({})),
             tool_use_id: meta.and_then(Value::as_str).map(str::to_owned),
-        })
+            cancel: cancel.clone(),
+        };
+        BridgeAction::Call { id: id.clone(), call }
     }
 }
 
@@ -113,11 +116,11 @@ fn initialize_result(server: &str, parameters: &Value) -> Value {
     })
 }
 
-fn take_notification(method: &str, parameters: &Value) -> BridgeAction {
+fn take_notification(server: String, method: &str, parameters: &Value) -> BridgeAction {
     let answer = json!({"jsonrpc": "2.0", "result": {}});
     match parameters.get("requestId") {
         Some(id) if method == "notifications/cancelled" => {
-            BridgeAction::Cancel { id: id.to_string(), answer }
+            BridgeAction::Cancel { call: (server, id.to_string()), answer }
         }
         _ => BridgeAction::Answer(answer),
     }

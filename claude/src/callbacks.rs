@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bridge::success;
+
 use foldlog_agent::provider::CancelToken;
 
 /// Default limit for the characters of a tool's result that the program passes to the model
@@ -68,8 +70,13 @@ pub struct ToolCall {
     pub tool_use_id: Option<String>,
     /// Cancelled when the program stops waiting for the result, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages before the call.
-    pub after: u64,
+}
+
+/// Converts a reply of the host into the program's form.
+pub(super) trait ProgramReply {
+    /// Returns the answer. `about` is the JSON-RPC id of a tool's call, the name of a hook's event, or
+    /// the arguments of the call that needs a permission.
+    fn to_json(&self, about: &Value) -> Value;
 }
 
 /// Contains the result of a tool.
@@ -91,9 +98,11 @@ impl ToolReply {
     pub fn error(text: impl Into<String>) -> ToolReply {
         ToolReply { is_error: true, ..ToolReply::text(text) }
     }
+}
 
-    pub(super) fn to_json(&self) -> Value {
-        json!({"content": self.content, "isError": self.is_error})
+impl ProgramReply for ToolReply {
+    fn to_json(&self, about: &Value) -> Value {
+        json!({ "mcp_response": success(about, json!({"content": self.content, "isError": self.is_error})) })
     }
 }
 
@@ -112,8 +121,6 @@ pub struct HookCall {
     pub tool_use_id: Option<String>,
     /// Cancelled when the program stops waiting for the answer, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages before the call.
-    pub after: u64,
 }
 
 impl HookCall {
@@ -189,9 +196,10 @@ impl HookReply {
     pub fn block(reason: impl Into<String>) -> HookReply {
         HookReply { block: Some(reason.into()), ..HookReply::default() }
     }
+}
 
-    /// Returns the answer to an event in the program's form.
-    pub(super) fn to_json(&self, event: &str) -> Value {
+impl ProgramReply for HookReply {
+    fn to_json(&self, about: &Value) -> Value {
         let mut reply = Map::new();
         if let Some(reason) = &self.stop {
             reply.insert("continue".into(), false.into());
@@ -221,7 +229,7 @@ impl HookReply {
             specific.insert("additionalContext".into(), context.clone().into());
         }
         if !specific.is_empty() {
-            specific.insert("hookEventName".into(), event.into());
+            specific.insert("hookEventName".into(), about.clone());
             reply.insert("hookSpecificOutput".into(), Value::Object(specific));
         }
         reply.extend(self.other.clone());
@@ -243,8 +251,6 @@ pub struct PermissionRequest {
     pub request: Value,
     /// Cancelled when the program stops waiting for the answer, and when the client ends.
     pub cancel: CancelToken,
-    /// Number of messages before the request.
-    pub after: u64,
 }
 
 /// Contains the answer to a request for permission.
@@ -264,12 +270,11 @@ pub enum PermissionReply {
     },
 }
 
-impl PermissionReply {
-    /// Returns the answer in the program's form, which must repeat the arguments.
-    pub(super) fn to_json(&self, input: &Value) -> Value {
+impl ProgramReply for PermissionReply {
+    fn to_json(&self, about: &Value) -> Value {
         match self {
             PermissionReply::Allow { updated_input } => {
-                json!({"behavior": "allow", "updatedInput": updated_input.as_ref().unwrap_or(input)})
+                json!({"behavior": "allow", "updatedInput": updated_input.as_ref().unwrap_or(about)})
             }
             PermissionReply::Deny { message, interrupt: false } => {
                 json!({"behavior": "deny", "message": message})
@@ -284,9 +289,8 @@ impl PermissionReply {
 /// Answers the program's requests to its host.
 ///
 /// The client calls these functions on its own threads, several concurrently, and never on the
-/// reading thread: a tool may take minutes. With
-/// [`ClientOptions::callbacks_in_order`](super::ClientOptions::callbacks_in_order), a call waits
-/// until the host has processed the messages before it.
+/// reading thread: a tool may take minutes. A call starts when
+/// [`Client::next_message`](super::Client::next_message) finds it after the messages before it.
 ///
 /// The answer of a cancelled call is dropped. A panic is answered as a failure: the model sees a
 /// failed tool; for a hook `PreToolUse` or a permission, the call is refused.

@@ -21,7 +21,6 @@ use super::error::{ClientError, ErrorKind, Stage};
 use super::message::ClaudeMessage;
 use super::server::{ProgramRequest, RequestResponder};
 use super::stream::Frame;
-use foldlog_agent::provider::CancelToken;
 
 /// Answer of the program to a control request: its contents, or the text of its error.
 pub(super) type Reply = Result<Value, String>;
@@ -175,7 +174,7 @@ impl StdinWriter {
 
 pub(super) enum ChannelEvent {
     Message(ClaudeMessage),
-    /// A request to the host. Only used without callbacks.
+    /// A request to the host.
     Asked(ProgramRequest, RequestResponder),
 }
 
@@ -193,11 +192,6 @@ struct InboxState {
     bytes: usize,
     /// Number of messages received so far.
     received: u64,
-    /// Number of messages taken by the host.
-    taken: u64,
-    /// Index of the message for which the host called last; the greatest number until the client
-    /// has started.
-    asked: u64,
     /// Set at the end of the program's output, with the error that ended it.
     end: Option<Option<ClientError>>,
     /// Whether the client is closed, so that no thread may wait for the host.
@@ -215,20 +209,15 @@ pub(super) enum InboxPoll {
 
 impl Inbox {
     fn new(limit: usize) -> Inbox {
-        let (events, asked) = (VecDeque::new(), u64::MAX);
         let state =
-            InboxState { events, bytes: 0, received: 0, taken: 0, asked, end: None, is_closing: false };
+            InboxState { events: VecDeque::new(), bytes: 0, received: 0, end: None, is_closing: false };
         Inbox { state: Mutex::new(state), changed: Condvar::new(), limit }
-    }
-
-    pub(super) fn received_count(&self) -> u64 {
-        self.state.lock().received
     }
 
     /// Adds a frame as a message. Blocks while the unread events exceed the limit.
     pub(super) fn push(&self, frame: Frame) {
         let length = frame.line.len();
-        let index = self.received_count();
+        let index = self.state.lock().received;
         // Only the reading thread adds messages, so the index cannot be taken by another one.
         let message = ClaudeMessage::new(index, frame);
         let mut state = self.wait_for_room();
@@ -263,12 +252,9 @@ impl Inbox {
     /// Takes the next event, and waits for it until `until`.
     pub(super) fn take(&self, until: Instant) -> InboxPoll {
         let mut state = self.state.lock();
-        state.asked = state.taken;
-        self.changed.notify_all();
         loop {
             if let Some((event, length)) = state.events.pop_front() {
                 state.bytes -= length;
-                state.taken += u64::from(matches!(event, ChannelEvent::Message(_)));
                 self.changed.notify_all();
                 return InboxPoll::Event(event);
             }
@@ -290,28 +276,6 @@ impl Inbox {
             ChannelEvent::Message(message) => look(message),
             ChannelEvent::Asked(..) => None,
         })
-    }
-
-    /// From now on, callbacks wait until the host has called for the messages before them.
-    pub(super) fn begin_order(&self) {
-        let mut state = self.state.lock();
-        state.asked = state.taken;
-    }
-
-    /// Waits until the host has called for the message `index`, until the output ends, until the
-    /// client closes, or until `cancel`.
-    pub(super) fn wait_until_asked(&self, index: u64, cancel: &CancelToken) {
-        let mut state = self.state.lock();
-        while state.asked < index && !state.is_closing && state.end.is_none() && !cancel.is_cancelled() {
-            self.changed.wait(&mut state);
-        }
-    }
-
-    /// Wakes all waiting threads after a callback was cancelled.
-    pub(super) fn wake(&self) {
-        // The lock orders this after the check of the token by a thread that is about to wait.
-        let _state = self.state.lock();
-        self.changed.notify_all();
     }
 
     /// Ends all waits for the host, and drops the requests that it has not taken.

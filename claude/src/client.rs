@@ -16,14 +16,14 @@ use uuid::Uuid;
 
 use super::arguments::ARGUMENT_MAX;
 use super::bridge::Bridge;
-use super::callbacks::{BridgedTool, Callbacks};
+use super::callbacks::{BridgedTool, Callbacks, NoCallbacks};
 use super::channel::{Channel, ChannelEvent, InboxPoll, Reply};
 use super::error::{ClientError, ErrorKind, Stage};
 use super::message::ClaudeMessage;
 use super::options::{ClientOptions, PermissionMode, SystemPrompt};
 use super::process::{Process, PromptFile};
 use super::result::FailureKind;
-use super::server::{AnsweredBy, RequestServer};
+use super::server::RequestServer;
 use super::version::ClaudeVersion;
 use foldlog_agent::provider::CancelToken;
 
@@ -127,10 +127,7 @@ impl Client {
     /// | [`Refused`](ErrorKind::Refused) | it refused `initialize`, and was killed |
     /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | its output cannot be read, and it was killed |
     pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, ClientError> {
-        let tools = callbacks.tools();
-        let (threads_max, is_ordered) = (options.callback_threads, options.callbacks_in_order);
-        let answered_by = AnsweredBy::Callbacks { callbacks, threads_max, is_ordered };
-        Client::start_with(options, tools, answered_by, &CancelToken::new())
+        Client::start_with(options, callbacks.tools(), callbacks, &CancelToken::new())
     }
 
     /// Starts the program for a host that takes requests in sequence, with
@@ -145,13 +142,13 @@ impl Client {
         tools: Vec<BridgedTool>,
         cancel: &CancelToken,
     ) -> Result<Client, ClientError> {
-        Client::start_with(options, tools, AnsweredBy::Host, cancel)
+        Client::start_with(options, tools, Arc::new(NoCallbacks), cancel)
     }
 
     fn start_with(
         options: &ClientOptions,
         tools: Vec<BridgedTool>,
-        answered_by: AnsweredBy,
+        callbacks: Arc<dyn Callbacks>,
         cancel: &CancelToken,
     ) -> Result<Client, ClientError> {
         let environment = options.environment(std::env::vars_os());
@@ -161,19 +158,18 @@ impl Client {
         let (process, pipes) = Process::start(&options, &environment, prompt)?;
         let process = Arc::new(process);
         let bridge = Bridge::new(options.bridged_servers.clone(), tools);
-        let started = Client::serve(&options, answered_by, bridge, Arc::clone(&process), pipes);
+        let started = Client::serve(&options, callbacks, bridge, Arc::clone(&process), pipes);
         let mut client = started.inspect_err(|_| {
             process.kill();
         })?;
         client.initialized = client.initialize(&options, cancel)?;
-        client.channel.inbox.begin_order();
         Ok(client)
     }
 
     /// Starts the threads.
     fn serve(
         options: &ClientOptions,
-        answered_by: AnsweredBy,
+        callbacks: Arc<dyn Callbacks>,
         bridge: Bridge,
         process: Arc<Process>,
         pipes: super::process::Pipes,
@@ -182,7 +178,8 @@ impl Client {
             ClientError::new(ErrorKind::Spawn, Stage::Spawn, "no thread can be started").because(error)
         };
         let channel = Arc::new(Channel::new(pipes.stdin, options.unread_limit).map_err(failed)?);
-        let serving = Arc::new(RequestServer::new(answered_by, bridge, Arc::clone(&channel)));
+        let serving =
+            Arc::new(RequestServer::new(callbacks, options.callback_threads, bridge, Arc::clone(&channel)));
         let reader = (Arc::clone(&serving), Arc::clone(&process), options.line_limit);
         thread::Builder::new()
             .name("foldlog-claude-read".to_owned())
@@ -358,15 +355,14 @@ impl Client {
         loop {
             match self.next_event(deadline)? {
                 Some(ChannelEvent::Message(message)) => return Ok(Some(message)),
-                // Callbacks answer the requests.
-                Some(ChannelEvent::Asked(..)) => {}
+                Some(ChannelEvent::Asked(asked, pending)) => self.serving.call_back(asked, pending),
                 None => return Ok(None),
             }
         }
     }
 
-    /// Returns the next message. Without callbacks, also returns the program's requests, except
-    /// cancelled ones. Otherwise as [`next_message`](Client::next_message).
+    /// Returns the next message, or the next request of the program that is not cancelled. Otherwise
+    /// as [`next_message`](Client::next_message).
     pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<ChannelEvent>, ClientError> {
         let deadline = deadline.unwrap_or_else(|| after(FOREVER));
         loop {

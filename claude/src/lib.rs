@@ -45,9 +45,9 @@
 //! 1. A callback never stops the client from reading. While tools run, messages, interrupts and
 //!    other callbacks continue.
 //! 2. Each request of the program is answered once, or not at all if it was cancelled.
-//! 3. Unless the options state otherwise, a callback starts only after the host has taken all
-//!    messages that arrived before it and has called for the next one. A host can therefore record
-//!    an answer before a tool of it runs. While a host takes no messages, callbacks wait.
+//! 3. A callback starts only after the host has taken all messages that arrived before it and has
+//!    called for the next one. A host can therefore record an answer before a tool of it runs. While
+//!    a host takes no messages, callbacks wait.
 //! 4. The program outlives neither its client nor the process of its host, however that process
 //!    ends. It runs in a [process group](foldlog::process) whose leader then kills it. Processes
 //!    that it starts in groups of their own may survive.

@@ -305,9 +305,6 @@ pub struct ClientOptions {
     pub stderr_limit: usize,
     /// Greatest number of concurrent callbacks: 64 by default. Further ones wait.
     pub callback_threads: usize,
-    /// Whether a callback waits until the host has taken all messages before it and calls for the
-    /// next one: `true` by default. The host has then processed an answer before a tool of it runs.
-    pub callbacks_in_order: bool,
 }
 
 impl ClientOptions {
@@ -355,7 +352,6 @@ impl ClientOptions {
             stop_grace: Duration::from_secs(5),
             stderr_limit: 64 << 10,
             callback_threads: 64,
-            callbacks_in_order: true,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Serves the program's requests to its host. It reads the frames, and answers the bridge's
-//! handshake at once. Tools, hooks and permissions are answered by callbacks on their own threads,
-//! or by a host that takes them in sequence.
+//! handshake at once. Requests for tools, hooks and permissions reach the host in the order of their
+//! arrival, among the messages. Callbacks on their own threads answer them, or the host itself.
 //!
 //! # Invariants
 //!
@@ -20,9 +20,9 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
-use super::bridge::{Bridge, BridgeAction, BridgedCall, success};
+use super::bridge::{Bridge, BridgeAction};
 use super::callbacks::{
-    Callbacks, HookCall, HookReply, PermissionReply, PermissionRequest, ToolCall, ToolReply,
+    Callbacks, HookCall, HookReply, PermissionReply, PermissionRequest, ProgramReply, ToolCall, ToolReply,
 };
 use super::channel::Channel;
 use super::error::ClientError;
@@ -34,17 +34,10 @@ use foldlog_agent::provider::CancelToken;
 /// Greatest number of waiting requests. Further ones are refused.
 const WAITING_MAX: usize = 1024;
 
-/// Selects the recipient of the program's requests.
-pub(super) enum AnsweredBy {
-    /// Callbacks, on up to `threads_max` threads. If they are ordered, each waits for the messages
-    /// before it.
-    Callbacks { callbacks: Arc<dyn Callbacks>, threads_max: usize, is_ordered: bool },
-    /// The host, which takes them in the order of arrival, among the messages.
-    Host,
-}
-
 pub(super) struct RequestServer {
-    answered_by: AnsweredBy,
+    callbacks: Arc<dyn Callbacks>,
+    /// Greatest number of threads that call callbacks.
+    threads_max: usize,
     bridge: Bridge,
     channel: Arc<Channel>,
     running: Mutex<RequestQueue>,
@@ -55,7 +48,7 @@ pub(super) struct RequestServer {
 struct RequestQueue {
     /// Requests that wait or are being answered, by id.
     calls: HashMap<String, OpenRequest>,
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<(ProgramRequest, RequestResponder)>,
     threads: usize,
     is_closed: bool,
 }
@@ -66,27 +59,10 @@ struct OpenRequest {
     bridged: Option<(String, String)>,
 }
 
-/// A request for a callback.
-struct Job {
-    after: u64,
-    asked: ProgramRequest,
-    pending: RequestResponder,
-}
-
 pub(super) enum ProgramRequest {
     Tool(ToolCall),
     Hook(HookCall),
     Permission(PermissionRequest),
-}
-
-/// Contains the data that determines the form of an answer.
-enum ReplyFormat {
-    /// JSON-RPC id of a tool's call.
-    Tool(Value),
-    /// Name of a hook's event.
-    Hook(String),
-    /// Arguments of the call that needs a permission.
-    Permission(Value),
 }
 
 /// Answers a request of the program once. A responder that is dropped sends no answer, and neither
@@ -96,7 +72,8 @@ pub(super) struct RequestResponder {
     /// Id of the request; `None` after the answer.
     id: Option<String>,
     cancel: CancelToken,
-    form: ReplyFormat,
+    /// Part of the request that the answer repeats.
+    about: Value,
 }
 
 impl RequestResponder {
@@ -105,28 +82,10 @@ impl RequestResponder {
         self.cancel.is_cancelled()
     }
 
-    /// Answers a call of a tool. Does nothing for other requests.
-    pub(super) fn call(self, reply: &ToolReply) {
-        if let ReplyFormat::Tool(id) = &self.form {
-            let answer = json!({ "mcp_response": success(id, reply.to_json()) });
-            self.answer(Ok(answer));
-        }
-    }
-
-    /// Answers a hook. Does nothing for other requests.
-    pub(super) fn hook(self, reply: &HookReply) {
-        if let ReplyFormat::Hook(event) = &self.form {
-            let answer = reply.to_json(event);
-            self.answer(Ok(answer));
-        }
-    }
-
-    /// Answers whether a tool may run. Does nothing for other requests.
-    pub(super) fn permission(self, reply: &PermissionReply) {
-        if let ReplyFormat::Permission(input) = &self.form {
-            let answer = reply.to_json(input);
-            self.answer(Ok(answer));
-        }
+    /// Answers the request.
+    pub(super) fn reply(self, reply: &impl ProgramReply) {
+        let answer = reply.to_json(&self.about);
+        self.answer(Ok(answer));
     }
 
     /// Sends an answer, or the text of an error.
@@ -150,9 +109,14 @@ impl Drop for RequestResponder {
 }
 
 impl RequestServer {
-    pub(super) fn new(answered_by: AnsweredBy, bridge: Bridge, channel: Arc<Channel>) -> RequestServer {
+    pub(super) fn new(
+        callbacks: Arc<dyn Callbacks>,
+        threads_max: usize,
+        bridge: Bridge,
+        channel: Arc<Channel>,
+    ) -> RequestServer {
         let (running, changed) = (Mutex::default(), Condvar::new());
-        RequestServer { answered_by, bridge, channel, running, changed }
+        RequestServer { callbacks, threads_max: threads_max.max(1), bridge, channel, running, changed }
     }
 
     /// Reads the program's output to its end. If a line cannot be read, the program is killed,
@@ -197,51 +161,48 @@ impl RequestServer {
     /// Processes a request of the program, whose line has this length.
     fn take_request(self: &Arc<Self>, id: String, request: Value, length: usize) {
         let field = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
-        let (cancel, after) = (CancelToken::new(), self.channel.inbox.received_count());
-        let tool_use_id = field("tool_use_id");
+        let (cancel, tool_use_id) = (CancelToken::new(), field("tool_use_id"));
         let part = |name: &str| request.get(name).cloned().unwrap_or_default();
-        let entry = OpenRequest { cancel: cancel.clone(), bridged: None };
-        let (asked, form, entry) = match field("subtype").as_deref() {
+        let (asked, about, bridged) = match field("subtype").as_deref() {
             Some("mcp_message") => {
                 let server = field("server_name").unwrap_or_default();
-                match self.bridge.take(&server, request.get("message").unwrap_or(&Value::Null)) {
+                match self.bridge.take(server, &part("message"), &cancel) {
                     BridgeAction::Answer(answer) => {
                         return self.succeed(&id, json!({ "mcp_response": answer }));
                     }
-                    BridgeAction::Cancel { id: called, answer } => {
-                        self.cancel(|_, bridged| bridged == Some(&(server.clone(), called.clone())));
+                    BridgeAction::Cancel { call, answer } => {
+                        self.cancel(|_, bridged| bridged == Some(&call));
                         return self.succeed(&id, json!({ "mcp_response": answer }));
                     }
-                    BridgeAction::Call(BridgedCall { id, name, arguments, tool_use_id }) => {
-                        let bridged = Some((server.clone(), id.to_string()));
-                        let call = ToolCall { server, name, arguments, tool_use_id, cancel, after };
-                        (ProgramRequest::Tool(call), ReplyFormat::Tool(id), OpenRequest { bridged, ..entry })
+                    BridgeAction::Call { id, call } => {
+                        let bridged = Some((call.server.clone(), id.to_string()));
+                        (ProgramRequest::Tool(call), id, bridged)
                     }
                 }
             }
             Some("hook_callback") => {
-                let input = part("input");
-                let event = input.get("hook_event_name").and_then(Value::as_str).unwrap_or_default();
-                let (event, form) = (event.to_owned(), ReplyFormat::Hook(event.to_owned()));
-                let callback_id = field("callback_id").unwrap_or_default();
-                let call = HookCall { callback_id, event, input, tool_use_id, cancel, after };
-                (ProgramRequest::Hook(call), form, entry)
+                let (callback_id, input) = (field("callback_id").unwrap_or_default(), part("input"));
+                let event =
+                    input.get("hook_event_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let about = Value::from(event.as_str());
+                let cancel = cancel.clone();
+                let call = HookCall { callback_id, event, input, tool_use_id, cancel };
+                (ProgramRequest::Hook(call), about, None)
             }
             Some("can_use_tool") => {
                 let (tool_name, input) = (field("tool_name").unwrap_or_default(), part("input"));
-                let form = ReplyFormat::Permission(input.clone());
-                let request = PermissionRequest { tool_name, input, tool_use_id, request, cancel, after };
-                (ProgramRequest::Permission(request), form, entry)
+                let (about, cancel) = (input.clone(), cancel.clone());
+                let request = PermissionRequest { tool_name, input, tool_use_id, request, cancel };
+                (ProgramRequest::Permission(request), about, None)
             }
             other => {
                 let what = other.unwrap_or("without a subtype");
                 return self.fail(&id, &format!("the host serves no request `{what}`"));
             }
         };
-        let cancel = entry.cancel.clone();
-        if self.begin(&id, entry) {
-            let pending = RequestResponder { serving: Arc::clone(self), id: Some(id), cancel, form };
-            self.hand_over(Job { after, asked, pending }, length);
+        if self.begin(&id, OpenRequest { cancel: cancel.clone(), bridged }) {
+            let pending = RequestResponder { serving: Arc::clone(self), id: Some(id), cancel, about };
+            self.channel.inbox.ask(asked, pending, length);
         }
     }
 
@@ -260,27 +221,23 @@ impl RequestServer {
         true
     }
 
-    /// Passes a request to the host, or to a callback on one of the threads.
-    fn hand_over(self: &Arc<Self>, job: Job, length: usize) {
-        let threads_max = match &self.answered_by {
-            AnsweredBy::Host => return self.channel.inbox.ask(job.asked, job.pending, length),
-            AnsweredBy::Callbacks { threads_max, .. } => (*threads_max).max(1),
-        };
+    /// Passes a request to a callback, on one of the threads.
+    pub(super) fn call_back(self: &Arc<Self>, asked: ProgramRequest, pending: RequestResponder) {
         let mut running = self.running.lock();
-        running.waiting.push_back(job);
-        if running.threads >= threads_max {
+        running.waiting.push_back((asked, pending));
+        if running.threads >= self.threads_max {
             return;
         }
         let this = Arc::clone(self);
         let name = "foldlog-claude-call".to_owned();
         match thread::Builder::new().name(name).spawn(move || this.work()) {
             Ok(_) => running.threads += 1,
-            // Another thread will run the job.
+            // Another thread will call the callback.
             Err(_) if running.threads > 0 => {}
             Err(error) => {
-                let job = running.waiting.pop_back();
+                let waiting = running.waiting.pop_back();
                 drop(running);
-                if let Some(Job { pending, .. }) = job {
+                if let Some((_, pending)) = waiting {
                     pending.answer(Err(format!("the host can start no thread: {error}")));
                 }
             }
@@ -291,22 +248,19 @@ impl RequestServer {
     fn work(&self) {
         loop {
             let mut running = self.running.lock();
-            let Some(job) = running.waiting.pop_front() else {
+            let Some((asked, pending)) = running.waiting.pop_front() else {
                 running.threads -= 1;
                 self.changed.notify_all();
                 return;
             };
             drop(running);
-            self.run(job);
+            self.run(asked, pending);
         }
     }
 
     /// Calls a callback, and answers the request unless it was cancelled.
-    fn run(&self, Job { after, asked, pending }: Job) {
-        let AnsweredBy::Callbacks { callbacks, is_ordered, .. } = &self.answered_by else { return };
-        if *is_ordered {
-            self.channel.inbox.wait_until_asked(after, &pending.cancel);
-        }
+    fn run(&self, asked: ProgramRequest, pending: RequestResponder) {
+        let callbacks = &self.callbacks;
         if pending.is_cancelled() {
             return;
         }
@@ -315,15 +269,15 @@ impl RequestServer {
                 let reply = catch_panic(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
                     ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
                 });
-                pending.call(&reply);
+                pending.reply(&reply);
             }
             ProgramRequest::Hook(call) => {
                 let is_before = call.event == "PreToolUse";
                 match catch_panic(|| callbacks.hook(call)) {
-                    Ok(reply) => pending.hook(&reply),
+                    Ok(reply) => pending.reply(&reply),
                     // The program continues after a failed hook, and the call would run unguarded.
                     Err(panic) if is_before => {
-                        pending.hook(&HookReply::deny(format!("the host's hook panicked: {panic}")));
+                        pending.reply(&HookReply::deny(format!("the host's hook panicked: {panic}")));
                     }
                     Err(panic) => pending.answer(Err(format!("the host's hook panicked: {panic}"))),
                 }
@@ -333,7 +287,7 @@ impl RequestServer {
                     let message = format!("the host's decision panicked: {panic}");
                     PermissionReply::Deny { message, interrupt: false }
                 });
-                pending.permission(&reply);
+                pending.reply(&reply);
             }
         }
     }
@@ -345,17 +299,13 @@ impl RequestServer {
                 entry.cancel.cancel();
             }
         }
-        self.channel.inbox.wake();
     }
 
     /// Cancels all callbacks, and prevents further ones.
     pub(super) fn cancel_all(&self) {
-        {
-            let mut running = self.running.lock();
-            running.is_closed = true;
-            running.calls.values().for_each(|entry| entry.cancel.cancel());
-        }
-        self.channel.inbox.wake();
+        let mut running = self.running.lock();
+        running.is_closed = true;
+        running.calls.values().for_each(|entry| entry.cancel.cancel());
     }
 
     /// Waits until no callback is running, but not after `until`. Returns `false` if one is still

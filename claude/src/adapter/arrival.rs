@@ -150,19 +150,19 @@ impl ReplyTo {
     /// Replies to a call. If the program has ended, the reply is dropped.
     pub(super) fn call(self, reply: ToolReply) {
         if let Some(pending) = self.0 {
-            pending.call(&reply);
+            pending.reply(&reply);
         }
     }
 
     pub(super) fn hook(self, reply: HookReply) {
         if let Some(pending) = self.0 {
-            pending.hook(&reply);
+            pending.reply(&reply);
         }
     }
 
     pub(super) fn permission(self, reply: PermissionReply) {
         if let Some(pending) = self.0 {
-            pending.permission(&reply);
+            pending.reply(&reply);
         }
     }
 }

@@ -457,8 +457,8 @@ fn a_tool_runs_after_the_host_has_dealt_with_the_messages_before_it() {
     let seen = Arc::clone(&recorded);
     let (counts, counted) = shared();
     let host = Host {
-        on_tool: Box::new(move |call| {
-            counts.lock().send((call.after, seen.lock().len() as u64)).unwrap();
+        on_tool: Box::new(move |_| {
+            counts.lock().send(seen.lock().len()).unwrap();
             ToolReply::text("found")
         }),
         ..Host::default()
@@ -474,8 +474,9 @@ fn a_tool_runs_after_the_host_has_dealt_with_the_messages_before_it() {
             break;
         }
     }
-    let (after, recorded) = counted.recv_timeout(LONG).unwrap();
-    assert!(after >= 3 && recorded >= after, "{recorded} of {after} messages were recorded");
+    // Those before the call are the start of the turn, the text, and the call itself.
+    let recorded = counted.recv_timeout(LONG).unwrap();
+    assert!(recorded >= 3, "{recorded} messages were recorded");
 }
 
 #[test]
