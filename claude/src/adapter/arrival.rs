@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use foldlog::process::ProcessIdentity;
 use foldlog::{Clock, FixedClock, Session};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use super::calls::RunAction;
+use crate::callbacks::ProgramReply;
 use crate::channel::ChannelEvent;
 use crate::server::{ProgramRequest, RequestResponder};
 use crate::{
-    ClaudeMessage, Client, ClientError, ErrorKind, HookCall, HookReply, PermissionReply, PermissionRequest,
-    ToolCall, ToolReply, read_stream,
+    ClaudeMessage, Client, ClientError, ErrorKind, HookCall, PermissionRequest, ToolCall, read_stream,
 };
 use foldlog_agent::error::Result;
 use foldlog_agent::provider::CancelToken;
@@ -147,23 +147,12 @@ impl ClientFailure {
 pub(super) struct ReplyTo(Option<RequestResponder>);
 
 impl ReplyTo {
-    /// Replies to a call. If the program has ended, the reply is dropped.
-    pub(super) fn call(self, reply: ToolReply) {
+    /// Sends the reply, and lets the run go on. If the program has ended, the reply is dropped.
+    pub(super) fn send(self, reply: &impl ProgramReply) -> RunAction {
         if let Some(pending) = self.0 {
-            pending.reply(&reply);
+            pending.reply(reply);
         }
-    }
-
-    pub(super) fn hook(self, reply: HookReply) {
-        if let Some(pending) = self.0 {
-            pending.reply(&reply);
-        }
-    }
-
-    pub(super) fn permission(self, reply: PermissionReply) {
-        if let Some(pending) = self.0 {
-            pending.reply(&reply);
-        }
+        RunAction::GoOn
     }
 }
 
@@ -200,8 +189,9 @@ impl Arrival {
             ProgramRequest::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
                 Arrival::Call { name, arguments: arguments.to_string(), tool_use_id }
             }
-            ProgramRequest::Hook(HookCall { event, input, tool_use_id, .. }) => {
-                let tool = input.get("tool_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            ProgramRequest::Hook(call) => {
+                let tool = call.tool_name().unwrap_or_default().to_owned();
+                let HookCall { event, input, tool_use_id, .. } = call;
                 let tool_use_id =
                     tool_use_id.or_else(|| Some(input.get("tool_use_id")?.as_str()?.to_owned()));
                 Arrival::Hook { event, tool, input: input.to_string(), tool_use_id }

@@ -89,47 +89,79 @@ fn no_such_tool(name: &str) -> String {
     format!("There is no tool `{}`.", shorten_for_model(name))
 }
 
+/// Identifies what the program sent about a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallEvent {
+    /// It calls a tool of the host.
+    Call,
+    /// It is about to run a tool of its own.
+    Before,
+    /// It ran the tool.
+    After { has_failed: bool },
+    /// It asks whether a tool may run.
+    Permission,
+    /// Any other hook.
+    Other,
+}
+
 /// Contains a request or report of the program about a call, and the receiver of the reply.
 pub(super) struct CallArrival {
-    arrival: Arrival,
-    /// JSON of a hook or of a permission, or the arguments of a call.
-    input: Value,
-    reply_to: ReplyTo,
+    event: CallEvent,
+    /// Name by which the model calls the tool.
+    pub(super) tool: String,
+    pub(super) call_id: Option<String>,
+    /// Contents of a hook, or arguments of the call.
+    pub(super) json: Value,
+    pub(super) reply_to: ReplyTo,
 }
 
 impl CallArrival {
     /// Parses an arrival.
     pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> CallArrival {
-        let input = match &arrival {
-            Arrival::Hook { input, .. }
-            | Arrival::Permission { input, .. }
-            | Arrival::Call { arguments: input, .. } => serde_json::from_str(input).unwrap_or_default(),
-            _ => Value::Null,
+        let (event, tool, json, call_id) = match arrival {
+            Arrival::Call { name, arguments, tool_use_id } => {
+                (CallEvent::Call, bridged_name(&name), arguments, Some(tool_use_id.unwrap_or_default()))
+            }
+            Arrival::Permission { tool, input, tool_use_id } => {
+                (CallEvent::Permission, tool, input, tool_use_id)
+            }
+            Arrival::Hook { event, tool, input, tool_use_id } => {
+                let event = match event.as_str() {
+                    PRE_TOOL_USE => CallEvent::Before,
+                    POST_TOOL_USE => CallEvent::After { has_failed: false },
+                    POST_TOOL_USE_FAILURE => CallEvent::After { has_failed: true },
+                    _ => CallEvent::Other,
+                };
+                (event, tool, input, tool_use_id)
+            }
+            _ => (CallEvent::Other, String::new(), String::new(), None),
         };
-        CallArrival { arrival, input, reply_to }
+        let json = serde_json::from_str(&json).unwrap_or_default();
+        CallArrival { event, tool, call_id, json, reply_to }
     }
 
-    fn call_id(&self) -> Option<&str> {
-        match &self.arrival {
-            Arrival::Call { tool_use_id, .. }
-            | Arrival::Hook { tool_use_id, .. }
-            | Arrival::Permission { tool_use_id, .. } => tool_use_id.as_deref(),
-            _ => None,
+    /// Returns the arguments of the call.
+    pub(super) fn input(&self) -> &Value {
+        match self.event {
+            CallEvent::Call | CallEvent::Permission => &self.json,
+            _ => self.json.get("tool_input").unwrap_or(&Value::Null),
         }
     }
 
     /// Returns the described call.
-    fn meant_call(&self) -> Option<MeantCall<'_>> {
-        let (tool, input) = match &self.arrival {
-            Arrival::Hook { tool, .. } => (tool, arguments_in(&self.input)),
-            Arrival::Call { name: tool, .. } | Arrival::Permission { tool, .. } => (tool, &self.input),
-            _ => return None,
-        };
-        Some(MeantCall { id: self.call_id().unwrap_or_default(), tool, input })
+    pub(super) fn meant_call(&self) -> MeantCall<'_> {
+        let id = self.call_id.as_deref().unwrap_or_default();
+        MeantCall { id, tool: &self.tool, input: self.input() }
     }
 
-    fn is_before(&self) -> bool {
-        matches!(&self.arrival, Arrival::Hook { event, .. } if event == PRE_TOOL_USE)
+    /// Returns the call in its recorded form, with the host's own name of its tool.
+    pub(super) fn record(&self) -> ToolCallRecord {
+        let input = self.input();
+        ToolCallRecord {
+            call_id: self.call_id.clone().unwrap_or_default(),
+            name: hosts_tool(&self.tool).unwrap_or(&self.tool).to_owned(),
+            arguments: if input.is_null() { "{}".to_owned() } else { input.to_string() },
+        }
     }
 }
 
@@ -239,18 +271,6 @@ pub(super) enum RunAction {
     Show(VisibilityOverrides, ReplyTo),
 }
 
-/// Contains the data of a hook about a call.
-pub(super) struct Hook {
-    pub(super) tool: String,
-    pub(super) input: Value,
-    pub(super) tool_use_id: Option<String>,
-}
-
-/// Returns the arguments of the call in a hook.
-pub(super) fn arguments_in(input: &Value) -> &Value {
-    input.get("tool_input").unwrap_or(&Value::Null)
-}
-
 impl<'a> CallRunner<'a> {
     pub(super) fn new(
         runner: ToolRunner,
@@ -311,8 +331,8 @@ impl<'a> CallRunner<'a> {
     /// Processes a call of a tool, a permission request, or a hook, and returns the next action. An
     /// arrival that starts a call waits until [`take_waiting`](CallRunner::take_waiting) takes it.
     pub(super) fn take(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
-        if let Some(call_id) = asking.call_id().filter(|_| asking.is_before()) {
-            heard.call_is_of(call_id, asking.input.get("agent_id").and_then(Value::as_str));
+        if let (CallEvent::Before, Some(call_id)) = (asking.event, &asking.call_id) {
+            heard.call_is_of(call_id, asking.json.get("agent_id").and_then(Value::as_str));
         }
         if self.begins(&asking).is_some() {
             self.waiting.push_back(asking);
@@ -339,12 +359,11 @@ impl<'a> CallRunner<'a> {
     fn next_waiting(&self, heard: &Recorders<'_>) -> Option<usize> {
         let mut passed = BTreeSet::new();
         for (place, asking) in self.waiting.iter().enumerate() {
-            let call_id = asking.call_id().unwrap_or_default();
-            let conversation = heard.parent_of(call_id);
-            let is_behind = |meant| heard.is_behind(meant, |number| self.open.contains_key(&number));
+            let meant = asking.meant_call();
+            let conversation = heard.parent_of(meant.id);
             let waits = passed.contains(&conversation)
-                || heard.is_unannounced(call_id)
-                || asking.meant_call().is_some_and(is_behind);
+                || heard.is_unannounced(meant.id)
+                || heard.is_behind(meant, |number| self.open.contains_key(&number));
             if waits {
                 passed.insert(conversation);
                 continue;
@@ -367,7 +386,7 @@ impl<'a> CallRunner<'a> {
     }
 
     fn unannounced_ids(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
-        let waiting = self.waiting.iter().filter_map(CallArrival::call_id);
+        let waiting = self.waiting.iter().filter_map(|waiting| waiting.call_id.as_deref());
         waiting.filter(|call_id| heard.is_unannounced(call_id))
     }
 
@@ -380,115 +399,64 @@ impl<'a> CallRunner<'a> {
         let has_twin = recorder.is_some_and(|recorder| recorder.asked.count_waiting(call_id) > 1);
         let mut is_dropped = false;
         self.waiting.retain(|waiting| {
-            let id = waiting.call_id().unwrap_or_default();
-            let is_it =
-                id == call_id && waiting.meant_call().and_then(next) == call && !(has_twin && is_dropped);
+            let meant = waiting.meant_call();
+            let is_it = meant.id == call_id && next(meant) == call && !(has_twin && is_dropped);
             is_dropped |= is_it;
-            !is_it && heard.parent_of(id).is_none_or(|parent| parent != call_id)
+            !is_it && heard.parent_of(meant.id).is_none_or(|parent| parent != call_id)
         });
     }
 
     /// Returns whether the call that an arrival starts may run concurrently with others; `None` if
     /// it starts none. A denied call is closed at once, and changes nothing.
-    fn begins(&self, CallArrival { arrival, input, .. }: &CallArrival) -> Option<bool> {
-        match arrival {
-            Arrival::Call { name, .. } => match self.refusal(&bridged_name(name), &Value::Null) {
-                None if self.is_respond(name) => None,
-                refusal => Some(refusal.is_some() || self.runner.runs_together(name)),
-            },
-            Arrival::Hook { event, tool, .. } if event == PRE_TOOL_USE => {
-                match self.refusal(tool, arguments_in(input)) {
-                    None if is_no_call_of_its_own(tool) => None,
-                    refusal => Some(refusal.is_some() || self.runner.runs_together(tool)),
-                }
-            }
-            Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
-            _ => None,
-        }
+    fn begins(&self, asking: &CallArrival) -> Option<bool> {
+        let name = hosts_tool(&asking.tool).unwrap_or(&asking.tool);
+        let begins = match asking.event {
+            CallEvent::Call => !self.is_respond(name),
+            CallEvent::Before => !is_no_call_of_its_own(&asking.tool),
+            CallEvent::Permission => false,
+            CallEvent::After { .. } | CallEvent::Other => return None,
+        };
+        let is_refused = self.refusal(&asking.tool, asking.input()).is_some();
+        (is_refused || begins).then(|| is_refused || self.runner.runs_together(name))
     }
 
-    fn take_now(
-        &mut self,
-        CallArrival { arrival, input, reply_to }: CallArrival,
-        heard: &mut Recorders<'_>,
-    ) -> Result<RunAction> {
-        match arrival {
-            Arrival::Call { name, arguments, tool_use_id } => {
-                let call_id = tool_use_id.unwrap_or_default();
-                let call = ToolCallRecord { call_id, name, arguments };
-                if let Some((cause, reason)) = self.refusal(&bridged_name(&call.name), &Value::Null) {
-                    self.deny(&call, &input, cause, &reason, heard)?;
-                    reply_to.call(ToolReply::error(reason));
-                    return Ok(RunAction::GoOn);
-                }
-                self.call(call, &input, reply_to, heard)
+    fn take_now(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
+        let refused = match asking.event {
+            CallEvent::After { .. } | CallEvent::Other => None,
+            _ => self.refuse(&asking, heard)?,
+        };
+        Ok(match (asking.event, refused) {
+            (CallEvent::Call, Some(reason)) => asking.reply_to.send(&ToolReply::error(reason)),
+            (CallEvent::Call, None) => return self.call(asking, heard),
+            (CallEvent::Permission, Some(message)) => {
+                asking.reply_to.send(&PermissionReply::Deny { message, interrupt: false })
             }
-            Arrival::Hook { event, tool, tool_use_id, .. } => {
-                let hook = Hook { tool, input, tool_use_id };
-                match event.as_str() {
-                    PRE_TOOL_USE => {
-                        let input = arguments_in(&hook.input);
-                        match self.refuse(&hook.tool, input, &hook.tool_use_id, heard)? {
-                            Some(reason) => reply_to.hook(HookReply::deny(reason)),
-                            None if is_no_call_of_its_own(&hook.tool) => {
-                                reply_to.hook(HookReply::proceed());
-                            }
-                            None => return self.before(&hook, reply_to, heard),
-                        }
-                    }
-                    POST_TOOL_USE | POST_TOOL_USE_FAILURE => {
-                        return self.after(&hook, event == POST_TOOL_USE_FAILURE, reply_to, heard);
-                    }
-                    _ => reply_to.hook(HookReply::proceed()),
-                }
-                Ok(RunAction::GoOn)
+            (CallEvent::Permission, None) => {
+                asking.reply_to.send(&PermissionReply::Allow { updated_input: None })
             }
-            Arrival::Permission { tool, tool_use_id, .. } => {
-                reply_to.permission(match self.refuse(&tool, &input, &tool_use_id, heard)? {
-                    Some(message) => PermissionReply::Deny { message, interrupt: false },
-                    None => PermissionReply::Allow { updated_input: None },
-                });
-                Ok(RunAction::GoOn)
+            (_, Some(reason)) => asking.reply_to.send(&HookReply::deny(reason)),
+            (CallEvent::After { has_failed }, None) => return self.after(asking, has_failed, heard),
+            (CallEvent::Before, None) if !is_no_call_of_its_own(&asking.tool) => {
+                return self.before(asking, heard);
             }
-            _ => Ok(RunAction::GoOn),
-        }
+            (CallEvent::Before | CallEvent::Other, None) => asking.reply_to.send(&HookReply::proceed()),
+        })
     }
 
-    /// Denies a call of a tool that must not run. Returns the text for the model; `None` if the
-    /// tool may run.
-    fn refuse(
-        &mut self,
-        tool: &str,
-        input: &Value,
-        tool_use_id: &Option<String>,
-        heard: &mut Recorders<'_>,
-    ) -> Result<Option<String>> {
-        let Some((cause, reason)) = self.refusal(tool, input) else { return Ok(None) };
-        if let Some(call_id) = tool_use_id.clone() {
-            let name = hosts_tool(tool).unwrap_or(tool).to_owned();
-            let call = ToolCallRecord { call_id, name, arguments: input.to_string() };
-            self.deny(&call, input, cause, &reason, heard)?;
+    /// Denies a call of a tool that must not run, and records why, unless this is recorded already:
+    /// a hook and a permission may concern the same call. Returns the text for the model; `None` if
+    /// the tool may run.
+    fn refuse(&mut self, asking: &CallArrival, heard: &mut Recorders<'_>) -> Result<Option<String>> {
+        let Some((cause, reason)) = self.refusal(&asking.tool, asking.input()) else { return Ok(None) };
+        if let Some(call_id) = &asking.call_id {
+            let recorder = heard.recorder_of_call(call_id);
+            if recorder.asked.next(asking.meant_call()).is_some() || !recorder.asked.asks_for(call_id) {
+                let call = asking.record();
+                let begun = recorder.begin(&call, asking.input(), &self.runner)?;
+                self.close_denied(&call, begun, cause, &reason, heard)?;
+            }
         }
         Ok(Some(reason))
-    }
-
-    /// Records that a call does not run, and why, unless this is recorded already: a hook and a
-    /// permission may concern the same call.
-    fn deny(
-        &mut self,
-        call: &ToolCallRecord,
-        input: &Value,
-        cause: Cause,
-        reason: &str,
-        heard: &mut Recorders<'_>,
-    ) -> Result<()> {
-        let recorder = heard.recorder_of_call(&call.call_id);
-        let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
-        if recorder.asked.next(meant).is_none() && recorder.asked.asks_for(&call.call_id) {
-            return Ok(());
-        }
-        let begun = recorder.begin(call, input, &self.runner)?;
-        self.close_denied(call, begun, cause, reason, heard)
     }
 
     /// Closes a call that does not run.
@@ -506,32 +474,27 @@ impl<'a> CallRunner<'a> {
         Ok(())
     }
 
-    fn call(
-        &mut self,
-        recorded: ToolCallRecord,
-        input: &Value,
-        reply_to: ReplyTo,
-        heard: &mut Recorders<'_>,
-    ) -> Result<RunAction> {
+    fn call(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
+        let recorded = asking.record();
         let recorder = heard.recorder_of_call(&recorded.call_id);
-        let begun = recorder.begin(&recorded, input, &self.runner)?;
+        let begun = recorder.begin(&recorded, asking.input(), &self.runner)?;
+        let reply_to = asking.reply_to;
         if self.is_respond(&recorded.name) {
             self.responded = Some(recorded.arguments);
-            reply_to.call(ToolReply::text("The answer is taken."));
-            return Ok(RunAction::GoOn);
+            return Ok(reply_to.send(&ToolReply::text("The answer is taken.")));
         }
         match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
             Ok(report) => {
                 recorder.note_closed(begun.number);
-                reply_to.call(reply_of(&report));
-                Ok(self.leftover(&report).map_or(RunAction::GoOn, RunAction::Fail))
+                let then = reply_to.send(&reply_of(&report));
+                Ok(self.leftover(&report).map_or(then, RunAction::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 recorder.note_closed(begun.number);
                 match overrides_from_json(&overrides) {
                     Ok(overrides) => Ok(RunAction::Show(overrides, reply_to)),
                     Err(error) => {
-                        reply_to.call(ToolReply::error(EXPANDED_TEXT));
+                        reply_to.send(&ToolReply::error(EXPANDED_TEXT));
                         Ok(RunAction::Fail(error.into()))
                     }
                 }
@@ -539,14 +502,13 @@ impl<'a> CallRunner<'a> {
             Err(foldlog::Error::NoSuchTool(_)) => {
                 let reason = no_such_tool(&recorded.name);
                 self.close_denied(&recorded, begun, Cause::UnknownTool, &reason, heard)?;
-                reply_to.call(ToolReply::error(reason));
-                Ok(RunAction::GoOn)
+                Ok(reply_to.send(&ToolReply::error(reason)))
             }
             Err(error @ foldlog::Error::Suspended { .. }) => {
                 Ok(RunAction::Ask { error: error.into(), call_id: recorded.call_id, reply_to })
             }
             Err(error) => {
-                reply_to.call(ToolReply::error("Tool error: the run ends here"));
+                reply_to.send(&ToolReply::error("Tool error: the run ends here"));
                 Ok(RunAction::Fail(error.into()))
             }
         }

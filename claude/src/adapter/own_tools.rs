@@ -10,7 +10,6 @@
 //!    as they can be identified by their environment.
 
 use chrono::DateTime;
-use foldlog::conversation::ToolCallRecord;
 use foldlog::process::StartMoment;
 use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
@@ -18,11 +17,9 @@ use foldlog::tools::{
 use foldlog::{Clock, Idempotency, ReplacedContent};
 use serde_json::Value;
 
-use super::arrival::ReplyTo;
 use super::asked_calls::{CallNumber, MeantCall};
 use super::calls::{
-    CallRunner, Hook, OpenCall, RunAction, RunStopReason, arguments_in, begins_sub_agent,
-    is_no_call_of_its_own,
+    CallArrival, CallRunner, OpenCall, RunAction, RunStopReason, begins_sub_agent, is_no_call_of_its_own,
 };
 use super::config::{OnLeftover, RunOptions};
 use super::conversation::{BegunCall, Recorders};
@@ -115,96 +112,84 @@ fn unbegun(tool: &str) -> Error {
 impl CallRunner<'_> {
     /// Starts a call of one of the program's own tools, before the program runs it. A call that a
     /// person has to approve is suspended instead, and does not run.
-    pub(super) fn before(
-        &mut self,
-        hook: &Hook,
-        reply_to: ReplyTo,
-        heard: &mut Recorders<'_>,
-    ) -> Result<RunAction> {
-        let Hook { tool, input: told, tool_use_id } = hook;
-        let Some(call_id) = tool_use_id.clone() else {
-            reply_to.hook(HookReply::deny("The program gave the call no id."));
-            return Ok(RunAction::GoOn);
-        };
-        let input = arguments_in(told);
-        let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
-        let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
-        let recorder = heard.recorder_of_call(&call_id);
-        let BegunCall { number, origin } = recorder.begin(&recorded, input, &self.runner)?;
+    pub(super) fn before(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
+        if asking.call_id.is_none() {
+            return Ok(asking.reply_to.send(&HookReply::deny("The program gave the call no id.")));
+        }
+        let recorded = asking.record();
+        let recorder = heard.recorder_of_call(&recorded.call_id);
+        let BegunCall { number, origin } = recorder.begin(&recorded, asking.input(), &self.runner)?;
         // The program may add arguments in the hook, so those of the answer are compared.
         let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
+        let time = time_of_command(&asking.tool, asking.input());
+        let CallArrival { tool, json: hook, reply_to, .. } = asking;
         let operation =
             match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
                 Ok(operation) => operation,
                 Err(error) => {
-                    reply_to.hook(HookReply::deny("The call cannot begin, and the run ends here."));
+                    reply_to.send(&HookReply::deny("The call cannot begin, and the run ends here."));
                     return Ok(RunAction::Fail(error.into()));
                 }
             };
         let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
-        let question = self.options.question(tool).filter(|_| !self.approved.take(tool, &asked, now));
+        let question = self.options.question(&tool).filter(|_| !self.approved.take(&tool, &asked, now));
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
-                    Ok(RunAction::Ask { error: error.into(), call_id, reply_to })
+                    Ok(RunAction::Ask { error: error.into(), call_id: recorded.call_id, reply_to })
                 }
                 Err(error) => Err(error.into()),
                 // A call whose deadline passed meanwhile has failed, and does not ask.
                 Ok(report) => {
-                    heard.recorder_of_call(&call_id).note_denied(number);
-                    self.denied.insert(call_id);
-                    reply_to.hook(HookReply::deny(report.message));
-                    Ok(RunAction::GoOn)
+                    heard.recorder_of_call(&recorded.call_id).note_denied(number);
+                    self.denied.insert(recorded.call_id);
+                    Ok(reply_to.send(&HookReply::deny(report.message)))
                 }
             };
         }
-        self.begun.insert(call_id);
-        let together = self.runner.runs_together(tool);
+        self.begun.insert(recorded.call_id.clone());
+        let together = self.runner.runs_together(&tool);
         // A replay starts no processes.
         let since = if together || heard.session.replays() { None } else { StartMoment::now() };
-        let time = time_of_command(tool, arguments_in(told));
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
-        let open = OpenCall { call: recorded, operation, together, since, hook: told.clone(), times_out_us };
-        self.open.insert(number, open);
         if let Some(observer) = self.observer {
-            observer.call_begins(told);
+            observer.call_begins(&hook);
         }
-        reply_to.hook(HookReply::proceed());
-        Ok(RunAction::GoOn)
+        let open = OpenCall { call: recorded, operation, together, since, hook, times_out_us };
+        self.open.insert(number, open);
+        Ok(reply_to.send(&HookReply::proceed()))
     }
 
     /// Ends a call of one of the program's own tools.
     pub(super) fn after(
         &mut self,
-        hook: &Hook,
+        asking: CallArrival,
         has_failed: bool,
-        reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
     ) -> Result<RunAction> {
-        let Some(call_id) = &hook.tool_use_id else {
-            reply_to.hook(HookReply::proceed());
-            return Ok(RunAction::GoOn);
+        let Some(call_id) = &asking.call_id else {
+            return Ok(asking.reply_to.send(&HookReply::proceed()));
         };
-        if begins_sub_agent(&hook.tool)
-            && let Some(text) = last_text_in(&hook.input)
+        if begins_sub_agent(&asking.tool)
+            && let Some(text) = last_text_in(&asking.json)
         {
             heard.last_text(call_id, text);
         }
-        let meant = MeantCall { id: call_id, tool: &hook.tool, input: arguments_in(&hook.input) };
+        let meant = asking.meant_call();
         let Some(number) = self.find_open_call(meant) else {
-            if is_no_call_of_its_own(&hook.tool) || self.is_over(meant, has_failed, heard) {
-                reply_to.hook(HookReply::proceed());
-                return Ok(RunAction::GoOn);
+            if is_no_call_of_its_own(&asking.tool) || self.is_over(meant, has_failed, heard) {
+                return Ok(asking.reply_to.send(&HookReply::proceed()));
             }
-            reply_to.hook(HookReply::stop("a call ran that had not begun"));
-            return Ok(RunAction::Fail(unbegun(&hook.tool)));
+            asking.reply_to.send(&HookReply::stop("a call ran that had not begun"));
+            return Ok(RunAction::Fail(unbegun(&asking.tool)));
         };
-        let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
-        let error = hook.input.get("error").filter(|_| has_failed).unwrap_or(response);
+        let CallArrival { tool, json: hook, reply_to, .. } = asking;
+        let response = hook.get("tool_response").unwrap_or(&Value::Null);
+        let error = hook.get("error").filter(|_| has_failed).unwrap_or(response);
         let shown = text_of(error);
         let ending = if has_failed {
-            let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
-            self.error_outcome(Some(number), &hook.tool, &shown, is_interrupt, true)
+            let is_interrupt = hook.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
+            self.error_outcome(Some(number), &tool, &shown, is_interrupt, true)
         } else {
             self.adjust_outcome(NativeToolOutcome::of_answer(response))
         };
@@ -220,7 +205,7 @@ impl CallRunner<'_> {
                     ReplacedContent::text(&report.replaced).map(|files| format!(" Restored: {files}."));
                 let files = files.unwrap_or_default();
                 // A tool that only reads changes nothing.
-                reply.additional_context = (!self.runner.reads_only(&hook.tool))
+                reply.additional_context = (!self.runner.reads_only(&tool))
                     .then(|| format!("{ROLLED_BACK}{files}{}", left_text(&report)));
                 then = self.leftover(&report).map_or(RunAction::GoOn, RunAction::Fail);
             }
@@ -234,7 +219,7 @@ impl CallRunner<'_> {
             let text = reply.additional_context.map(|text| format!("{text}\n\n{more}"));
             reply.additional_context = Some(text.unwrap_or(more));
         }
-        reply_to.hook(reply);
+        reply_to.send(&reply);
         Ok(then)
     }
 

@@ -256,7 +256,7 @@ impl<O> ProgramRun<'_, O> {
     /// Renders the prompt with more of it shown, and returns it to the model.
     fn show(&mut self, overrides: VisibilityOverrides, reply_to: ReplyTo) -> Result<()> {
         if self.expansions >= EXPANSIONS_MAX {
-            reply_to.call(ToolReply::error("Tool error: no more of the prompt can be shown"));
+            reply_to.send(&ToolReply::error("Tool error: no more of the prompt can be shown"));
             self.failing = Some(Error::TooManyExpansions { max: EXPANSIONS_MAX });
             return Ok(());
         }
@@ -265,7 +265,7 @@ impl<O> ProgramRun<'_, O> {
         let rendered = self.prompt.render(&self.overrides)?;
         self.heard.own.system(&rendered.text)?;
         self.calls.shown = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
-        reply_to.call(ToolReply::text(format!("The prompt shows more now:\n\n{}", rendered.text)));
+        reply_to.send(&ToolReply::text(format!("The prompt shows more now:\n\n{}", rendered.text)));
         Ok(())
     }
 
