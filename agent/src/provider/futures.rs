@@ -9,8 +9,8 @@ use blocking::unblock;
 use event_listener::EventListener;
 
 use super::{
-    CancelState, CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError,
-    ProviderRequest, SendOptions,
+    CancelState, CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer, ProviderRequest, Result,
+    SendOptions,
 };
 
 /// Sends requests to a model as futures, for example with the HTTP client of the host's own
@@ -59,8 +59,8 @@ pub trait AsyncProvider: Send + Sync {
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if this provider does not support the request.
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
+    /// A [`ProviderError`](super::ProviderError) if this provider does not support the request.
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest>;
 
     /// Sends a request once, and returns its complete answer. The caller decides about retries.
     ///
@@ -70,12 +70,12 @@ pub trait AsyncProvider: Send + Sync {
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if there is no complete answer.
+    /// A [`ProviderError`](super::ProviderError) if there is no complete answer.
     fn send(
         &self,
         prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
-    ) -> impl Future<Output = Result<ProviderAnswer, Box<ProviderError>>> + Send;
+    ) -> impl Future<Output = Result<ProviderAnswer>> + Send;
 }
 
 /// Adapts a blocking [`Provider`] to the async loop. Each request occupies a thread of a pool until
@@ -114,7 +114,7 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         self.0.limited_as()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest> {
         self.0.prepare(request)
     }
 
@@ -122,7 +122,7 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         &self,
         prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+    ) -> Result<ProviderAnswer> {
         let (provider, prepared) = (Arc::clone(&self.0), prepared.clone());
         let given_up = CancelOnDrop(options.cancel.child_token());
         let (deadline, cancel, is_heard) = (options.deadline, given_up.0.clone(), options.on_delta.is_some());

@@ -31,6 +31,9 @@ pub use futures::{AsyncProvider, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use http::{ApiKey, HttpProvider, Timeouts};
 
+/// Result of a provider's functions.
+pub type Result<T, E = Box<ProviderError>> = std::result::Result<T, E>;
+
 /// Describes a tool to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
@@ -355,7 +358,7 @@ pub trait Provider: Send + Sync {
     /// # Errors
     ///
     /// A [`ProviderError`] if this provider does not support the request.
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest>;
 
     /// Sends a request once, and returns its complete answer. The caller decides about retries.
     ///
@@ -365,11 +368,7 @@ pub trait Provider: Send + Sync {
     /// # Errors
     ///
     /// A [`ProviderError`] if there is no complete answer.
-    fn send(
-        &self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>>;
+    fn send(&self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Result<ProviderAnswer>;
 }
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -381,15 +380,11 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).limited_as()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest> {
         (**self).prepare(request)
     }
 
-    fn send(
-        &self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn send(&self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Result<ProviderAnswer> {
         (**self).send(prepared, options)
     }
 }

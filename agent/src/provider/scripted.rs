@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     Delta, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
-    ProviderRequest, SendOptions,
+    ProviderRequest, Result, SendOptions,
 };
 
 /// Name of the scripted provider and of its model.
@@ -173,7 +173,7 @@ impl Provider for ScriptedProvider {
         MODEL
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest> {
         let timeless = |message: &ConversationMessage| {
             let mut message = message.clone();
             (message.created_at, message.message_id) = (DateTime::UNIX_EPOCH, Uuid::nil());
@@ -192,11 +192,7 @@ impl Provider for ScriptedProvider {
         Ok(PreparedRequest { model: MODEL.to_owned(), parameters, body, stream: request.config.stream })
     }
 
-    fn send(
-        &self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn send(&self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Result<ProviderAnswer> {
         let body: ScriptedBody = serde_json::from_slice(&prepared.body)
             .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
         check(options)?;
@@ -222,7 +218,7 @@ impl Provider for ScriptedProvider {
 }
 
 /// Fails if the request was cancelled or its deadline has passed.
-fn check(options: &SendOptions<'_>) -> Result<(), Box<ProviderError>> {
+fn check(options: &SendOptions<'_>) -> Result<()> {
     if options.cancel.is_cancelled() {
         return Err(Box::new(ProviderError::new(ProviderErrorKind::Cancelled, "the request was cancelled")));
     }
@@ -234,7 +230,7 @@ fn check(options: &SendOptions<'_>) -> Result<(), Box<ProviderError>> {
 }
 
 /// Shows a text word by word.
-fn show(options: &mut SendOptions<'_>, text: Option<&str>) -> Result<(), Box<ProviderError>> {
+fn show(options: &mut SendOptions<'_>, text: Option<&str>) -> Result<()> {
     let text = text.unwrap_or_default();
     let mut shown = 0;
     for word in text.split_inclusive(char::is_whitespace) {

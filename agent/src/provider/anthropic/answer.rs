@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::provider::http::Reply;
 use crate::provider::rendering::made_blocks;
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind, is_cut};
+use crate::provider::{ProviderAnswer, ProviderErrorKind, Result, is_cut};
 
 /// Contains the fields of a message other than its content.
 #[derive(Default, Deserialize)]
@@ -72,7 +72,7 @@ pub(super) struct AnthropicAnswerContent {
 }
 
 /// Parses the body of a reply that is not streamed.
-pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
     let fields: BTreeMap<&str, &RawValue> =
         serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     let kind = fields.get("type").map_or("", |kind| kind.get());
@@ -124,7 +124,7 @@ pub(super) fn finish(
     reply: &Reply<'_>,
     head: AnthropicAnswerHead,
     content: AnthropicAnswerContent,
-) -> Result<ProviderAnswer, Box<ProviderError>> {
+) -> Result<ProviderAnswer> {
     let usage = head.usage.map(AnthropicUsage::tokens);
     let stop = head.stop_reason;
     if stop.as_deref() == Some("refusal") {

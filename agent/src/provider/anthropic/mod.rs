@@ -8,11 +8,9 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names};
+use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names, unsupported_error};
 use super::rendering::AnthropicConversation;
-use super::{
-    LlmConfig, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest, ToolChoice, ToolSpec,
-};
+use super::{LlmConfig, ProviderAnswer, ProviderRequest, Result, ToolChoice, ToolSpec};
 
 /// Version of the API.
 const VERSION: &str = "2023-06-01";
@@ -67,21 +65,17 @@ impl Dialect for AnthropicDialect {
     const PATH: &'static str = "/v1/messages";
     type Stream = stream::AnthropicStream;
 
-    fn of_client(client: &mut Client) -> Result<AnthropicDialect, Box<ProviderError>> {
+    fn of_client(client: &mut Client) -> Result<AnthropicDialect> {
         client.set_key_header("x-api-key", "")?;
         client.add_header("anthropic-version", VERSION)?;
         Ok(AnthropicDialect { cache: false })
     }
 
-    fn write_request(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>> {
+    fn write_request(&self, request: &ProviderRequest<'_>, parameters: &mut Parameters) -> Result<()> {
         let config = request.config;
         if config.seed.is_some() {
             let message = "the Messages API takes no seed: leave it out";
-            return Err(Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message)));
+            return Err(unsupported_error(message));
         }
         parameters.set("max_tokens", Some(config.max_tokens.unwrap_or(MAX_TOKENS)));
         parameters.set("temperature", config.temperature);
@@ -108,7 +102,7 @@ impl Dialect for AnthropicDialect {
         marked.map_or(Cow::Borrowed(prepared), Cow::Owned)
     }
 
-    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
         answer::read(reply, body)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::answer::{AnthropicAnswerContent, AnthropicAnswerHead, AnthropicUsage, finish};
 use crate::provider::http::{Reply, StreamedAnswer, count, merge};
 use crate::provider::rendering::input;
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderAnswer, ProviderErrorKind, Result};
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -60,12 +60,7 @@ pub struct AnthropicStream {
 }
 
 impl StreamedAnswer for AnthropicStream {
-    fn take(
-        &mut self,
-        data: &str,
-        reply: &Reply<'_>,
-        show: &mut dyn FnMut(&str),
-    ) -> Result<bool, Box<ProviderError>> {
+    fn take(&mut self, data: &str, reply: &Reply<'_>, show: &mut dyn FnMut(&str)) -> Result<bool> {
         let mut show = |fields: &Map<String, Value>| {
             show(fields.get("text").and_then(Value::as_str).unwrap_or_default());
         };
@@ -115,7 +110,7 @@ impl StreamedAnswer for AnthropicStream {
         self.kept
     }
 
-    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer> {
         let content = self.content().map_err(|what| reply.error(ProviderErrorKind::InvalidAnswer, what))?;
         finish(reply, self.head, content)
     }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::provider::{ProviderError, ProviderErrorKind};
+use super::unsupported_error;
+use crate::provider::Result;
 
 /// Replacement text for a key.
 const HIDDEN: &str = "[key]";
@@ -17,9 +18,9 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`] if the key is empty, or contains a character that is not
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the key is empty, or contains a character that is not
     /// allowed in a header.
-    pub fn new(key: impl AsRef<str>) -> Result<ApiKey, Box<ProviderError>> {
+    pub fn new(key: impl AsRef<str>) -> Result<ApiKey> {
         let key = key.as_ref().trim();
         let message = if key.is_empty() {
             "the API key is empty: omit it for a provider that needs none"
@@ -28,7 +29,7 @@ impl ApiKey {
         } else {
             return Ok(ApiKey(key.into()));
         };
-        Err(Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message)))
+        Err(unsupported_error(message))
     }
 
     /// Returns the key, only for use in a header.

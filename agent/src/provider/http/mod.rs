@@ -38,7 +38,7 @@ use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::{Agent, Proxy};
 
 use self::watch::Watch;
-use super::{ProviderError, ProviderErrorKind, SendOptions};
+use super::{ProviderError, ProviderErrorKind, Result, SendOptions};
 
 /// Longest body of a reply, in bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;
@@ -99,18 +99,13 @@ impl fmt::Debug for Client {
 /// some APIs require.
 const SECRET_BYTES_MIN: usize = 12;
 
-fn unsupported_error(message: impl Into<String>) -> Box<ProviderError> {
+pub(super) fn unsupported_error(message: impl Into<String>) -> Box<ProviderError> {
     Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message))
 }
 
 impl Client {
     /// Creates a client for `path` below the base URL. The URL's query is preserved.
-    pub(super) fn new(
-        provider: &'static str,
-        base: &str,
-        path: &str,
-        key: Option<ApiKey>,
-    ) -> Result<Client, Box<ProviderError>> {
+    pub(super) fn new(provider: &'static str, base: &str, path: &str, key: Option<ApiKey>) -> Result<Client> {
         let (address, query) = base.split_once('?').map_or((base, None), |(base, query)| (base, Some(query)));
         let address = address.trim_end_matches('/');
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
@@ -137,7 +132,7 @@ impl Client {
 
     /// Adds a header. Its value is removed from all failure messages, unless it is too short to be
     /// a secret.
-    pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
+    pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<()> {
         let wrong = || {
             unsupported_error(format!(
                 "`{}` is not a valid name of a header, or its value is not valid",
@@ -157,7 +152,7 @@ impl Client {
     }
 
     /// Sets the header with the key, which follows a prefix.
-    pub(super) fn set_key_header(&mut self, name: &str, prefix: &str) -> Result<(), Box<ProviderError>> {
+    pub(super) fn set_key_header(&mut self, name: &str, prefix: &str) -> Result<()> {
         match self.key.clone() {
             Some(key) => self.add_header(name, &format!("{prefix}{}", key.expose())),
             None => Ok(()),
@@ -184,12 +179,7 @@ impl Client {
     }
 
     /// Sends a body, and returns the reply once its headers announce an answer.
-    pub(super) fn post(
-        &self,
-        body: &[u8],
-        accept: &str,
-        options: &SendOptions<'_>,
-    ) -> Result<Reply<'_>, Box<ProviderError>> {
+    pub(super) fn post(&self, body: &[u8], accept: &str, options: &SendOptions<'_>) -> Result<Reply<'_>> {
         let bounds = Bounds { cancel: options.cancel.clone(), deadline: options.deadline };
         if let Some(kind) = bounds.give_up_reason() {
             return Err(Box::new(ProviderError::new(

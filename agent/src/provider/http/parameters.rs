@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use crate::provider::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
+use super::unsupported_error;
+use crate::provider::{PreparedRequest, ProviderError, Result, ToolSpec};
 
 /// Collects the parts of a request.
 #[derive(Debug, Default)]
@@ -28,17 +29,13 @@ impl Parameters {
     }
 
     /// Adds a part that is left out of the request's record.
-    pub(in crate::provider) fn part(
-        &mut self,
-        name: &'static str,
-        value: &impl Serialize,
-    ) -> Result<(), Box<ProviderError>> {
+    pub(in crate::provider) fn part(&mut self, name: &'static str, value: &impl Serialize) -> Result<()> {
         self.parts.push((name, to_raw_value(value).map_err(no_json)?));
         Ok(())
     }
 
     /// Encodes the request.
-    pub(super) fn prepare(self, model: &str, stream: bool) -> Result<PreparedRequest, Box<ProviderError>> {
+    pub(super) fn prepare(self, model: &str, stream: bool) -> Result<PreparedRequest> {
         let mut body = format!("{{\"model\":{}", serde_json::to_string(model).map_err(no_json)?);
         let mut add = |name: &str, value: &str| -> serde_json::Result<()> {
             body.push(',');
@@ -60,7 +57,7 @@ impl Parameters {
 }
 
 fn no_json(error: serde_json::Error) -> Box<ProviderError> {
-    Box::new(ProviderError::new(ProviderErrorKind::Unsupported, format!("the request has no JSON: {error}")))
+    unsupported_error(format!("the request has no JSON: {error}"))
 }
 
 /// Returns the names of tools. Calls in messages use these names unchanged.

@@ -12,7 +12,7 @@ use super::parameters::Parameters;
 use super::{ApiKey, Client, Reply, Timeouts, unsupported_error};
 use crate::json_size::{self, VALUES_MAX};
 use crate::provider::{
-    Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
+    Delta, PreparedRequest, Provider, ProviderAnswer, ProviderRequest, Result, SendOptions,
 };
 
 /// Defines a protocol between a provider's server and its clients. A new provider implements it in
@@ -32,7 +32,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// key cannot be a header.
-    fn of_client(client: &mut Client) -> Result<Self, Box<ProviderError>>;
+    fn of_client(client: &mut Client) -> Result<Self>;
 
     /// Adds the parameters that a request's configuration sets, its messages and its tools.
     ///
@@ -40,11 +40,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// protocol lacks one of the parameters.
-    fn write_request(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>>;
+    fn write_request(&self, request: &ProviderRequest<'_>, parameters: &mut Parameters) -> Result<()>;
 
     /// Returns the body to send for the body of a prepared request.
     fn sent_body<'a>(&self, prepared: &'a [u8]) -> Cow<'a, [u8]> {
@@ -55,8 +51,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized {
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if the server refused the request, or if its reply is invalid.
-    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>>;
+    /// A [`ProviderError`](crate::provider::ProviderError) if the server refused the request, or if
+    /// its reply is invalid.
+    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer>;
 }
 
 /// Collects the pieces of an answer. The default has none.
@@ -65,13 +62,9 @@ pub trait StreamedAnswer: Default {
     ///
     /// # Errors
     ///
-    /// A [`ProviderError`] if the server reports a failure, or if the event is invalid.
-    fn take(
-        &mut self,
-        data: &str,
-        reply: &Reply<'_>,
-        show: &mut dyn FnMut(&str),
-    ) -> Result<bool, Box<ProviderError>>;
+    /// A [`ProviderError`](crate::provider::ProviderError) if the server reports a failure, or if the
+    /// event is invalid.
+    fn take(&mut self, data: &str, reply: &Reply<'_>, show: &mut dyn FnMut(&str)) -> Result<bool>;
 
     /// Returns the text so far.
     fn text(&self) -> String;
@@ -83,14 +76,14 @@ pub trait StreamedAnswer: Default {
     fn kept(&self) -> usize;
 
     /// Assembles the complete answer.
-    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>>;
+    fn finish(self, reply: &Reply<'_>) -> Result<ProviderAnswer>;
 }
 
 /// Reads an answer that arrives in pieces, and shows its text.
 fn read_stream<S: StreamedAnswer>(
     reply: &mut Reply<'_>,
     options: &mut SendOptions<'_>,
-) -> Result<ProviderAnswer, Box<ProviderError>> {
+) -> Result<ProviderAnswer> {
     let (mut arrived, mut is_shown) = (S::default(), false);
     let mut show = |text: &str| {
         if let Some(on_delta) = options.on_delta.as_mut().filter(|_| !text.is_empty()) {
@@ -127,11 +120,7 @@ impl<D: Dialect> HttpProvider<D> {
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// URL cannot be used.
-    pub fn new(
-        base_url: &str,
-        key: Option<ApiKey>,
-        model: impl Into<String>,
-    ) -> Result<HttpProvider<D>, Box<ProviderError>> {
+    pub fn new(base_url: &str, key: Option<ApiKey>, model: impl Into<String>) -> Result<HttpProvider<D>> {
         let mut client = Client::new(D::NAME, base_url, D::PATH, key)?;
         let dialect = D::of_client(&mut client)?;
         Ok(HttpProvider { client, model: model.into(), chosen: Vec::new(), dialect })
@@ -150,7 +139,7 @@ impl<D: Dialect> HttpProvider<D> {
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
     /// URL cannot be used.
-    pub fn with_proxy(mut self, url: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
+    pub fn with_proxy(mut self, url: &str) -> Result<HttpProvider<D>> {
         let wrong = |_| unsupported_error("the proxy is not a URL such as http://host:port");
         self.client.proxy = Some(Proxy::new(url).map_err(wrong)?);
         Ok(self)
@@ -163,7 +152,7 @@ impl<D: Dialect> HttpProvider<D> {
     ///
     /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if it is
     /// not a valid header.
-    pub fn with_header(mut self, name: &str, value: &str) -> Result<HttpProvider<D>, Box<ProviderError>> {
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<HttpProvider<D>> {
         self.client.add_header(name, value)?;
         Ok(self)
     }
@@ -185,18 +174,14 @@ impl<D: Dialect> Provider for HttpProvider<D> {
         &self.client.limited_as
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest> {
         let mut parameters = Parameters::default();
         self.dialect.write_request(request, &mut parameters)?;
         parameters.extend(&self.chosen);
         parameters.prepare(&self.model, request.config.stream)
     }
 
-    fn send(
-        &self,
-        prepared: &PreparedRequest,
-        options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn send(&self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Result<ProviderAnswer> {
         let body = self.dialect.sent_body(&prepared.body);
         let accept = if prepared.stream { "text/event-stream" } else { "application/json" };
         let mut reply = self.client.post(&body, accept, options)?;

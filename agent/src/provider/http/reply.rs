@@ -10,7 +10,7 @@ use super::sse::Events;
 use super::watch::Watch;
 use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
 use crate::json_size::{self, VALUES_MAX};
-use crate::provider::{ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderError, ProviderErrorKind, Result};
 
 /// Prefixes of the headers that state rate limits.
 const RATE_LIMITS: [&str; 4] = ["x-ratelimit-", "anthropic-ratelimit-", "ratelimit", "retry-after"];
@@ -77,7 +77,7 @@ impl<'c> Reply<'c> {
     }
 
     /// Reads the next piece into a buffer, and returns its length: 0 at the end of the body.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Box<ProviderError>> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         if let Some(kind) = self.bounds.give_up_reason() {
             return Err(self.error(kind, "the request was given up"));
         }
@@ -96,7 +96,7 @@ impl<'c> Reply<'c> {
         }
     }
 
-    pub(super) fn read_all(&mut self) -> Result<Vec<u8>, Box<ProviderError>> {
+    pub(super) fn read_all(&mut self) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -113,10 +113,7 @@ impl<'c> Reply<'c> {
     /// # Errors
     ///
     /// [`ProviderErrorKind::Cut`] if the body ends before; those of reading, and of `take`.
-    pub(super) fn each_event(
-        &mut self,
-        mut take: impl FnMut(&str, &Self) -> Result<bool, Box<ProviderError>>,
-    ) -> Result<(), Box<ProviderError>> {
+    pub(super) fn each_event(&mut self, mut take: impl FnMut(&str, &Self) -> Result<bool>) -> Result<()> {
         let (mut events, mut buffer, mut is_complete) = (Events::default(), vec![0; 16 << 10], false);
         while !is_complete {
             let count = self.read(&mut buffer)?;
@@ -141,7 +138,7 @@ impl<'c> Reply<'c> {
     /// # Errors
     ///
     /// [`ProviderErrorKind::InvalidAnswer`] if it has too many values.
-    pub(super) fn check_values(&self, is_moderate: bool) -> Result<(), Box<ProviderError>> {
+    pub(super) fn check_values(&self, is_moderate: bool) -> Result<()> {
         if is_moderate {
             return Ok(());
         }

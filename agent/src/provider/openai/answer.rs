@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::provider::http::Reply;
 use crate::provider::rendering::text_of_blocks;
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind, is_cut};
+use crate::provider::{ProviderAnswer, ProviderErrorKind, Result, is_cut};
 
 #[derive(Deserialize)]
 struct Completion<'a> {
@@ -66,7 +66,7 @@ impl OpenAiUsage {
 }
 
 /// Parses the body of a reply that is not streamed.
-pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
         return Err(reply.refusal_error(reply.status(), &serde_json::json!({ "error": error })));
@@ -96,7 +96,7 @@ impl OpenAiAnswer<'_> {
         stop: Option<String>,
         model: Option<String>,
         usage: Option<TokenUsage>,
-    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+    ) -> Result<ProviderAnswer> {
         let text = self.fields.get("content").and_then(Value::as_str).unwrap_or_default();
         let failed = |kind, message: String| Err(reply.error_after(reply.error(kind, message), text, usage));
         let refusal = self.fields.get("refusal").and_then(Value::as_str).unwrap_or_default();

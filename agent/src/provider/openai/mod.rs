@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::http::{Client, Dialect, HttpProvider, Parameters, Reply, names};
 use super::rendering::{openai_messages, sent_name};
-use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, ToolChoice, ToolSpec};
+use super::{OutputSpec, ProviderAnswer, ProviderRequest, Result, ToolChoice, ToolSpec};
 use crate::pairing::MessageFormat;
 
 /// Sends requests to one model of OpenAI's chat completions, or of a server with the same protocol.
@@ -66,18 +66,14 @@ impl Dialect for OpenAiDialect {
     const PATH: &'static str = "/chat/completions";
     type Stream = stream::OpenAiStream;
 
-    fn of_client(client: &mut Client) -> Result<OpenAiDialect, Box<ProviderError>> {
+    fn of_client(client: &mut Client) -> Result<OpenAiDialect> {
         client.set_key_header("authorization", "Bearer ")?;
         let max_tokens =
             if client.host.ends_with("openai.com") { "max_completion_tokens" } else { "max_tokens" };
         Ok(OpenAiDialect { max_tokens, strict: false })
     }
 
-    fn write_request(
-        &self,
-        request: &ProviderRequest<'_>,
-        parameters: &mut Parameters,
-    ) -> Result<(), Box<ProviderError>> {
+    fn write_request(&self, request: &ProviderRequest<'_>, parameters: &mut Parameters) -> Result<()> {
         let config = request.config;
         parameters.set("temperature", config.temperature);
         parameters.set(self.max_tokens, config.max_tokens);
@@ -100,7 +96,7 @@ impl Dialect for OpenAiDialect {
         Ok(())
     }
 
-    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
         answer::read(reply, body)
     }
 }

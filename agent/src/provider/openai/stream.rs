@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{OpenAiAnswer, OpenAiUsage};
 use crate::provider::http::{Reply, StreamedAnswer, merge_fields};
-use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::provider::{ProviderAnswer, ProviderErrorKind, Result};
 
 /// Data of the event that ends a stream.
 const DONE: &str = "[DONE]";
@@ -44,12 +44,7 @@ pub struct OpenAiStream {
 }
 
 impl StreamedAnswer for OpenAiStream {
-    fn take(
-        &mut self,
-        data: &str,
-        reply: &Reply<'_>,
-        show: &mut dyn FnMut(&str),
-    ) -> Result<bool, Box<ProviderError>> {
+    fn take(&mut self, data: &str, reply: &Reply<'_>, show: &mut dyn FnMut(&str)) -> Result<bool> {
         if data.trim() == DONE {
             return Ok(true);
         }
@@ -81,7 +76,7 @@ impl StreamedAnswer for OpenAiStream {
         self.kept
     }
 
-    fn finish(mut self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn finish(mut self, reply: &Reply<'_>) -> Result<ProviderAnswer> {
         if self.stop.is_none() {
             let message = "the stream ended without a reason: the answer may not be complete";
             return Err(reply.error(ProviderErrorKind::Cut, message));
