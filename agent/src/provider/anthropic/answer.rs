@@ -78,7 +78,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
     let kind = fields.get("type").map_or("", |kind| kind.get());
     if kind == "\"error\"" {
         let said: Value = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
-        return Err(reply.refusal_error(reply.status(), &said));
+        return Err(reply.refusal_error(reply.status, &said));
     }
     let part = |name: &str| fields.get(name).map_or("null", |value| value.get());
     let text = |name: &str| escape::read_json::<Option<String>>(part(name)).unwrap_or_default();
@@ -131,7 +131,7 @@ pub(super) fn finish(
         let text = content.text.unwrap_or_default();
         let message = match text.trim() {
             "" => "the model refused".to_owned(),
-            said => format!("the model refused: {}", reply.sanitize(said)),
+            said => format!("the model refused: {}", reply.client.sanitize(said)),
         };
         return Err(reply.error_after(reply.error(ProviderErrorKind::Refused, message), &text, usage));
     }

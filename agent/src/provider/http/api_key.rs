@@ -18,8 +18,8 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the key is empty, or contains a character that is not
-    /// allowed in a header.
+    /// [`ProviderErrorKind::Unsupported`](crate::provider::ProviderErrorKind::Unsupported) if the
+    /// key is empty, or contains a character that is not allowed in a header.
     pub fn new(key: impl AsRef<str>) -> Result<ApiKey> {
         let key = key.as_ref().trim();
         let message = if key.is_empty() {

@@ -11,50 +11,27 @@ use ureq::{Error, Timeout};
 use super::{Bounds, Reply};
 use crate::provider::{ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
-/// Contains the error that a provider reports.
-#[derive(Default)]
-pub(super) struct ApiErrorBody<'a> {
-    pub(super) message: Option<&'a str>,
-    kind: &'a str,
-    code: &'a str,
-    /// Status in the error body, which some providers send in the middle of a stream in addition to
-    /// that of the reply.
-    pub(super) status: Option<u16>,
-}
-
-/// Finds the error in a body, in the forms that are in use.
-pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
+/// Classifies a failure by its status and by the error in a body, in the forms that are in use.
+/// Returns also the error's message.
+pub(super) fn classify<'a>(
+    reply: &Reply<'_>,
+    status: u16,
+    body: &'a Value,
+) -> (ProviderErrorKind, Option<&'a str>) {
     let error = body.get("error").unwrap_or(body);
     let text = |name: &str| error.get(name).and_then(Value::as_str);
-    ApiErrorBody {
-        message: text("message").or_else(|| error.as_str()).or_else(|| body.get("detail")?.as_str()),
-        kind: text("type").unwrap_or_default(),
-        code: text("code").unwrap_or_default(),
-        status: error
-            .get("code")
-            .and_then(Value::as_u64)
-            .and_then(|code| u16::try_from(code).ok())
-            .filter(|code| (400..600).contains(code)),
-    }
-}
-
-/// Classifies a failure by its status and the provider's error.
-pub(super) fn classify(
-    status: u16,
-    refusal: &ApiErrorBody<'_>,
-    provider_payload: Option<Value>,
-    retry_after: Option<Duration>,
-) -> ProviderErrorKind {
+    let said = text("message").or_else(|| error.as_str()).or_else(|| body.get("detail")?.as_str());
+    // Some providers send a status in the middle of a stream, in addition to that of the reply.
+    let own = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+    let status = own.filter(|code| (400..600).contains(code)).unwrap_or(status);
     let throttle = |kind| {
-        ProviderErrorKind::Throttled(ThrottleDetails {
-            retry_after,
-            provider_payload,
-            ..ThrottleDetails::new(kind)
-        })
+        let (retry_after, provider_payload) = (retry_after(reply), reply.payload(body));
+        let details = ThrottleDetails::new(kind);
+        ProviderErrorKind::Throttled(ThrottleDetails { retry_after, provider_payload, ..details })
     };
-    let message = refusal.message.unwrap_or_default().to_ascii_lowercase();
+    let message = said.unwrap_or_default().to_ascii_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
-    match (status, refusal.kind, refusal.code) {
+    let kind = match (status, text("type").unwrap_or_default(), text("code").unwrap_or_default()) {
         (_, _, "insufficient_quota") | (_, "insufficient_quota" | "billing_error", _) | (402, _, _) => {
             throttle(ThrottleKind::QuotaExhausted)
         }
@@ -74,12 +51,13 @@ pub(super) fn classify(
             ProviderErrorKind::ContextOverflow
         }
         _ => ProviderErrorKind::BadRequest,
-    }
+    };
+    (kind, said)
 }
 
 /// Returns the time after which the provider accepts another request: from `retry-after-ms`, or
 /// from `retry-after` in seconds or as a date.
-pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
+fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
     let milliseconds = reply.header("retry-after-ms").and_then(|text| text.trim().parse::<f64>().ok());
     if let Some(milliseconds) = milliseconds {
         return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();

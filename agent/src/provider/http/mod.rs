@@ -161,7 +161,7 @@ impl Client {
 
     /// Returns a text from outside in a form that can be shown and recorded: without the key,
     /// escaped, and of limited length.
-    fn sanitize(&self, text: &str) -> String {
+    pub(super) fn sanitize(&self, text: &str) -> String {
         const CHARS_MAX: usize = 500;
         let text = self.hide_secrets(text);
         let mut shown = escape::text(&text).into_owned();
@@ -197,7 +197,7 @@ impl Client {
         }
         let response = request.send(body).map_err(|error| self.unsent(error, &bounds))?;
         let reply = Reply::new(self, bounds, response, watch);
-        match reply.status() {
+        match reply.status {
             200..=299 => Ok(reply),
             300..=399 => Err(reply.redirect_error(&self.uri)),
             _ => Err(reply.into_failure()),

@@ -19,9 +19,9 @@ const RATE_LIMITS_MAX: usize = 32;
 
 /// Contains a reply whose body is read in pieces.
 pub struct Reply<'c> {
-    client: &'c Client,
+    pub(in crate::provider) client: &'c Client,
     bounds: Bounds,
-    status: u16,
+    pub(in crate::provider) status: u16,
     headers: HeaderMap,
     body: BodyReader<'static>,
     read: u64,
@@ -41,10 +41,6 @@ impl<'c> Reply<'c> {
         let body = body.into_with_config().limit(u64::MAX).reader();
         let (status, headers) = (head.status.as_u16(), head.headers);
         Reply { client, bounds, status, headers, body, read: 0, _watch: watch }
-    }
-
-    pub(in crate::provider) fn status(&self) -> u16 {
-        self.status
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -174,19 +170,9 @@ impl<'c> Reply<'c> {
         arrived: &str,
         usage: Option<TokenUsage>,
     ) -> Box<ProviderError> {
-        error.arrived = (!arrived.is_empty()).then(|| self.hide_secrets(arrived));
+        error.arrived = (!arrived.is_empty()).then(|| self.client.hide_secrets(arrived));
         error.usage = usage;
         error
-    }
-
-    /// Returns a text from outside in a form that can be shown.
-    pub(in crate::provider) fn sanitize(&self, text: &str) -> String {
-        self.client.sanitize(text)
-    }
-
-    /// Returns a text from outside without the key.
-    pub(super) fn hide_secrets(&self, text: &str) -> String {
-        self.client.hide_secrets(text)
     }
 
     /// Creates an error from the error body of a provider, in a reply or in the middle of a stream.
@@ -195,20 +181,15 @@ impl<'c> Reply<'c> {
         status: u16,
         body: &serde_json::Value,
     ) -> Box<ProviderError> {
-        let refusal = failure::refusal(body);
-        let kind = failure::classify(
-            refusal.status.unwrap_or(status),
-            &refusal,
-            self.payload(body),
-            failure::retry_after(self),
-        );
-        let said = refusal.message.map_or_else(|| format!("status {status}"), |text| self.sanitize(text));
+        let (kind, message) = failure::classify(self, status, body);
+        let said = message.map_or_else(|| format!("status {status}"), |text| self.client.sanitize(text));
         self.error(kind, said)
     }
 
-    fn payload(&self, body: &serde_json::Value) -> Option<serde_json::Value> {
+    /// Returns an error body as it can be recorded.
+    pub(super) fn payload(&self, body: &serde_json::Value) -> Option<serde_json::Value> {
         const BYTES_MAX: usize = 16 << 10;
-        let text = self.hide_secrets(&body.to_string());
+        let text = self.client.hide_secrets(&body.to_string());
         (text.len() <= BYTES_MAX && !body.is_null()).then(|| serde_json::from_str(&text).ok()).flatten()
     }
 
@@ -219,7 +200,7 @@ impl<'c> Reply<'c> {
         let host = target.as_ref().and_then(Uri::host).or_else(|| own.host()).unwrap_or_default();
         let message = format!(
             "the server redirects to {}, where nothing was sent: set the base URL to where the provider is",
-            self.sanitize(host)
+            self.client.sanitize(host)
         );
         self.error(ProviderErrorKind::InvalidAnswer, message)
     }
@@ -244,13 +225,18 @@ impl<'c> Reply<'c> {
         } else {
             ProviderErrorKind::InvalidAnswer
         };
-        self.error(kind, format!("the reply is no complete JSON: {}", self.sanitize(&error.to_string())))
+        self.error(
+            kind,
+            format!("the reply is no complete JSON: {}", self.client.sanitize(&error.to_string())),
+        )
     }
 
     /// Reports an event whose data is not valid JSON.
     pub(in crate::provider) fn not_json_event(&self, error: &serde_json::Error) -> Box<ProviderError> {
-        let message =
-            format!("an event of the stream is no JSON as expected: {}", self.sanitize(&error.to_string()));
+        let message = format!(
+            "an event of the stream is no JSON as expected: {}",
+            self.client.sanitize(&error.to_string())
+        );
         self.error(ProviderErrorKind::InvalidAnswer, message)
     }
 }

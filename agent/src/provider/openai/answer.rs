@@ -33,19 +33,15 @@ struct CompletionChoice<'a> {
 pub(super) struct OpenAiUsage {
     prompt_tokens: u64,
     completion_tokens: u64,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
+    prompt_tokens_details: Option<TokenDetails>,
+    completion_tokens_details: Option<TokenDetails>,
 }
 
+/// Counts those tokens of a prompt or of an answer that are counted separately.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-struct PromptDetails {
+struct TokenDetails {
     cached_tokens: Option<u64>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
     reasoning_tokens: Option<u64>,
 }
 
@@ -69,7 +65,7 @@ impl OpenAiUsage {
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer> {
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
-        return Err(reply.refusal_error(reply.status(), &serde_json::json!({ "error": error })));
+        return Err(reply.refusal_error(reply.status, &serde_json::json!({ "error": error })));
     }
     let usage = completion.usage.map(OpenAiUsage::tokens);
     let invalid =
@@ -103,7 +99,7 @@ impl OpenAiAnswer<'_> {
         if !refusal.is_empty() {
             return failed(
                 ProviderErrorKind::Refused,
-                format!("the model refused: {}", reply.sanitize(refusal)),
+                format!("the model refused: {}", reply.client.sanitize(refusal)),
             );
         }
         if stop.as_deref() == Some("content_filter") {

@@ -51,7 +51,7 @@ impl StreamedAnswer for OpenAiStream {
         let chunk: CompletionChunk =
             foldlog::escape::read_json(data).map_err(|error| reply.not_json_event(&error))?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-            return Err(reply.refusal_error(reply.status(), &json!({ "error": error })));
+            return Err(reply.refusal_error(reply.status, &json!({ "error": error })));
         }
         self.usage = chunk.usage.map(OpenAiUsage::tokens).or(self.usage);
         self.model = self.model.take().or(chunk.model);
