@@ -125,11 +125,7 @@ impl RequestServer {
         let mut lines = StreamLineReader::new(BufReader::with_capacity(64 << 10, stdout), limit);
         let end = loop {
             match lines.next() {
-                Ok(Some(line)) => match line.parse() {
-                    Ok(Some(frame)) => self.take(frame),
-                    Ok(None) => {}
-                    Err(error) => break Some(error),
-                },
+                Ok(Some(frame)) => self.take(frame),
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             }

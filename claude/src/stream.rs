@@ -20,7 +20,7 @@ use super::error::{ClientError, ErrorKind, Stage};
 use super::message::{ClaudeMessage, TranscriptMirror};
 
 /// Contains a line that starts as an object.
-pub(super) struct StreamLine {
+struct StreamLine {
     /// The line, without spaces around it.
     bytes: Vec<u8>,
     /// Number of the line, from 1.
@@ -58,10 +58,13 @@ impl<R: BufRead> StreamLineReader<R> {
         StreamLineReader { reader, limit, number: 0, offset: 0, is_over: false }
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<StreamLine>, ClientError> {
+    /// Reads the next object; `None` at the end of the stream.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, ClientError> {
         while !self.is_over {
-            if let Some(line) = self.line()? {
-                return Ok(Some(line));
+            if let Some(line) = self.line()?
+                && let Some(frame) = line.parse()?
+            {
+                return Ok(Some(frame));
             }
         }
         Ok(None)
@@ -126,7 +129,7 @@ impl<R: BufRead> StreamLineReader<R> {
 
 impl StreamLine {
     /// Parses the object. Returns `None` for a line that was cut by the program's end.
-    pub(super) fn parse(self) -> Result<Option<Frame>, ClientError> {
+    fn parse(self) -> Result<Option<Frame>, ClientError> {
         let (line, offset) = (self.number, self.offset);
         let malformed = |what: String| {
             let reason = format!("line {line}, which begins at byte {offset}, is not a JSON object: {what}");
@@ -174,20 +177,10 @@ impl<R: BufRead> Iterator for ClaudeMessages<R> {
     type Item = Result<ClaudeMessage, ClientError>;
 
     fn next(&mut self) -> Option<Result<ClaudeMessage, ClientError>> {
-        loop {
-            let line = match self.lines.next() {
-                Ok(line) => line?,
-                Err(error) => return Some(Err(error)),
-            };
-            match line.parse() {
-                Ok(Some(frame)) => {
-                    let index = self.index;
-                    self.index += 1;
-                    return Some(Ok(ClaudeMessage::new(index, frame)));
-                }
-                Ok(None) => {}
-                Err(error) => return Some(Err(error)),
-            }
-        }
+        let frame = self.lines.next().transpose()?;
+        Some(frame.map(|frame| {
+            self.index += 1;
+            ClaudeMessage::new(self.index - 1, frame)
+        }))
     }
 }

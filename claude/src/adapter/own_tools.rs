@@ -12,10 +12,10 @@
 use chrono::DateTime;
 use foldlog::process::StartMoment;
 use foldlog::tools::{
-    ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+    DynTool, ExecutionState, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{Clock, Idempotency, ReplacedContent};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::asked_calls::{CallNumber, MeantCall};
 use super::calls::{
@@ -34,52 +34,23 @@ use foldlog_agent::evaluation::{asked_call, left_by, not_undone};
 /// Text for the model about an interrupted call of a tool that only reads.
 const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
 
-/// Declares tools of the program that only read, so that their calls neither wait nor capture
-/// anything.
-macro_rules! reading_tools {
-    ($($name:ident),* $(,)?) => {
-        $(
-            struct $name;
-
-            impl Tool for $name {
-                const NAME: &'static str = stringify!($name);
-                const DESCRIPTION: &'static str = "A tool of the program, which the program runs.";
-                type Parameters = Value;
-                type Output = Value;
-
-                fn reads_only(&self) -> bool {
-                    true
-                }
-
-                fn idempotency(&self) -> Idempotency {
-                    Idempotency::Natural
-                }
-
-                fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<Value>, ToolError> {
-                    // A recovery repeats idempotent calls, but only the program can run this one.
-                    Err(ToolError::failed(READING_INTERRUPTED))
-                }
-            }
-        )*
-
-        /// Adds the program's tools that only read to a registry, except for those that it already
-        /// has and those that ask a person.
-        fn with_reading_tools(registry: ToolRegistry, options: &RunOptions) -> ToolRegistry {
-            let given = registry.clone();
-            let names = given.names();
-            let is_left_out = |name: &str| names.contains(&name) || options.asks.contains_key(name);
-            $(let registry = if is_left_out($name::NAME) { registry } else { registry.with($name) };)*
-            registry
-        }
-    };
-}
-
-reading_tools!(Read, Glob, Grep, LS, NotebookRead, WebFetch, WebSearch, TodoRead, TodoWrite);
+/// Tools of the program that only read, so that their calls neither wait nor capture anything.
+const READING: [&str; 9] =
+    ["Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite"];
 
 /// Creates the runner of a run: for the host's tools, and for those of the program that only read
 /// and do not ask.
 pub(super) fn runner(state: &ExecutionState, tools: &ToolRegistry, options: &RunOptions) -> ToolRunner {
-    ToolRunner::new(state.clone(), with_reading_tools(tools.clone(), options))
+    let hosts = tools.names();
+    let is_used = |name: &&str| !hosts.contains(name) && !options.asks.contains_key(*name);
+    let reading = READING.into_iter().filter(is_used).map(|name| {
+        // A recovery repeats idempotent calls, but only the program can run this one.
+        let call = |_, _: &ToolContext| -> Result<ToolResult<Value>, ToolError> {
+            Err(ToolError::failed(READING_INTERRUPTED))
+        };
+        DynTool::new(name, json!({}), call).idempotency(Idempotency::Natural).reads_only(true)
+    });
+    ToolRunner::new(state.clone(), reading.fold(tools.clone(), ToolRegistry::with_dynamic))
 }
 
 /// Text for the model if a failed call left nothing behind.
