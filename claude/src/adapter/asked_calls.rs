@@ -20,6 +20,7 @@
 //! answer. 2.1.332 sends the hook before the second call earlier than the result of the first.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use foldlog::conversation::ToolCallRecord;
@@ -89,7 +90,6 @@ struct SentBlock {
 /// Contains a call of the model.
 #[derive(Debug)]
 pub(super) struct AskedCall {
-    number: CallNumber,
     pub(super) record: ToolCallRecord,
     /// Id of the program's answer; `None` if it is unknown.
     message: Option<String>,
@@ -109,7 +109,8 @@ pub(super) struct AskedCall {
 /// Contains the calls of one conversation's last answer.
 #[derive(Debug, Default)]
 pub(super) struct AskedCalls {
-    calls: Vec<AskedCall>,
+    /// In the order in which they were named.
+    pub(super) calls: BTreeMap<CallNumber, AskedCall>,
     ended: u64,
     /// Number of calls of the run, in all its conversations.
     numbers: Rc<Cell<u64>>,
@@ -121,17 +122,10 @@ impl AskedCalls {
         AskedCalls { numbers: Rc::clone(&self.numbers), ..AskedCalls::default() }
     }
 
-    pub(super) fn get(&self, number: CallNumber) -> Option<&AskedCall> {
-        self.calls.iter().find(|call| call.number == number)
-    }
-
-    fn get_mut(&mut self, number: CallNumber) -> Option<&mut AskedCall> {
-        self.calls.iter_mut().find(|call| call.number == number)
-    }
-
     /// Returns the calls of the open answer.
     pub(super) fn open(&self) -> impl Iterator<Item = (CallNumber, &AskedCall)> {
-        self.calls.iter().filter(|call| call.part == AnswerPart::Open).map(|call| (call.number, call))
+        let calls = self.calls.iter().filter(|(_, call)| call.part == AnswerPart::Open);
+        calls.map(|(number, call)| (*number, call))
     }
 
     /// Returns whether a call belongs to the open answer.
@@ -141,51 +135,53 @@ impl AskedCalls {
 
     /// Returns whether a call belongs to blocks that are not recorded.
     pub(super) fn is_gathered(&self, number: CallNumber) -> bool {
-        self.get(number).is_some_and(|call| call.part == AnswerPart::Gathered)
+        self.calls.get(&number).is_some_and(|call| call.part == AnswerPart::Gathered)
     }
 
     pub(super) fn has_gathered(&self) -> bool {
-        self.calls.iter().any(|call| call.part == AnswerPart::Gathered)
+        self.calls.values().any(|call| call.part == AnswerPart::Gathered)
     }
 
-    fn of_id<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a AskedCall> + Clone {
-        self.calls.iter().filter(move |call| call.record.call_id == id)
+    fn of_id<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (CallNumber, &'a AskedCall)> + Clone {
+        let calls = self.calls.iter().map(|(number, call)| (*number, call));
+        calls.filter(move |(_, call)| call.record.call_id == id)
     }
 
     /// Returns whether the open answer or the gathered blocks contain a call with an id.
     pub(super) fn asks_for(&self, id: &str) -> bool {
-        self.of_id(id).any(|call| call.part != AnswerPart::Past)
+        self.of_id(id).any(|(_, call)| call.part != AnswerPart::Past)
     }
 
     /// Returns the call to start next, out of those that match.
     pub(super) fn next(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
-        let waiting = self.of_id(meant.id).filter(|call| call.is_waiting());
-        meant.first_of(waiting.map(|call| (call.number, &call.record)))
+        let waiting = self.of_id(meant.id).filter(|(_, call)| call.is_waiting());
+        meant.first_of(waiting.map(|(number, call)| (number, &call.record)))
     }
 
     /// Returns the number of calls with an id that have not started.
     pub(super) fn count_waiting(&self, id: &str) -> usize {
-        self.of_id(id).filter(|call| call.is_waiting()).count()
+        self.of_id(id).filter(|(_, call)| call.is_waiting()).count()
     }
 
     /// Returns whether a call with an id was denied and has no result.
     pub(super) fn has_denied(&self, id: &str) -> bool {
-        self.of_id(id).any(|call| call.is_denied && !call.is_told)
+        self.of_id(id).any(|(_, call)| call.is_denied && !call.is_told)
     }
 
     /// Returns the call to which a result with this id belongs; `None` if it is unknown.
     pub(super) fn result_of(&self, id: &str, is_error: bool) -> Option<CallNumber> {
-        let last = self.of_id(id).last()?;
+        let (_, last) = self.of_id(id).last()?;
         // The model receives all results of an answer before it sends the next one.
-        let is_same = |call: &&AskedCall| {
+        let is_same = |call: &AskedCall| {
             call.message.is_none() || last.message.is_none() || call.message == last.message
         };
-        let without = self.of_id(id).filter(|call| !call.is_told).filter(is_same);
-        let ended = without.clone().filter(|call| call.ended.is_some()).min_by_key(|call| call.ended);
-        let mut current = without.filter(|call| call.part != AnswerPart::Past);
+        let without = self.of_id(id).filter(|(_, call)| !call.is_told && is_same(call));
+        let ended =
+            without.clone().filter(|(_, call)| call.ended.is_some()).min_by_key(|(_, call)| call.ended);
+        let mut current = without.filter(|(_, call)| call.part != AnswerPart::Past);
         // Only a running call can succeed.
-        let running = current.clone().find(|call| call.has_begun && !is_error);
-        ended.or(running).or_else(|| current.next()).map(|call| call.number)
+        let running = current.clone().find(|(_, call)| call.has_begun && !is_error);
+        ended.or(running).or_else(|| current.next()).map(|(number, _)| number)
     }
 
     /// Adds a call to the gathered blocks.
@@ -197,8 +193,7 @@ impl AskedCalls {
     ) -> CallNumber {
         let number = CallNumber(self.numbers.get());
         self.numbers.set(number.0 + 1);
-        self.calls.push(AskedCall {
-            number,
+        let call = AskedCall {
             record,
             message,
             part: AnswerPart::Gathered,
@@ -209,7 +204,8 @@ impl AskedCalls {
             ended: None,
             past: None,
             is_told: false,
-        });
+        };
+        self.calls.insert(number, call);
         number
     }
 
@@ -223,7 +219,7 @@ impl AskedCalls {
     pub(super) fn hear<'a>(&mut self, said: &'a Assistant) -> Vec<&'a ClaudeBlock> {
         // The calls of an earlier answer have their results.
         let message = said.id.as_ref();
-        self.calls.retain(|call| {
+        self.calls.retain(|_, call| {
             let is_same = call.message.is_none() || call.message.as_ref() == message;
             call.part != AnswerPart::Past || (message.is_some() && is_same)
         });
@@ -235,7 +231,7 @@ impl AskedCalls {
                 let (sent, meant) =
                     (SentBlock { line: said.uuid.clone(), place }, MeantCall { id, tool: name, input });
                 if let Some(number) = self.named_by(meant, &sent, message, &known) {
-                    if let Some(call) = self.get_mut(number) {
+                    if let Some(call) = self.calls.get_mut(&number) {
                         call.block.get_or_insert(sent);
                         call.message.clone_from(&said.id);
                     }
@@ -261,24 +257,24 @@ impl AskedCalls {
         message: Option<&String>,
         known: &[CallNumber],
     ) -> Option<CallNumber> {
-        let calls = self.of_id(meant.id).filter(|call| {
+        let calls = self.of_id(meant.id).filter(|(number, call)| {
             let is_of_answer = message.is_some() && call.message.as_ref() == message;
             let is_of_hook = call.message.is_none() && call.block.is_none();
-            (is_of_answer || is_of_hook || call.part == AnswerPart::Gathered) && !known.contains(&call.number)
+            (is_of_answer || is_of_hook || call.part == AnswerPart::Gathered) && !known.contains(number)
         });
         let sent_as = |is: fn(&SentBlock, &SentBlock) -> bool| {
-            calls.clone().filter(move |call| call.block.as_ref().is_some_and(|block| is(block, sent)))
+            calls.clone().filter(move |(_, call)| call.block.as_ref().is_some_and(|block| is(block, sent)))
         };
-        let unannounced = calls.clone().filter(|call| call.block.is_none());
-        let same_line = sent_as(SentBlock::is).next().map(|call| call.number);
-        same_line.or_else(|| meant.first_of(unannounced.map(|call| (call.number, &call.record)))).or_else(
-            || sent_as(SentBlock::may_be).find(|call| meant.is_like(&call.record)).map(|call| call.number),
-        )
+        let unannounced = calls.clone().filter(|(_, call)| call.block.is_none());
+        let same_line = sent_as(SentBlock::is).next().map(|(number, _)| number);
+        let of_hook = || meant.first_of(unannounced.map(|(number, call)| (number, &call.record)));
+        let alike = || sent_as(SentBlock::may_be).find(|(_, call)| meant.is_like(&call.record));
+        same_line.or_else(of_hook).or_else(|| alike().map(|(number, _)| number))
     }
 
     /// Notes the id of the open answer, which only a hook had named so far.
     pub(super) fn announce_open(&mut self, message: Option<&String>) {
-        for call in self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open) {
+        for call in self.calls.values_mut().filter(|call| call.part == AnswerPart::Open) {
             call.message = message.cloned();
         }
     }
@@ -294,7 +290,7 @@ impl AskedCalls {
 
     /// Marks the gathered blocks as recorded: they become the open answer.
     pub(super) fn record(&mut self) -> Vec<ToolCallRecord> {
-        let gathered = self.calls.iter_mut().filter(|call| call.part == AnswerPart::Gathered);
+        let gathered = self.calls.values_mut().filter(|call| call.part == AnswerPart::Gathered);
         let recorded = gathered.map(|call| {
             call.part = AnswerPart::Open;
             call.record.clone()
@@ -304,7 +300,8 @@ impl AskedCalls {
 
     /// Marks the turn of the open answer as recorded.
     pub(super) fn end_turn(&mut self, answer: Option<SequenceNumber>) {
-        for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open)) {
+        let open = self.calls.values_mut().filter(|call| call.part == AnswerPart::Open);
+        for (ordinal, call) in (0..).zip(open) {
             call.part = AnswerPart::Past;
             call.is_closed = true;
             call.past = answer.map(|answer| CallOrigin { answer, ordinal });
@@ -313,20 +310,22 @@ impl AskedCalls {
 
     /// Marks a call as started, or as closed before that.
     pub(super) fn begin(&mut self, number: CallNumber) {
-        if let Some(call) = self.get_mut(number) {
+        if let Some(call) = self.calls.get_mut(&number) {
             call.has_begun = true;
         }
     }
 
+    /// Marks a call as denied and closed.
     pub(super) fn deny(&mut self, number: CallNumber) {
-        if let Some(call) = self.get_mut(number) {
+        if let Some(call) = self.calls.get_mut(&number) {
             (call.has_begun, call.is_denied) = (false, true);
         }
+        self.close(number);
     }
 
     /// Marks a call as having its result.
     pub(super) fn tell(&mut self, number: CallNumber) {
-        if let Some(call) = self.get_mut(number) {
+        if let Some(call) = self.calls.get_mut(&number) {
             call.is_told = true;
         }
     }
@@ -334,7 +333,7 @@ impl AskedCalls {
     /// Marks a call as closed.
     pub(super) fn close(&mut self, number: CallNumber) {
         let ended = self.ended;
-        if let Some(call) = self.get_mut(number) {
+        if let Some(call) = self.calls.get_mut(&number) {
             call.is_closed = true;
             call.ended.get_or_insert(ended);
             self.ended += 1;

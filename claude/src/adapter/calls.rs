@@ -470,7 +470,7 @@ impl<'a> CallRunner<'a> {
     ) -> Result<()> {
         self.denied.insert(call.call_id.clone());
         self.runner.close(&asked_call(call, begun.origin), cause, reason)?;
-        heard.recorder_of_call(&call.call_id).note_denied(begun.number);
+        heard.recorder_of_call(&call.call_id).asked.deny(begun.number);
         Ok(())
     }
 
@@ -485,12 +485,12 @@ impl<'a> CallRunner<'a> {
         }
         match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
             Ok(report) => {
-                recorder.note_closed(begun.number);
+                recorder.asked.close(begun.number);
                 let then = reply_to.send(&reply_of(&report));
                 Ok(self.leftover(&report).map_or(then, RunAction::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
-                recorder.note_closed(begun.number);
+                recorder.asked.close(begun.number);
                 match overrides_from_json(&overrides) {
                     Ok(overrides) => Ok(RunAction::Show(overrides, reply_to)),
                     Err(error) => {

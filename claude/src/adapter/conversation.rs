@@ -84,7 +84,8 @@ struct PartialAnswer {
     model: Option<String>,
     text: Option<String>,
     blocks: Vec<Value>,
-    is_plain: bool,
+    /// Whether there are blocks other than texts and calls.
+    has_others: bool,
     usage: Option<ClaudeUsage>,
 }
 
@@ -172,7 +173,6 @@ impl Recorder {
         let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
         let gathered = self.gathered.get_or_insert_with(|| PartialAnswer {
             id: said.id.clone(),
-            is_plain: true,
             // The other part of the answer contains the usage.
             usage: said.usage.filter(|_| !is_same),
             ..PartialAnswer::default()
@@ -207,10 +207,8 @@ impl Recorder {
         let number = match self.asked.next(meant) {
             Some(number) => number,
             None => {
-                let gathered = self
-                    .gathered
-                    .get_or_insert_with(|| PartialAnswer { is_plain: true, ..PartialAnswer::default() });
-                gathered.add_call(meant);
+                let gathered = self.gathered.get_or_insert_default();
+                gathered.blocks.push(block_of(meant));
                 self.asked.add_unannounced(call.clone(), gathered.id.clone())
             }
         };
@@ -251,22 +249,6 @@ impl Recorder {
         Some(answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
-    /// Returns a call in the model's form.
-    pub(super) fn call(&self, number: CallNumber) -> Option<&ToolCallRecord> {
-        self.asked.get(number).map(|call| &call.record)
-    }
-
-    /// Notes that a call was closed by its own end record.
-    pub(super) fn note_closed(&mut self, call: CallNumber) {
-        self.asked.close(call);
-    }
-
-    /// Notes that a call was denied, and is closed.
-    pub(super) fn note_denied(&mut self, call: CallNumber) {
-        self.asked.deny(call);
-        self.asked.close(call);
-    }
-
     /// Processes a result that the program passed to the model, and closes the call with it, unless
     /// it is closed. `shown` is the text for the model in the call's end record, and whether it is
     /// an error. If the program's result differs, it is recorded too.
@@ -288,13 +270,13 @@ impl Recorder {
         }
         // The program may send the result of a call only after the start of the next one, which
         // ends the turn.
-        let past = || self.asked.get(call)?.past.map(Some);
+        let past = || self.asked.calls.get(&call)?.past.map(Some);
         let Some(origin) = self.origin(call).or_else(past) else { return Ok(()) };
         let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
-        if let Some(open) = self.asked.get(call).filter(|open| !open.is_closed || differs) {
+        if let Some(open) = self.asked.calls.get(&call).filter(|open| !open.is_closed || differs) {
             self.journal.record_shown_result(&open.record, origin, text, is_error)?;
         }
-        self.note_closed(call);
+        self.asked.close(call);
         if !self.has_sub_agent() {
             for EarlyCallResult { call, text, is_error } in std::mem::take(&mut self.told_early) {
                 self.take_result(call, &text, is_error, None, runner)?;
@@ -314,7 +296,7 @@ impl Recorder {
         let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
         let usage = all.map_or(own, |all| all.minus(self.told));
         self.told = self.told.plus(usage);
-        let PartialAnswer { id, model, text, blocks, is_plain, .. } = gathered;
+        let PartialAnswer { id, model, text, blocks, has_others, .. } = gathered;
         let calls = self.asked.record();
         self.outcome.last.text = text.clone().unwrap_or_default();
         self.outcome.model = model.clone().or(self.outcome.model.take());
@@ -323,7 +305,7 @@ impl Recorder {
         let answer = ProviderAnswer {
             content: text,
             calls,
-            blocks: (!is_plain)
+            blocks: has_others
                 .then(|| ContentBlocks { format: BLOCKS.to_owned(), json: Value::Array(blocks).to_string() }),
             stop,
             model,
@@ -369,12 +351,10 @@ impl Recorder {
             if self.asked.has_gathered() {
                 self.flush(None, None, runner)?;
             }
-            self.gathered =
-                Some(PartialAnswer { text: Some(output), is_plain: true, ..PartialAnswer::default() });
-        } else if self.gathered.is_none() {
-            // The run ended without a final text, for example after a hook.
-            self.gathered = Some(PartialAnswer { is_plain: true, ..PartialAnswer::default() });
+            self.gathered = Some(PartialAnswer { text: Some(output), ..PartialAnswer::default() });
         }
+        // The run may end without a final text, for example after a hook.
+        self.gathered.get_or_insert_default();
         self.flush(usage, stop, runner)?;
         self.end_turn(true, runner)
     }
@@ -405,32 +385,26 @@ impl Recorder {
 
 impl PartialAnswer {
     fn add(&mut self, block: &ClaudeBlock) {
-        match block {
+        self.has_others |= !matches!(block, ClaudeBlock::Text(_) | ClaudeBlock::ToolUse { .. });
+        self.blocks.push(match block {
             ClaudeBlock::Text(text) => {
-                self.text = Some(self.text.take().unwrap_or_default() + text);
-                self.blocks.push(json!({"type": "text", "text": text}));
+                self.text.get_or_insert_default().push_str(text);
+                json!({"type": "text", "text": text})
             }
-            ClaudeBlock::ToolUse { id, name, input } => self.add_call(MeantCall { id, tool: name, input }),
+            ClaudeBlock::ToolUse { id, name, input } => block_of(MeantCall { id, tool: name, input }),
             ClaudeBlock::Thinking { thinking, signature } => {
-                self.is_plain = false;
-                self.blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+                json!({"type": "thinking", "thinking": thinking, "signature": signature})
             }
-            ClaudeBlock::ToolResult { tool_use_id, content, is_error } => {
-                self.is_plain = false;
-                let (kind, id) = ("tool_result", tool_use_id);
-                self.blocks
-                    .push(json!({"type": kind, "tool_use_id": id, "content": content, "is_error": is_error}));
+            ClaudeBlock::ToolResult { tool_use_id: id, content, is_error } => {
+                json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error})
             }
-            ClaudeBlock::Other(other) => {
-                self.is_plain = false;
-                self.blocks.push(other.clone());
-            }
-        }
+            ClaudeBlock::Other(other) => other.clone(),
+        });
     }
+}
 
-    fn add_call(&mut self, MeantCall { id, tool, input }: MeantCall<'_>) {
-        self.blocks.push(json!({"type": "tool_use", "id": id, "name": tool, "input": input}));
-    }
+fn block_of(MeantCall { id, tool, input }: MeantCall<'_>) -> Value {
+    json!({"type": "tool_use", "id": id, "name": tool, "input": input})
 }
 
 /// Returns the id of the conversation of the sub-agent that a call of an evaluation started.

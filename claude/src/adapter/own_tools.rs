@@ -91,7 +91,8 @@ impl CallRunner<'_> {
         let recorder = heard.recorder_of_call(&recorded.call_id);
         let BegunCall { number, origin } = recorder.begin(&recorded, asking.input(), &self.runner)?;
         // The program may add arguments in the hook, so those of the answer are compared.
-        let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
+        let asked =
+            recorder.asked.calls.get(&number).map_or(&recorded, |call| &call.record).arguments.clone();
         let time = time_of_command(&asking.tool, asking.input());
         let CallArrival { tool, json: hook, reply_to, .. } = asking;
         let operation =
@@ -112,7 +113,7 @@ impl CallRunner<'_> {
                 Err(error) => Err(error.into()),
                 // A call whose deadline passed meanwhile has failed, and does not ask.
                 Ok(report) => {
-                    heard.recorder_of_call(&recorded.call_id).note_denied(number);
+                    heard.recorder_of_call(&recorded.call_id).asked.deny(number);
                     self.denied.insert(recorded.call_id);
                     Ok(reply_to.send(&HookReply::deny(report.message)))
                 }
@@ -277,7 +278,7 @@ impl CallRunner<'_> {
         }
         self.observe_end(&hook, is_error || ending == NativeToolOutcome::Unclear, &report.message, response);
         let report = Some(report);
-        heard.recorder_of_call(&call.call_id).note_closed(number);
+        heard.recorder_of_call(&call.call_id).asked.close(number);
         Ok(report)
     }
 
@@ -299,7 +300,7 @@ impl CallRunner<'_> {
         let mut text = text_of(content);
         let recorder = heard.recorder_of_call(call_id);
         let number = recorder.asked.result_of(call_id, is_error);
-        let asked = number.and_then(|number| recorder.asked.get(number));
+        let asked = number.and_then(|number| recorder.asked.calls.get(&number));
         let has_begun = asked.is_some_and(|asked| asked.has_begun);
         let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
         if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {
@@ -365,7 +366,7 @@ impl CallRunner<'_> {
             let text = self.stopped.unwrap_or(RunStopReason::Ended).running_call_text(together);
             let report = operation.abort(&text)?;
             self.observe_end(&hook, true, &report.message, &Value::Null);
-            heard.recorder_of_call(&call.call_id).note_closed(number);
+            heard.recorder_of_call(&call.call_id).asked.close(number);
         }
         Ok(())
     }
