@@ -23,18 +23,18 @@ use super::recovery::{self, RUN_VARIABLE, end_left};
 use super::run::ProgramRun;
 use super::start_or_resume::{self, ProgramSession, RunOrigin, close_open};
 use super::sub_agents::SubAgentCleanup;
-use super::transcript::{self, Lineage, Transcripts};
+use super::transcript::{self, Lineage};
 use super::{ClaudeAgentSDKAdapter, StatefulSession};
 use crate::{BridgedTool, Client, ClientOptions, ErrorKind, TurnResult};
 use foldlog_agent::adapter::{EvaluateOptions, PromptResponse, ResumeFrom};
 use foldlog_agent::adapter_state::{
-    AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
-    ClaudeAgentSDKState, StateCapture, StatefulAdapter,
+    AdapterStateOptions, AdapterStateType, CaptureOccasion, CapturedState, ClaudeAgentSDKState, StateCapture,
+    StatefulAdapter,
 };
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{
-    ExecutionDetails, Journal, OpenConversation, Outcome, Timing, check_size, last_incomplete, open,
-    read_output, record_execution, record_rendered, response, track, without_output,
+    ExecutionDetails, Journal, OpenConversation, Timing, check_size, last_incomplete, open, read_output,
+    record_execution, record_rendered, response, track, without_output,
 };
 use foldlog_agent::inner_loop::{FinalText, LoopStart};
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
@@ -48,16 +48,15 @@ struct Ready<'a> {
     rendered: RenderedPrompt,
     is_recorded: bool,
     is_resume: bool,
-    provided: ProgramSession,
-    /// Capture that the run's own captures supersede.
-    resumed: Option<AdapterStateSnapshot>,
-    /// Transcripts in the log; `None` if they were not read yet.
-    transcripts: Option<Transcripts>,
+    /// Whether the host named the session of the program.
+    is_given: bool,
+    origin: RunOrigin,
     /// Origins of the resumed session, according to the conversation.
     lineage: Lineage,
     messages: Vec<ConversationMessage>,
     approved: ApprovedCalls,
     began_us: i64,
+    timing: Timing,
 }
 
 impl StatefulAdapter for ClaudeAgentSDKAdapter {
@@ -105,21 +104,6 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
             evaluated => evaluated,
         }
     }
-}
-
-/// Contains the end of a run.
-struct FinishedRun {
-    journal: Journal,
-    outcome: Outcome,
-    result: Option<Box<TurnResult>>,
-    /// Output, if there is one.
-    output: Option<String>,
-    failed: Option<Error>,
-    /// State at the end; `None` if it cannot be recorded.
-    captured: Option<CapturedState>,
-    /// Id of the program's session.
-    session_id: String,
-    is_resume: bool,
 }
 
 impl ClaudeAgentSDKAdapter {
@@ -197,9 +181,8 @@ impl ClaudeAgentSDKAdapter {
             record_rendered(session, evaluation, adapter, &identity, &rendered, input, overrides)?;
         }
         let is_recorded = options.record;
-        let RunOrigin { provided, resumed, transcripts } =
-            self.choose_session(given, session, journal.evaluation(), is_recorded)?;
-        let lineage = match provided.resumes {
+        let origin = self.choose_session(given, session, journal.evaluation(), is_recorded)?;
+        let lineage = match origin.provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),
         };
@@ -210,10 +193,9 @@ impl ClaudeAgentSDKAdapter {
             identity,
             rendered,
             is_recorded,
-            is_resume: is_resume || resumed.is_some(),
-            provided,
-            resumed,
-            transcripts,
+            is_resume: is_resume || origin.resumed.is_some(),
+            is_given,
+            origin,
             lineage,
             messages: journal.messages()?,
             approved: match is_recorded {
@@ -221,19 +203,9 @@ impl ClaudeAgentSDKAdapter {
                 false => ApprovedCalls::default(),
             },
             began_us: self.now_us(state, is_recorded)?,
+            timing,
         };
-        let ended = self.run(prompt, state, journal, start, ready, &options)?;
-        if let Some(Error::SessionExpired { .. }) = ended.failed.as_ref().filter(|_| !is_given) {
-            self.let_go(session, ended.journal.evaluation())?;
-        }
-        let (id, result) = (ended.session_id.clone(), ended.result.clone());
-        let finished = self.finish(prompt, session, ended, &options, timing);
-        match &finished {
-            _ if session.replays() => {}
-            Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
-            Err(error) => logs::report_failure(&prompt.name(), &id, error),
-        }
-        finished
+        self.run(prompt, state, journal, start, ready, &options)
     }
 
     /// Records an answer that an earlier process of the evaluation received but did not record.
@@ -271,7 +243,7 @@ impl ClaudeAgentSDKAdapter {
         start: LoopStart,
         mut ready: Ready<'_>,
         options: &EvaluateOptions<'_>,
-    ) -> Result<FinishedRun> {
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let session = ready.session;
         // Set to the time of the last arrival, so that a replay gets the same times.
         let clock = Arc::new(FixedClock::new(ready.began_us));
@@ -282,19 +254,19 @@ impl ClaudeAgentSDKAdapter {
             &self.states,
             Arc::<FixedClock>::clone(&clock),
         )?;
-        if let Some(resumed) = &ready.resumed {
+        if let Some(resumed) = &ready.origin.resumed {
             capture = capture.resuming(resumed);
         }
         let began = DateTime::from_timestamp_micros(ready.began_us).unwrap_or_default();
         let provider_state = ClaudeAgentSDKState {
             workspace_path: self.workspace.clone(),
-            ..ClaudeAgentSDKState::new(ready.provided.id(), prompt.name(), began)
+            ..ClaudeAgentSDKState::new(ready.origin.provided.id(), prompt.name(), began)
         };
         let tools = self.bridged_tools(prompt, &ready.runner);
         let shown: Vec<String> = ready.rendered.tools.iter().map(|tool| tool.name.clone()).collect();
         let is_structured = prompt.output_spec().is_some();
         let mut recorder = Recorder::new(journal, ready.identity.clone(), self.model.name());
-        recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
+        recorder.ask(start.attempts + 1, parameters(&ready.origin.provided))?;
         let mut run = ProgramRun {
             prompt,
             arrivals: Arrivals {
@@ -336,7 +308,7 @@ impl ClaudeAgentSDKAdapter {
             ended: None,
         };
         run.capture_state(CaptureOccasion::Init)?;
-        let is_resumed = ready.provided.resumes.is_some();
+        let is_resumed = ready.origin.provided.resumes.is_some();
         let ran = match session.replays() {
             true => {
                 run.arrivals.record_start(|| None)?;
@@ -347,13 +319,13 @@ impl ClaudeAgentSDKAdapter {
                     let mut with = self.client_options(
                         prompt,
                         &ready.rendered,
-                        &ready.provided,
+                        &ready.origin.provided,
                         &directories,
                         &tools,
                         options.deadline,
                     );
                     with.variables.set(RUN_VARIABLE, recovery::mark(session));
-                    ready.provided.resumes.iter().for_each(|id| logs::report_resume(id));
+                    ready.origin.provided.resumes.iter().for_each(|id| logs::report_resume(id));
                     logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
                     self.drive(&mut run, &with, tools, &start_or_resume::to_say(&ready.messages, is_resumed))
                 }
@@ -366,7 +338,7 @@ impl ClaudeAgentSDKAdapter {
             },
         };
         ran?;
-        self.end(run, &ready)
+        self.end(run, ready, options)
     }
 
     /// Prepares the run: ends another program of the session, creates the directories, writes the
@@ -381,7 +353,7 @@ impl ClaudeAgentSDKAdapter {
             &prompt.name(),
         )?;
         self.write_transcript(ready, &directories, prompt)?;
-        let lock = directories.lock(&ready.provided, &prompt.name())?;
+        let lock = directories.lock(&ready.origin.provided, &prompt.name())?;
         Ok((directories, lock))
     }
 
@@ -392,8 +364,10 @@ impl ClaudeAgentSDKAdapter {
         directories: &Directories,
         prompt: &Prompt<O>,
     ) -> Result<()> {
-        let (Some(id), Some(config)) = (&ready.provided.resumes, &directories.config) else { return Ok(()) };
-        let all = match ready.transcripts.take() {
+        let (Some(id), Some(config)) = (&ready.origin.provided.resumes, &directories.config) else {
+            return Ok(());
+        };
+        let all = match ready.origin.transcripts.take() {
             Some(all) => all,
             None => transcript::transcripts(ready.session)?,
         };
@@ -402,8 +376,13 @@ impl ClaudeAgentSDKAdapter {
         transcript::write_back(&file, all, id, &ready.lineage, &results, &prompt.name())
     }
 
-    /// Records the end of a run.
-    fn end<O>(&self, mut run: ProgramRun<'_, O>, ready: &Ready<'_>) -> Result<FinishedRun> {
+    /// Records the end of a run. Returns its response, and its last state.
+    fn end<O>(
+        &self,
+        mut run: ProgramRun<'_, O>,
+        ready: Ready<'_>,
+        options: &EvaluateOptions<'_>,
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
         let responded = match run.calls.responded.take() {
@@ -426,21 +405,31 @@ impl ClaudeAgentSDKAdapter {
         if let Err(error) = run.capture_state(occasion) {
             failed.get_or_insert(error);
         }
+        let (session, journal, id) = (ready.session, &run.heard.own.journal, &run.state.session_id);
+        self.keep(session, id);
+        if let Some(Error::SessionExpired { .. }) = failed.as_ref().filter(|_| !ready.is_given) {
+            self.let_go(session, journal.evaluation())?;
+        }
+        if let Some(tracker) = &options.tracker {
+            track(tracker, journal.evaluation(), journal.spent());
+        }
+        let finished = failed.map_or_else(|| self.finish(&mut run, output, ready, options), Err);
+        let (name, id) = (run.prompt.name(), &run.state.session_id);
+        match &finished {
+            _ if session.replays() => {}
+            Ok(_) => logs::complete(&name, id, run.result.as_deref()),
+            Err(error) => logs::report_failure(&name, id, error),
+        }
         // A state that the log refuses is not returned to the caller either.
         let captured = CapturedState::from_state(&run.state);
-        let captured =
-            captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
-        self.keep(ready, &run.state.session_id);
-        let Recorder { journal, outcome, .. } = run.heard.own;
-        let (result, is_resume) = (run.result, ready.is_resume);
-        let session_id = run.state.session_id;
-        Ok(FinishedRun { journal, outcome, result, output, failed, captured, session_id, is_resume })
+        let captured = captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state));
+        Ok((finished?, captured.ok().filter(|_| self.states.capture_state)))
     }
 
     /// Stores the program's session, if the adapter is stateful.
-    fn keep(&self, ready: &Ready<'_>, id: &str) {
+    fn keep(&self, session: &Session, id: &str) {
         if self.is_stateful {
-            let (session, position) = (ready.session.id(), ready.session.log().position());
+            let (session, position) = (session.id(), session.log().position());
             *self.kept.lock() = Some(StatefulSession { session, position, id: id.to_owned(), fork: None });
         }
     }
@@ -475,19 +464,13 @@ impl ClaudeAgentSDKAdapter {
     /// Parses the output, and records for people that the prompt was executed.
     fn finish<O>(
         &self,
-        prompt: &Prompt<O>,
-        session: &Session,
-        ended: FinishedRun,
+        run: &mut ProgramRun<'_, O>,
+        output: Option<String>,
+        ready: Ready<'_>,
         options: &EvaluateOptions<'_>,
-        timing: Timing,
-    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
-        let FinishedRun { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
-        if let Some(tracker) = &options.tracker {
-            track(tracker, journal.evaluation(), journal.spent());
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
+    ) -> Result<PromptResponse<O>> {
+        let (prompt, session, is_resume) = (run.prompt, ready.session, ready.is_resume);
+        let Recorder { journal, outcome, .. } = &mut run.heard.own;
         if is_late(session, options)? {
             return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Response });
         }
@@ -496,16 +479,15 @@ impl ClaudeAgentSDKAdapter {
             return Err(Error::OutputMissing { output: spec.name.clone() });
         }
         let text = output.unwrap_or_else(|| outcome.last.text.clone());
-        let cost_micros = result.as_deref().and_then(cost_micros);
-        let adapter = self.adapter_type();
-        let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros };
-        record_execution(prompt, session, &mut journal, &outcome, execution)?;
-        let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
-        let response = match is_missing {
-            true => without_output(prompt, &journal, answer),
-            false => response(prompt, &journal, answer, 0)?,
-        };
-        Ok((response, captured.filter(|_| self.states.capture_state)))
+        let (adapter, cost_micros) = (self.adapter_type(), run.result.as_deref().and_then(cost_micros));
+        let execution = ExecutionDetails { adapter, timing: ready.timing, is_resume, cost_micros };
+        record_execution(prompt, session, journal, outcome, execution)?;
+        let stop = run.result.as_ref().and_then(|result| result.terminal_reason.clone());
+        let answer = FinalText { text, stop };
+        match is_missing {
+            true => Ok(without_output(prompt, journal, answer)),
+            false => response(prompt, journal, answer, 0),
+        }
     }
 
     /// Runs the program, and processes its arrivals until the run is over.
