@@ -16,7 +16,7 @@ use super::layout::{self, MANIFEST, META, NEXT};
 use super::manifest::TreeManifest;
 use super::tree::session_directory;
 use super::{AtomicPersistence, SessionIdentity, convert_part};
-use crate::{Error, Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
+use crate::{Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
 
 /// Counts the requests for a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
