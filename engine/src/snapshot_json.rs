@@ -46,7 +46,7 @@ const VERSION: &str = "1";
 const EXACT: &str = "exact";
 
 /// Contains the slices of a session, as in snapshot JSON.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Export {
     pub(crate) version: String,
     pub(crate) created_at: String,
@@ -152,13 +152,7 @@ impl Export {
             version: VERSION.to_owned(),
             created_at: iso_8601(created_at_us)?,
             values: Some(EXACT.to_owned()),
-            parent_id: None,
-            children_ids: Vec::new(),
-            tags: BTreeMap::new(),
-            policies: BTreeMap::new(),
-            open_operations: Vec::new(),
-            suspended_operations: Vec::new(),
-            slices: Vec::new(),
+            ..Export::default()
         })
     }
 

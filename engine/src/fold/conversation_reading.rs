@@ -22,18 +22,19 @@ use crate::conversation::{
 };
 use crate::error::{Error, Result};
 
-/// Passes the records with these sequence numbers to `visit`. The numbers must be in ascending
-/// order.
-pub(crate) fn read_records(
+/// Passes the records with these sequence numbers to `visit`, each with its own value. The numbers
+/// must be in ascending order.
+pub(crate) fn read_records<T>(
     source: &LogSource,
-    sequences: &[SequenceNumber],
-    visit: &mut dyn FnMut(&Record<'_>) -> Result<()>,
+    wanted: &[(SequenceNumber, T)],
+    visit: &mut dyn FnMut(&Record<'_>, &T) -> Result<()>,
 ) -> Result<()> {
-    for run in sequences.chunk_by(|one, next| *next - *one < NEAR_RECORDS) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+    for run in wanted.chunk_by(|(one, _), (next, _)| *next - *one < NEAR_RECORDS) {
+        let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
         let mut rest = run.iter().peekable();
         source.places.read(&source.storage, *first, *last, &mut |record| {
-            if rest.next_if(|wanted| **wanted == record.sequence).is_some() { visit(&record) } else { Ok(()) }
+            let own = rest.next_if(|(wanted, _)| *wanted == record.sequence);
+            own.map_or(Ok(()), |(_, own)| visit(&record, own))
         })?;
     }
     Ok(())
@@ -135,18 +136,15 @@ impl<'a> ConversationReader<'a> {
             conversation.divide(counts);
         }
         let first = through.map_or(SequenceNumber::MIN, |through| through + 1);
-        let wanted: Vec<(SequenceNumber, Option<CallOrigin>, bool)> = conversations
+        let wanted: Vec<(SequenceNumber, (Option<CallOrigin>, bool))> = conversations
             .entries_of(place, first, position)
             .into_iter()
             .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
-            .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
+            .map(|(sequence, entry)| (sequence, (entry.origin, live.holds(sequence, entry))))
             .collect();
         let Conversation { entries, abandoned, imported, .. } = conversation;
         self.imported.set(*imported);
-        let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
-        let mut rest = wanted.iter();
-        read_records(&self.source, &sequences, &mut |record| {
-            let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
+        read_records(&self.source, &wanted, &mut |record, (origin, is_live)| {
             let to = if *is_live { &mut *entries } else { &mut *abandoned };
             to.extend(self.entry(record, *origin)?);
             self.hold(record.sequence, size_of::<ConversationRecord>() as u64)
@@ -177,10 +175,7 @@ impl<'a> ConversationReader<'a> {
             .filter(|(_, entry)| wanted(entry.kind))
             .map(|(sequence, entry)| (sequence, entry.origin))
             .collect();
-        let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
-        let mut rest = wanted.iter();
-        read_records(&self.source, &sequences, &mut |record| {
-            let Some((_, origin)) = rest.next() else { return Ok(()) };
+        read_records(&self.source, &wanted, &mut |record, origin| {
             let held = self.budget.map(|budget| budget.held.get());
             let Some(entry) = self.entry(record, *origin)? else { return Ok(()) };
             let kept = visit(entry)?;
@@ -208,10 +203,8 @@ impl<'a> ConversationReader<'a> {
             .filter(|(sequence, entry)| *sequence <= position && entry.kind == EntryKind::AdapterState)
             .map(|(sequence, entry)| (sequence, live.holds(sequence, entry)))
             .collect();
-        let sequences: Vec<SequenceNumber> = captured.iter().map(|(sequence, _)| *sequence).collect();
-        let mut is_live = captured.iter().map(|(_, is_live)| *is_live);
         let mut states = Vec::new();
-        read_records(&self.source, &sequences, &mut |record| {
+        read_records(&self.source, &captured, &mut |record, is_live| {
             let bad = Error::unread(record.sequence);
             let body = AdapterState::decode(record.body).map_err(bad)?;
             let value = self.value(record.sequence, body.state)?;
@@ -230,7 +223,7 @@ impl<'a> ConversationReader<'a> {
                 supersedes: body.supersedes,
                 entry: body.entry.map(Cow::into_owned),
                 occasion: body.occasion.into_owned(),
-                is_live: is_live.next().unwrap_or(true),
+                is_live: *is_live,
             });
             Ok(())
         })?;

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::items::SliceItems;
 use crate::items::log_items::{ItemMark, LogItems};
 use crate::items::row::{RowItem, RowRef, SliceRow};
-use crate::items::rows::{Rows, in_order};
+use crate::items::rows::Rows;
 use crate::names::DeclaredNames;
 use crate::types::{RecordedBytes, SessionTypes, SliceTypes, TAIL_ITEMS};
 
@@ -205,33 +205,14 @@ fn begun_states(
 /// Creates the items of a slice, in their order. Items that a reducer inserted before older ones
 /// get their keys again from the items that they precede.
 fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
-    let mut rows = SliceTypes::no_rows(types);
-    let in_order = in_order(items.iter().map(|item| item.id));
-    for (item, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
-        match types {
-            Some(types) if item.id.ordinal == 0 => {
-                let (version, sequence) = (item.version, item.id.sequence);
-                types.decoder.append_decoded(
-                    &mut rows,
-                    version,
-                    sequence,
-                    RecordedBytes::Elsewhere(item.bytes),
-                )?;
-            }
-            _ => rows.push(row(item, types)?),
+    let append = |rows: &mut Rows, item: &ItemImage<'_>| match types {
+        Some(types) if item.id.ordinal == 0 => {
+            let recorded = RecordedBytes::Elsewhere(item.bytes);
+            Ok(types.decoder.append_decoded(rows, item.version, item.id.sequence, recorded)?)
         }
-    }
-    let mut before = Vec::new();
-    for (item, in_order) in items.iter().zip(in_order) {
-        if in_order {
-            if !before.is_empty() {
-                rows.insert_before(item.id, std::mem::take(&mut before));
-            }
-        } else {
-            before.push(row(item, types)?);
-        }
-    }
-    Ok(rows)
+        _ => row(item, types).map(|row| rows.push(row)),
+    };
+    SliceTypes::no_rows(types).with_unordered(items, |item| item.id, append, |item| row(item, types))
 }
 
 fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<SliceRow> {

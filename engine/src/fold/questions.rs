@@ -62,7 +62,7 @@ pub(crate) fn read(
     let mut questions = Vec::new();
     for one in waiting {
         let (mut question, mut arguments, mut asked_us) = (String::new(), String::new(), 0);
-        read_records(source, &[one.begin, one.end], &mut |record| {
+        read_records(source, &[(one.begin, ()), (one.end, ())], &mut |record, ()| {
             let bad = Error::unread(record.sequence);
             match record.kind {
                 RecordKind::ToolBegin => {

@@ -100,7 +100,7 @@ fn natural_key(id: ItemId) -> Key {
 
 /// Returns which items are in the order of insertion: every item after such an item was inserted
 /// later.
-pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool> {
+fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool> {
     let mut least: Option<ItemId> = None;
     let mut in_order: Vec<bool> = ids
         .rev()
@@ -340,20 +340,26 @@ impl Rows {
 
     /// Appends items in any order to an empty slice. Items that a reducer once inserted before
     /// older ones get their keys from the items that they precede, as they did then.
-    pub(crate) fn with_unordered(mut self, items: Vec<SliceRow>) -> Rows {
-        let in_order = in_order(items.iter().map(|row| row.id));
-        for (row, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
-            self.push(row.clone());
+    pub(crate) fn with_unordered<T>(
+        mut self,
+        items: &[T],
+        id: impl Fn(&T) -> ItemId,
+        mut append: impl FnMut(&mut Rows, &T) -> crate::error::Result<()>,
+        row: impl Fn(&T) -> crate::error::Result<SliceRow>,
+    ) -> crate::error::Result<Rows> {
+        let in_order = in_order(items.iter().map(&id));
+        for (item, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
+            append(&mut self, item)?;
         }
         let mut before = Vec::new();
-        for (row, in_order) in items.into_iter().zip(in_order) {
+        for (item, in_order) in items.iter().zip(in_order) {
             match in_order {
                 true if before.is_empty() => {}
-                true => self.insert_before(row.id, std::mem::take(&mut before)),
-                false => before.push(row),
+                true => self.insert_before(id(item), std::mem::take(&mut before)),
+                false => before.push(row(item)?),
             }
         }
-        self
+        Ok(self)
     }
 
     /// Returns the same items in the same order. Replaces items outside of runs by the results of

@@ -147,7 +147,9 @@ impl Projection {
                         ))
                     })?);
                 }
-                Ok((id, gathered.empty_copy().with_unordered(rows)))
+                let row = |row: &SliceRow| Ok(row.clone());
+                let append = |all: &mut Rows, one: &SliceRow| row(one).map(|one| all.push(one));
+                Ok((id, gathered.empty_copy().with_unordered(&rows, |row| row.id, append, row)?))
             })
             .collect()
     }

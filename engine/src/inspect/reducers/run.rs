@@ -40,8 +40,6 @@ pub(super) fn replay(
     let edits = Edits { reader, types, leave_out: &options.leave_out };
     let mut replay = Replay {
         edits,
-        reader,
-        types,
         options,
         seed: 0,
         as_declared: BTreeMap::new(),
@@ -78,8 +76,6 @@ pub(super) fn live_state(reader: &LogReader) -> LiveState {
 
 struct Replay<'a> {
     edits: Edits<'a>,
-    reader: &'a LogReader,
-    types: &'a SessionTypes,
     options: &'a ReplayReducers,
     /// Seed of the session in which the next record was first written.
     seed: u64,
@@ -96,7 +92,7 @@ impl<'a> Replay<'a> {
         if record.kind == RecordKind::Opened {
             self.seed = SessionOpening::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
         }
-        let compaction = self.reader.places.compaction.as_ref();
+        let compaction = self.edits.reader.places.compaction.as_ref();
         if compaction.is_some_and(|compaction| compaction.covers(record.sequence)) {
             self.report.compacted +=
                 u64::from(matches!(record.kind, RecordKind::Dispatch | RecordKind::Dropped));
@@ -132,7 +128,7 @@ impl<'a> Replay<'a> {
     {
         let names = &*before.names;
         let declared = names.event(event)?;
-        let types = self.types.event(&declared.name)?;
+        let types = self.edits.types.event(&declared.name)?;
         let as_declared = *self.as_declared.entry(event).or_insert_with(|| {
             let same = |(binding, (slice, reduce)): (&Binding, &(SmolStr, crate::types::Reduce))| {
                 binding.built_in == reduce.built_in
@@ -160,7 +156,7 @@ impl<'a> Replay<'a> {
     ) -> Result<()> {
         self.report.events += 1;
         let names = &*before.names;
-        let event = match decode_event(self.reader, reducing) {
+        let event = match decode_event(self.edits.reader, reducing) {
             Ok(event) => event,
             Err(error) => {
                 let note = Some(error.to_string());
@@ -171,7 +167,7 @@ impl<'a> Replay<'a> {
             }
         };
         let recorded = divergence::resolve_effects(dispatch, names);
-        for (slice, produced) in run_reducers(reducing, &event, self.types, before) {
+        for (slice, produced) in run_reducers(reducing, &event, self.edits.types, before) {
             self.report.compared += 1;
             let id = names.slice_named(slice).map(|slice| slice.id);
             let of_slice = recorded.iter().find(|effect| Some(effect.slice) == id);
