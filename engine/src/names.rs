@@ -43,14 +43,10 @@ impl DeclaredNames {
     /// Returns an upper bound of the bytes for repeating all declarations and this one in a
     /// segment's head.
     pub(crate) fn bytes_with(&self, declare: &Declare) -> usize {
-        self.bytes.saturating_add(self.new_bytes(declare))
-    }
-
-    fn new_bytes(&self, declare: &Declare) -> usize {
         let events = declare.events.iter().filter(|event| !self.events.contains_key(&event.id));
         let slices = declare.slices.iter().filter(|slice| slice.id as usize >= self.slices.len());
         let lens = events.map(EventDeclaration::len_max).chain(slices.map(SliceDeclaration::len_max));
-        lens.fold(0, usize::saturating_add)
+        lens.fold(self.bytes, usize::saturating_add)
     }
 
     /// Adds a declaration that was validated before.

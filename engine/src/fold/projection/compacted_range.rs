@@ -75,9 +75,7 @@ impl Projection {
         match gathering.within {
             true => {
                 for (id, rows) in gathering.aside.take().into_iter().flatten() {
-                    if let Some(SliceItems::Held(present)) =
-                        self.slices.get_mut(id).map(|slice| &mut slice.items)
-                    {
+                    if let Some(present) = self.held_rows_mut(id) {
                         *present = rows;
                     }
                 }
@@ -93,25 +91,25 @@ impl Projection {
 
     /// Ends a record: selects the items that a base at its position names.
     pub(super) fn end_gathering(&mut self, sequence: SequenceNumber) -> Result<()> {
-        let Some(gathering) = self.gathering.take_if(|gathering| gathering.within) else { return Ok(()) };
-        let picked = match gathering.compaction.base(sequence) {
-            Some(base) => self.pick(sequence, base, &gathering.brought).map(Some),
-            None => Ok(None),
+        let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.within) else {
+            return Ok(());
         };
-        self.gathering = Some(gathering);
-        if let Some(picked) = picked? {
-            let mut aside = BTreeMap::new();
-            for (id, rows) in picked {
-                if let Some(SliceItems::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items)
-                {
-                    aside.insert(id, std::mem::replace(present, rows));
-                }
-            }
-            if let Some(gathering) = &mut self.gathering {
-                gathering.aside = Some(aside);
-            }
+        let Some(base) = gathering.compaction.base(sequence) else { return Ok(()) };
+        let mut aside = BTreeMap::new();
+        for (id, rows) in self.pick(sequence, base, &gathering.brought)? {
+            aside.extend(self.held_rows_mut(id).map(|present| (id, std::mem::replace(present, rows))));
+        }
+        if let Some(gathering) = &mut self.gathering {
+            gathering.aside = Some(aside);
         }
         Ok(())
+    }
+
+    fn held_rows_mut(&mut self, id: usize) -> Option<&mut Rows> {
+        match &mut self.slices.get_mut(id)?.items {
+            SliceItems::Held(rows) => Some(rows),
+            _ => None,
+        }
     }
 
     fn pick(
