@@ -11,7 +11,7 @@ pub const TASK_ID_BYTES_MAX: usize = 64;
 /// Names a task: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, the first of which is a letter or
 /// a digit. So an id may be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "SmolStr", into = "SmolStr")]
+#[serde(try_from = "SmolStr")]
 #[schemars(try_from = "String", into = "String")]
 // Short texts are compared and cloned without following a pointer.
 pub struct TaskId(SmolStr);
@@ -66,30 +66,10 @@ impl TryFrom<SmolStr> for TaskId {
     }
 }
 
-impl From<TaskId> for SmolStr {
-    fn from(id: TaskId) -> SmolStr {
-        id.0
-    }
-}
-
-impl TryFrom<String> for TaskId {
-    type Error = InvalidTaskId;
-
-    fn try_from(text: String) -> Result<TaskId, InvalidTaskId> {
-        TaskId::new(text)
-    }
-}
-
 impl FromStr for TaskId {
     type Err = InvalidTaskId;
 
     fn from_str(text: &str) -> Result<TaskId, InvalidTaskId> {
         TaskId::new(text)
-    }
-}
-
-impl From<TaskId> for String {
-    fn from(id: TaskId) -> String {
-        id.0.into()
     }
 }
