@@ -9,7 +9,6 @@
 //! | `checkpoint` | [`Checkpoint`], its manifest and its occasion |
 //! | `events` | [`CheckpointCreated`], [`CheckpointsRemoved`], and when they are refused |
 //! | `history` | [`CheckpointHistory`]: the checkpoints of a log |
-//! | `records` | the source of records: a session, or a log |
 //! | `counts` | the contents of a session, counted from the previous checkpoint |
 //! | `hash` | computing and verifying hashes |
 //! | `policy` | [`CheckpointPolicy`] and [`RetentionPolicy`] |

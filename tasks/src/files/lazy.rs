@@ -225,5 +225,5 @@ fn cast_or_convert<P: Serialize + 'static, T: DeserializeOwned + 'static>(
 ) -> Result<T> {
     let mut part = Some(part);
     let same = (&mut part as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take);
-    same.map_or_else(|| convert_part(component, &part), Ok)
+    same.map_or_else(|| convert_part(component, part), Ok)
 }

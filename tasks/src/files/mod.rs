@@ -464,10 +464,8 @@ impl SessionTree {
     pub fn checkpoints(&self) -> Result<Vec<CheckpointFiles>> {
         let files = (1..=self.manifest().checkpoints).map(|number| {
             let manifest = self.checkpoint_file(number, "manifest.json")?;
-            Ok(CheckpointFiles {
-                manifest,
-                state_snapshot: self.checkpoint_file(number, "state_snapshot.json")?,
-            })
+            let state_snapshot = self.checkpoint_file(number, "state_snapshot.json")?;
+            Ok(CheckpointFiles { manifest, state_snapshot })
         });
         files.collect()
     }
@@ -482,22 +480,15 @@ impl SessionTree {
     /// files does not match the manifest, [`Error::NotAComponent`] if the part does not have that
     /// form.
     pub fn load<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
-        let missing = || Error::ComponentNotFound(component);
         self.check_part(component)?;
         match component {
-            StateComponent::Session => {
-                convert_part(component, &self.session_file()?.session.ok_or_else(missing)?)
-            }
-            StateComponent::Configuration => {
-                convert_part(component, &self.session_file()?.configuration.ok_or_else(missing)?)
-            }
-            StateComponent::ResourceUsage => {
-                convert_part(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
-            }
-            StateComponent::TaskTree => convert_part(component, &self.task_tree()?),
-            StateComponent::ClaudeContext => convert_part(component, &self.parts().claude_context()?),
-            StateComponent::FileSystem => convert_part(component, &self.parts().file_system()?.0),
-            StateComponent::ExecutionLogs => convert_part(component, &self.parts().execution_logs()?),
+            StateComponent::Session => convert_part(component, self.session_file()?.session),
+            StateComponent::Configuration => convert_part(component, self.session_file()?.configuration),
+            StateComponent::ResourceUsage => convert_part(component, self.session_file()?.resource_usage),
+            StateComponent::TaskTree => convert_part(component, Some(self.task_tree()?)),
+            StateComponent::ClaudeContext => convert_part(component, Some(self.parts().claude_context()?)),
+            StateComponent::FileSystem => convert_part(component, Some(self.parts().file_system()?.0)),
+            StateComponent::ExecutionLogs => convert_part(component, Some(self.parts().execution_logs()?)),
         }
     }
 
@@ -509,7 +500,9 @@ impl SessionTree {
     }
 }
 
-fn convert_part<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
+/// Reads a part as a `T`; an error if the tree lacks it.
+fn convert_part<T: DeserializeOwned>(component: StateComponent, part: Option<impl Serialize>) -> Result<T> {
+    let part = part.ok_or(Error::ComponentNotFound(component))?;
     let value = serde_json::to_value(part).and_then(serde_json::from_value);
     value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })
 }
