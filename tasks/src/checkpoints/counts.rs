@@ -25,22 +25,15 @@ use crate::{
     declare,
 };
 
-/// The contents of a session at a position.
-pub(super) struct CheckpointCounts {
-    /// The counts. The size of the log remains 0.
-    pub(super) manifest: CheckpointManifest,
-    /// Latest capture of each workspace.
-    pub(super) workspaces: BTreeMap<String, FilesystemSnapshot>,
-}
-
 /// Counts a session's contents at `position`, starting from the latest of these checkpoints that is
-/// before it and counts there.
+/// before it and counts there. Returns the counts, in which the size of the log remains 0, and the
+/// latest capture of each workspace.
 pub(super) fn count_at(
     session: &Session,
     created: &[Checkpoint],
     position: SequenceNumber,
     stores: &WorkspaceStores,
-) -> Result<CheckpointCounts> {
+) -> Result<(CheckpointManifest, BTreeMap<String, FilesystemSnapshot>)> {
     let path = session.log().live_path();
     let before = created.iter().rev().filter(|one| one.position < position);
     let base = before.into_iter().find(|one| path.is_live(one.position, position));
@@ -54,8 +47,7 @@ pub(super) fn count_at(
             session.log().contents_left(from, *range.end(), |record| counting.take(&record))?;
         }
     }
-    let is_by_events = counting.is_by_events;
-    let CheckpointCounter { mut manifest, workspaces, .. } = counting;
+    let CheckpointCounter { mut manifest, workspaces, is_by_events, .. } = counting;
     if !is_by_events {
         count_tasks(&session.dynamic().state_at(position)?, &mut manifest)?;
     }
@@ -65,7 +57,7 @@ pub(super) fn count_at(
         None => messages_at(session, position)?,
     };
     manifest.storage_size_bytes = 0;
-    Ok(CheckpointCounts { manifest, workspaces })
+    Ok((manifest, workspaces))
 }
 
 /// Counts the messages of all conversations at a position.

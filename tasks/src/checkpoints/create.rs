@@ -187,12 +187,12 @@ impl CheckpointManager {
             None => (self.session.snapshot(SnapshotOptions::with_tag(id.to_string()))?, None),
         };
         let (position, session_id) = (snapshot.position, self.session.id());
-        let counted = counts::count_at(&self.session, &history.created, position, &self.stores)?;
-        let mut manifest = counted.manifest;
+        let (mut manifest, workspaces) =
+            counts::count_at(&self.session, &history.created, position, &self.stores)?;
         let log = self.session.log();
         let visit: VisitRecords<'_> = &|from, through, visit| log.contents_left(from, through, visit);
-        let hashed = hash::hash_at(visit, session_id, previous, position)?;
-        manifest.storage_size_bytes = hashed.log_bytes;
+        let (validation_hash, log_bytes) = hash::hash_at(visit, session_id, previous, position)?;
+        manifest.storage_size_bytes = log_bytes;
         let compressed = self.compression.map(|compression| self.compressed(&snapshot, compression));
         let checkpoint = Checkpoint {
             id,
@@ -202,10 +202,10 @@ impl CheckpointManager {
             name: name.map(str::to_owned),
             occasion: occasion.clone(),
             manifest,
-            workspaces: counted.workspaces,
+            workspaces,
             resources,
             snapshot: compressed.transpose()?,
-            validation_hash: hashed.hash,
+            validation_hash,
         };
         // Otherwise the next read would copy it.
         drop(history);

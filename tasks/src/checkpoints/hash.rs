@@ -19,21 +19,14 @@ pub(super) type VisitRecords<'a> = &'a dyn Fn(
     &mut dyn FnMut(DecodedRecord<'_>) -> foldlog::Result<()>,
 ) -> foldlog::Result<()>;
 
-/// Values computed from the records through a position.
-pub(super) struct LogPrefixHash {
-    /// Hash of the records, in hexadecimal digits.
-    pub(super) hash: String,
-    /// Length of the records, in bytes.
-    pub(super) log_bytes: u64,
-}
-
-/// Computes the hash of a checkpoint at `position` from the previous one, and the records since.
+/// Computes the hash of a checkpoint at `position`, in hexadecimal digits, from the previous one and
+/// the records since. Also returns the length of all records through the position, in bytes.
 pub(super) fn hash_at(
     visit: VisitRecords<'_>,
     session: Uuid,
     previous: Option<&Checkpoint>,
     position: SequenceNumber,
-) -> Result<LogPrefixHash> {
+) -> Result<(String, u64)> {
     let mut log_bytes = previous.map_or(0, |previous| previous.manifest.storage_size_bytes);
     let mut hasher = blake3::Hasher::new();
     let from = match previous {
@@ -52,7 +45,7 @@ pub(super) fn hash_at(
         log_bytes = log_bytes.saturating_add(record.len());
         Ok(())
     })?;
-    Ok(LogPrefixHash { hash: hasher.finalize().to_hex().to_string(), log_bytes })
+    Ok((hasher.finalize().to_hex().to_string(), log_bytes))
 }
 
 /// Returns the 32 bytes of a hash in hexadecimal digits. Any other text is replaced by its own
@@ -69,7 +62,7 @@ pub(super) fn mismatches(visit: VisitRecords<'_>, created: &[Checkpoint]) -> Res
     let mut found_all = Vec::new();
     let mut previous: Option<&Checkpoint> = None;
     for checkpoint in created {
-        let found = hash_at(visit, checkpoint.session_id, previous, checkpoint.position)?.hash;
+        let (found, _) = hash_at(visit, checkpoint.session_id, previous, checkpoint.position)?;
         if found != checkpoint.validation_hash {
             let (id, position) = (checkpoint.id, checkpoint.position);
             let expected = foldlog::escape::text(&checkpoint.validation_hash).into_owned();
