@@ -97,9 +97,9 @@ impl LazyStateManager {
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the
-    /// part does not have that form, or the errors of
-    /// [`SessionTree::load`](super::SessionTree::load) and of [`SessionState::at`].
+    /// [`ComponentNotFound`](crate::Error::ComponentNotFound) if the tree has no such part,
+    /// [`NotAComponent`](crate::Error::NotAComponent) if the part does not have that form, or the
+    /// errors of [`SessionTree::load`](super::SessionTree::load) and of [`SessionState::at`].
     pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
     where
         T: DeserializeOwned + Send + Sync + 'static,
