@@ -10,7 +10,7 @@
 //! compaction preserves, so it changes no digest.
 
 use crate::body::Dropped;
-use crate::{RecordKind, SequenceNumber};
+use crate::{Record, RecordKind};
 
 /// Number of bytes to collect before they are hashed. Hashing one large piece is several times as
 /// fast as hashing many small ones.
@@ -31,8 +31,12 @@ impl SegmentDigest {
         SegmentDigest::default()
     }
 
-    /// Adds the next record. `time_us` is in microseconds since 1970-01-01 UTC.
-    pub fn update(&mut self, sequence: SequenceNumber, kind: RecordKind, time_us: i64, body: &[u8]) {
+    /// Adds the next record. Does nothing for an envelope frame, which is not content.
+    pub fn update(&mut self, record: &Record<'_>) {
+        let Record { sequence, kind, time_us, body } = *record;
+        if kind.is_envelope() {
+            return;
+        }
         self.records += 1;
         let dropped = (kind == RecordKind::Dropped).then(|| Dropped::decode(body).ok()).flatten();
         let (kind, hash) = match dropped {
@@ -72,7 +76,8 @@ mod tests {
         let mut bytes = Vec::new();
         for sequence in 0..1_500_u64 {
             let (time_us, body) = (-5 - sequence as i64, sequence.to_string().repeat(9));
-            digest.update(sequence.into(), RecordKind::Dispatch, time_us, body.as_bytes());
+            let (sequence_number, kind) = (sequence.into(), RecordKind::Dispatch);
+            digest.update(&Record { sequence: sequence_number, kind, time_us, body: body.as_bytes() });
             bytes.extend_from_slice(&sequence.to_le_bytes());
             bytes.push(RecordKind::Dispatch.byte());
             bytes.extend_from_slice(&time_us.to_le_bytes());

@@ -311,7 +311,7 @@ impl ChunkEncoder {
             return Err(Error::TooLarge { what: "record", len, max: BODY_LEN_MAX as u64 });
         }
         self.count += 1;
-        self.digest.update(record.sequence, record.kind, record.time_us, record.body);
+        self.digest.update(&record);
         write_record(&mut self.records, record.kind, record.time_us, record.body);
         Ok(())
     }
@@ -526,7 +526,7 @@ fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
     let mut fields = FieldReader { bytes };
     for place in 0..u64::from(count) {
         let record = fields.record(first + place)?;
-        digest.update(record.sequence, record.kind, record.time_us, record.body);
+        digest.update(&record);
     }
     fields.bytes.is_empty().then(|| digest.finish())
 }

@@ -216,7 +216,7 @@ impl DecodedRecord<'_> {
     /// [seal](crate::inspect) covers them. For a dropped body, it is the hash of the original.
     pub fn digest(&self) -> [u8; 32] {
         let mut digest = SegmentDigest::new();
-        digest.update(self.record.sequence, self.record.kind, self.record.time_us, self.record.body);
+        digest.update(self.record);
         digest.finish()
     }
 }

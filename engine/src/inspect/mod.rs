@@ -656,7 +656,7 @@ impl LogReader {
         let position = position.into();
         let mut digest = SegmentDigest::new();
         self.records(SequenceNumber::MIN, position, |record| {
-            digest.update(record.sequence, record.kind, record.time_us, record.body);
+            digest.update(record);
             Ok(())
         })?;
         Ok(digest.finish())

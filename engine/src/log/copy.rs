@@ -206,9 +206,7 @@ pub(crate) fn first_difference(
 ) -> Result<Option<SequenceNumber>> {
     let digest_of = |segments: &[Segment]| -> Result<[u8; 32]> {
         let mut digest = SegmentDigest::new();
-        each_below(storage, segments, below, &mut |record| {
-            digest.update(record.sequence, record.kind, record.time_us, record.body);
-        })?;
+        each_below(storage, segments, below, &mut |record| digest.update(record))?;
         Ok(digest.finish())
     };
     if digest_of(left)? == digest_of(right)? {
@@ -218,7 +216,7 @@ pub(crate) fn first_difference(
         let mut digests = Vec::new();
         each_below(storage, segments, below, &mut |record| {
             let mut digest = SegmentDigest::new();
-            digest.update(record.sequence, record.kind, record.time_us, record.body);
+            digest.update(record);
             digests.push((record.sequence, digest.finish()));
         })?;
         Ok(digests)

@@ -104,10 +104,7 @@ impl SealVerifier {
     }
 
     pub(crate) fn add(&mut self, frame: &Frame<'_>) {
-        let header = frame.header;
-        if !header.kind.is_envelope() {
-            self.digest.update(header.sequence, header.kind, header.time_us, frame.body);
-        }
+        self.digest.update(&frame.record());
     }
 
     /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` do not match the seal.

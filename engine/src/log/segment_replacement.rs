@@ -122,9 +122,7 @@ impl SegmentRewrite<'_> {
         }
         let mut digest = SegmentDigest::new();
         self.walk(&mut |header, body| {
-            if !header.kind.is_envelope() {
-                digest.update(header.sequence, header.kind, header.time_us, body);
-            }
+            digest.update(&Frame { header, body }.record());
             writing.frame(header, body)
         })?;
         let seal = Seal { next: self.next.ordinal, records: digest.records(), hash: digest.finish() };
@@ -142,21 +140,15 @@ impl SegmentRewrite<'_> {
 
     /// Reads the new segment again, and checks that it contains the records of the old one.
     fn check(&self, new: &Segment, seal: &Seal) -> Result<()> {
-        let mut digests = (SegmentDigest::new(), SegmentDigest::new());
-        let visit = |digest: &mut SegmentDigest, frame: &Frame<'_>| {
-            let header = frame.header;
-            if !header.kind.is_envelope() {
-                digest.update(header.sequence, header.kind, header.time_us, frame.body);
-            }
-            Ok(())
+        let read = |segment: &Segment| -> Result<(Spot, [u8; 32])> {
+            let mut digest = SegmentDigest::new();
+            let end = check(self.storage, segment, Spot::head_of(segment), &mut |frame| {
+                digest.update(&frame.record());
+                Ok(())
+            })?;
+            Ok((end, digest.finish()))
         };
-        let (new_end, old_end) = (
-            check(self.storage, new, Spot::head_of(new), &mut |frame| visit(&mut digests.0, frame))?,
-            check(self.storage, self.segment, Spot::head_of(self.segment), &mut |frame| {
-                visit(&mut digests.1, frame)
-            })?,
-        );
-        let (found, was) = (digests.0.finish(), digests.1.finish());
+        let ((new_end, found), (old_end, was)) = (read(new)?, read(self.segment)?);
         let same = found == was && found == seal.hash && new_end.next_sequence == old_end.next_sequence;
         match same && new_end.last_crc == old_end.last_crc {
             true => Ok(()),

@@ -37,7 +37,7 @@ impl Digests {
             self.0.push((ordinal, SegmentDigest::new()));
         }
         if let Some((_, digest)) = self.0.last_mut() {
-            digest.update(record.sequence, record.kind, record.time_us, record.body);
+            digest.update(record);
         }
     }
 }

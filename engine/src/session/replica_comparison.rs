@@ -142,6 +142,6 @@ impl ReplicaComparison<'_> {
 /// Returns a digest of one record's content, which a compaction does not change.
 fn content(record: &Record<'_>) -> [u8; 32] {
     let mut digest = SegmentDigest::new();
-    digest.update(record.sequence, record.kind, record.time_us, record.body);
+    digest.update(record);
     digest.finish()
 }

@@ -67,10 +67,7 @@ impl SealBuilder {
                     ));
                 }
             };
-            let Header { kind, sequence, time_us, .. } = frame.header;
-            if !kind.is_envelope() {
-                self.digest.update(sequence, kind, time_us, frame.body);
-            }
+            self.digest.update(&frame.record());
             self.offset += frame.len() as u64;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use foldlog::inspect::LogReader;
-use foldlog::{CompactOptions, CompactReport, Compression, KeptSnapshots, RecordKind};
+use foldlog::{CompactOptions, CompactReport, Compression, KeptSnapshots, Record, RecordKind};
 use foldlog_codec::body::Dropped;
 use foldlog_codec::digest::SegmentDigest;
 use uuid::Uuid;
@@ -162,7 +162,12 @@ impl SessionMemory {
         self.look_for_gone(audit);
         let mut digest = SegmentDigest::new();
         for (sequence, record) in self.records.iter().enumerate() {
-            digest.update((sequence as u64).into(), record.kind, record.time_us, &record.body);
+            digest.update(&Record {
+                sequence: (sequence as u64).into(),
+                kind: record.kind,
+                time_us: record.time_us,
+                body: &record.body,
+            });
         }
         assert_eq!(audit.digest_through(audit.last_position())?, digest.finish(), "{id}: the digest");
         for _ in 0..3 {
@@ -185,7 +190,7 @@ impl SessionMemory {
 
 impl Remembered {
     /// Checks that a record reads the same again, or as a compaction has left it.
-    pub(super) fn check(&self, record: &foldlog::Record<'_>, compactions: &Compactions, id: Uuid) {
+    pub(super) fn check(&self, record: &Record<'_>, compactions: &Compactions, id: Uuid) {
         let sequence = record.sequence;
         assert_eq!(record.time_us, self.time_us, "{id}: record {sequence}");
         if record.kind == RecordKind::Dropped && compactions.tried {
