@@ -60,8 +60,8 @@ impl LogReader {
             let first_sequence = segment.header.first_sequence;
             let (end, next, seal_bytes) = match segments.get(index + 1) {
                 Some(next) => {
-                    let seal = segment.seal(self.storage.as_ref())?;
-                    (segment.end.unwrap_or(0), next.header.first_sequence, seal.map_or(0, |(_, len)| len))
+                    let seal_len = segment.seal_len(self.storage.as_ref())?;
+                    (segment.end.unwrap_or(0), next.header.first_sequence, seal_len)
                 }
                 None => (last_end, self.places.next_sequence, 0),
             };
@@ -117,8 +117,7 @@ impl LogReader {
         // their ends.
         let mut others = 0;
         for segment in segments.iter().rev().skip(1) {
-            let seal = segment.seal(self.storage.as_ref())?;
-            others += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+            others += segment.used_bytes(self.storage.as_ref())?;
         }
         Ok(self.log_bytes.saturating_sub(others))
     }

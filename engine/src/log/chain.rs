@@ -143,23 +143,29 @@ impl Segment {
         self.replaced_crc.unwrap_or(last_crc)
     }
 
-    /// Returns the seal after the segment's end, and the seal's length in bytes, if there is a
-    /// valid one. The seal is outside the chain, so a walk along the chain does not reach it.
-    pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<(Seal, u64)>> {
-        Ok(self.seal_behind(storage)?.map(|(_, seal, len)| (seal, len)))
-    }
-
-    /// Returns the checksum of the frame that preceded the seal when it was written, the seal, and
-    /// its length in bytes.
-    pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
+    /// Returns the seal after the segment's end, if there is a valid one. The seal is outside the
+    /// chain, so a walk along the chain does not reach it.
+    pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<SealFrame>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);
         let mut bytes = [0; SEAL_BYTES_MAX];
         let read = self.open(storage)?.read_at(&mut bytes, end).map_err(io)?;
         let decoded = frame::decode(self.context(), bytes.get(..read).unwrap_or_default());
-        let Ok(frame) = decoded else { return Ok(None) };
-        let seal = (frame.header.kind == RecordKind::Seal).then(|| Seal::decode(frame.body).ok()).flatten();
-        Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
+        let frame = decoded.ok().filter(|frame| frame.header.kind == RecordKind::Seal);
+        Ok(frame.and_then(|frame| {
+            let (predecessor_crc, len) = (frame.header.predecessor_crc, frame.len() as u64);
+            Some(SealFrame { predecessor_crc, seal: Seal::decode(frame.body).ok()?, len })
+        }))
+    }
+
+    /// Returns the length of the seal in bytes, 0 if there is none.
+    pub(crate) fn seal_len(&self, storage: &dyn Storage) -> Result<u64> {
+        Ok(self.seal(storage)?.map_or(0, |seal| seal.len))
+    }
+
+    /// Returns the number of bytes up to the segment's end, and of its seal.
+    pub(crate) fn used_bytes(&self, storage: &dyn Storage) -> Result<u64> {
+        Ok(self.end.unwrap_or(0) + self.seal_len(storage)?)
     }
 
     /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file
@@ -231,6 +237,16 @@ impl Segment {
 /// Describes a segment file by its header. After the chain's end, such a file is evidence of lost
 /// data.
 #[derive(Clone, Debug)]
+/// The seal of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealFrame {
+    /// Checksum of the frame that preceded the seal when it was written.
+    pub(super) predecessor_crc: u32,
+    pub(super) seal: Seal,
+    /// Length of the frame in bytes.
+    pub(crate) len: u64,
+}
+
 pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
     pub(crate) named: u32,

@@ -10,7 +10,7 @@ use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::Frame;
 
-use super::chain::{self, Segment};
+use super::chain::{self, SealFrame, Segment};
 use super::compressed;
 use super::copy::{Spot, check};
 use crate::error::{Error, Result};
@@ -99,8 +99,8 @@ pub(crate) struct SealVerifier {
 impl SealVerifier {
     /// Starts before the first frame of a segment; `None` if the segment has no seal.
     pub(crate) fn from_segment(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
-        let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
-        Ok(seal.map(|(seal, len)| SealVerifier { seal, len, digest: SegmentDigest::new() }))
+        let digest = SegmentDigest::new();
+        Ok(segment.seal(storage)?.map(|SealFrame { seal, len, .. }| SealVerifier { seal, len, digest }))
     }
 
     pub(crate) fn add(&mut self, frame: &Frame<'_>) {

@@ -416,7 +416,7 @@ impl BackupRun<'_> {
     fn copy(&self, segment: &Segment, to: &Path, copied: &mut CopyTotals, sealed: bool) -> Result<()> {
         let storage = self.storage().as_ref();
         let end = segment.end.unwrap_or(0);
-        let seal = if sealed { segment.seal(storage)?.map_or(0, |(_, len)| len) } else { 0 };
+        let seal = if sealed { segment.seal_len(storage)? } else { 0 };
         let io = |error| Error::io("look up", &segment.path, error);
         let as_it_is = sealed
             && compressed::is_compressed(storage, &segment.path)?

@@ -198,8 +198,7 @@ impl Store {
         for segment in log.places.segments.iter() {
             let path = layout::segment_file(dir, segment.header.ordinal);
             let segment = segment.at(path);
-            let seal = segment.seal(self.storage().as_ref())?;
-            used_bytes += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+            used_bytes += segment.used_bytes(self.storage().as_ref())?;
             segments.push(segment);
         }
         let last = log.last_frame().ok_or_else(|| Error::Inconsistent {

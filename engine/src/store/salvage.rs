@@ -251,8 +251,8 @@ impl SalvageRun<'_> {
         let path = layout::segment_file(self.building, segment.header.ordinal);
         let end = segment.end.unwrap_or(0);
         // The last segment gets another successor than its seal names.
-        let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
-        copy_plain(storage.as_ref(), segment, &path, end + seal.map_or(0, |(_, len)| len))?;
+        let seal = if is_last { 0 } else { segment.seal_len(storage.as_ref())? };
+        copy_plain(storage.as_ref(), segment, &path, end + seal)?;
         if !mends.is_empty() {
             let io = |op, error| Error::io(op, &path, error);
             let file = storage.open(&path, Access::Write).map_err(|error| io("open", error))?;

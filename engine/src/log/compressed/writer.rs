@@ -71,8 +71,7 @@ impl SegmentCompression<'_> {
             Compression::None => {
                 let used = Window::new(&path, Arc::clone(&old), None)?.used_end(0)?;
                 // The last bytes of a frame may be 0.
-                let seal = self.segment.seal(self.storage)?.map_or(0, |(_, len)| len);
-                used.max(self.segment.end.unwrap_or(0) + seal)
+                used.max(self.segment.used_bytes(self.storage)?)
             }
             _ => old.len().map_err(io)?,
         };

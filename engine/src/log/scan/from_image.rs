@@ -23,7 +23,8 @@ use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::{ChainWalk, Location, LogScan, Scanner};
 use crate::error::{Error, Result};
-use crate::log::chain::Segment;
+use crate::log::chain::{SealFrame, Segment};
+use crate::log::copy::{Spot, check};
 use crate::log::dropped_ranges::Compaction;
 use crate::log::reader::{Index, RecordLocator};
 
@@ -153,15 +154,14 @@ impl ChainWalk<'_> {
         if of_image && salt_in(&image.unsealed, ordinal) == Some(salt) && self.is_as_long_as_said(segment)? {
             return Ok(segment.end);
         }
-        let seal = segment.seal_behind(self.storage)?;
-        let seals = |last_crc: u32, seal: &Seal| {
-            segment.exit_crc(last_crc) == next.first_predecessor_crc()
-                && seal.next == next.header.ordinal
-                && seal.records == records
+        let seal = segment.seal(self.storage)?;
+        let seals = |frame: &SealFrame| {
+            segment.exit_crc(frame.predecessor_crc) == next.first_predecessor_crc()
+                && frame.seal.next == next.header.ordinal
+                && frame.seal.records == records
         };
-        let held = seal.as_ref().is_some_and(|(last_crc, seal, _)| seals(*last_crc, seal))
-            || self.frames_hold(segment, next)?;
-        let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, _, len)| len);
+        let held = seal.as_ref().is_some_and(seals) || self.frames_hold(segment, next)?;
+        let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |seal| seal.len);
         Ok((of_image && held).then_some(bytes))
     }
 

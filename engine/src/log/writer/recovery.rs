@@ -183,8 +183,7 @@ impl LogWriter {
     fn count_used(&self) -> Result<u64> {
         let mut used = self.active.as_ref().map_or(0, |active| active.offset);
         for segment in self.places.segments.iter() {
-            let seal = segment.seal(self.storage.as_ref())?;
-            used += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+            used += segment.used_bytes(self.storage.as_ref())?;
         }
         Ok(used)
     }

@@ -379,7 +379,7 @@ impl BackupRun<'_> {
             unsealed.push(ours);
         }
         for ours in unsealed.into_iter().rev() {
-            let (Some((_, len)), Some(end), theirs) = (ours.seal(storage)?, ours.end, copy_of(ours)) else {
+            let (Some(seal), Some(end), theirs) = (ours.seal(storage)?, ours.end, copy_of(ours)) else {
                 continue;
             };
             if compressed::is_compressed(storage, &theirs.path)? {
@@ -390,7 +390,7 @@ impl BackupRun<'_> {
                 continue;
             }
             let io = |op, error| Error::io(op, &theirs.path, error);
-            let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+            let mut bytes = vec![0; usize::try_from(seal.len).unwrap_or(0)];
             let read = ours.open(storage)?.read_at(&mut bytes, end).map_err(|error| io("read", error))?;
             let file = storage.open(&theirs.path, Access::Write).map_err(|error| io("open", error))?;
             file.write_at(bytes.get(..read).unwrap_or_default(), end).map_err(|error| io("write", error))?;
