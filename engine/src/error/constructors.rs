@@ -15,6 +15,10 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
+    pub(crate) fn not_a_session(dir: &Path, reason: &str) -> Error {
+        Error::NotASession { path: dir.to_owned(), reason: reason.to_owned() }
+    }
+
     /// Returns the error of a failed access to a file: [`Error::NotAFile`] if it was refused
     /// because `path` is not a regular file, and [`Error::Io`] otherwise.
     pub(crate) fn access_failed(

@@ -98,7 +98,7 @@ impl History<'_> {
         if let Some(last) = next.checked_sub(1) {
             folded.keep_target(last);
         }
-        self.places.read_for_fold(self.storage, next, end - 1, &mut |record| {
+        self.places.read_on(self.storage, next, end - 1, &mut None, &mut |record| {
             folded.apply_record(&record, sources)?;
             visit(&record, &folded.projection)
         })?;

@@ -15,6 +15,7 @@
 //! | a file that is removed before it is opened | the file counts as never listed: a writer removes files that it preallocated and did not need |
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ use crate::storage::{EntryKind, Storage, StorageFile};
 /// Number of bytes that are read for a seal. The seal's frame is shorter: a log of many segments is
 /// opened by reading their seals.
 const SEAL_BYTES_MAX: usize = 256;
+
+pub(super) const NO_SEGMENTS: &str = "it contains no segments";
 
 /// Says what is wrong at a place of a segment: the expected and the found checksum, if they are the
 /// reason, and a text.
@@ -315,12 +318,8 @@ pub(crate) fn last_ordinal(storage: &dyn Storage, dir: &Path) -> Option<u32> {
 
 fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::NotASession { path: dir.to_owned(), reason: "there is no such directory".to_owned() }
-        }
-        std::io::ErrorKind::NotADirectory => {
-            Error::NotASession { path: dir.to_owned(), reason: "it is not a directory".to_owned() }
-        }
+        ErrorKind::NotFound => Error::not_a_session(dir, "there is no such directory"),
+        ErrorKind::NotADirectory => Error::not_a_session(dir, "it is not a directory"),
         _ => Error::io("list", dir, error),
     }
 }
@@ -341,9 +340,7 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
 impl SegmentFile {
     fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
         let file = match compressed::open(storage, &path) {
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
         let mut bytes = vec![0; HEADER_LEN + FRAME_HEADER_LEN + Compacted::LEN];
@@ -408,8 +405,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
         }
     }
     if files.sound.is_empty() && files.others.is_empty() {
-        let reason = "it contains no segments".to_owned();
-        return Err(irregular.unwrap_or_else(|| Error::NotASession { path: dir.to_owned(), reason }));
+        return Err(irregular.unwrap_or_else(|| Error::not_a_session(dir, NO_SEGMENTS)));
     }
     Ok(files)
 }

@@ -97,8 +97,7 @@ pub(crate) fn extent(
             return Ok(extent);
         }
     }
-    let reason = "its segments changed again and again while they were read".to_owned();
-    Err(Error::NotASession { path: dir.to_owned(), reason })
+    Err(Error::not_a_session(dir, "its segments changed again and again while they were read"))
 }
 
 /// Returns `None` if a recovery cut the log during the walk.
@@ -247,10 +246,9 @@ fn each_below(
 }
 
 pub(crate) fn same_bytes(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
-    let open = |path: &Path| {
-        storage.open(path, Access::Read).map_err(|error| Error::open_failed(storage, path, error))
-    };
-    same(open(left)?.as_ref(), left, open(right)?.as_ref(), right, len)
+    let (left_file, right_file) =
+        (compressed::as_it_stands(storage, left)?, compressed::as_it_stands(storage, right)?);
+    same(left_file.as_ref(), left, right_file.as_ref(), right, len)
 }
 
 pub(crate) fn same_segments(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
@@ -293,8 +291,7 @@ pub(crate) fn copy_bytes(
     len: u64,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<u64> {
-    let source =
-        storage.open(from, Access::Read).map_err(|error| Error::open_failed(storage, from, error))?;
+    let source = compressed::as_it_stands(storage, from)?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
     transfer(source.as_ref(), from, copy.as_ref(), to, 0..len, visit)
 }

@@ -31,7 +31,6 @@
 //!    record. A file is read up to [`BYTES_MAX`], a round takes at most [`TAKEN_MAX`] files, and at
 //!    most [`ANSWERS_MAX`] unread answers are kept.
 
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::SequenceNumber;
@@ -39,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::layout;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 const MAGIC: [u8; 8] = *b"FOLDDECI";
@@ -117,34 +116,25 @@ fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 /// Writes a decision into the directory of its session, durably. Returns its path.
 pub(crate) fn leave(storage: &dyn Storage, dir: &Path, left: &LeftBody, id: Uuid) -> Result<PathBuf> {
     let directory = layout::decisions_dir(dir);
-    storage.create_dir_all(&directory).map_err(|error| Error::io("create", &directory, error))?;
+    storage.make_directory(&directory)?;
     let time_us = left.decided_us.max(0);
     let path = directory.join(format!("{time_us:020}-{id}{DECISION_SUFFIX}"));
-    write_new(storage, &path, &left.encode()).map_err(|error| Error::io("write", &path, error))?;
-    storage.sync_dir(&directory).map_err(|error| Error::io("sync", &directory, error))?;
+    write_new(storage, &path, &left.encode())?;
+    storage.sync_directory(&directory)?;
     Ok(path)
 }
 
 /// Writes a file that becomes visible only when it is complete.
-fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> Result<()> {
     let building = path.with_extension("decision.new");
-    let written = storage.create(&building, 0).and_then(|file| {
-        file.write_at(bytes, 0)?;
-        file.sync_data()
-    });
-    written.and_then(|()| storage.rename(&building, path)).inspect_err(|_| {
-        let _ = storage.remove_file(&building);
-    })
+    storage.write_file(&building, path, bytes).inspect_err(|_| drop(storage.remove_file(&building)))
 }
 
 /// Returns the decisions that were left for a session, earliest first, and at most [`TAKEN_MAX`] of
 /// them. Removes the oldest answers if too many were left unread.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<DirectoryEntry>> {
     let directory = layout::decisions_dir(dir);
-    let entries = match storage.list(&directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|error| Error::io("list", &directory, error))?,
-    };
+    let entries = storage.entries_if_any(&directory)?.unwrap_or_default();
     let (mut found, answers): (Vec<DirectoryEntry>, Vec<DirectoryEntry>) =
         entries.into_iter().filter(is_own).partition(|entry| entry.name.ends_with(DECISION_SUFFIX));
     found.truncate(TAKEN_MAX);

@@ -120,8 +120,7 @@ impl Cursor {
         let Some(last) = chain.segments.last().map(|segment| segment.header) else {
             // A scan returns the right error for a session without a valid header.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
-            let reason = "no segment in it has an intact header".to_owned();
-            return Err(Error::NotASession { path: dir.to_owned(), reason });
+            return Err(Error::not_a_session(dir, "no segment in it has an intact header"));
         };
         if let Some(expected) = layout::session_of(dir).filter(|expected| *expected != last.session) {
             return Err(Error::WrongSession { path: dir.to_owned(), expected, found: last.session });
@@ -131,10 +130,7 @@ impl Cursor {
         while ahead.get(1).is_some_and(|next| next.header.first_sequence <= sure) {
             ahead.pop_front();
         }
-        let Some(segment) = ahead.pop_front() else {
-            let reason = "it contains no segments".to_owned();
-            return Err(Error::NotASession { path: dir.to_owned(), reason });
-        };
+        let segment = ahead.pop_front().ok_or_else(|| Error::not_a_session(dir, chain::NO_SEGMENTS))?;
         if segment.header.first_sequence > sure {
             // A log begins with its first record; a scan returns the right error for one that does
             // not.
@@ -300,8 +296,7 @@ impl Cursor {
             Stop::Sealed { seal, behind } => {
                 // A successor exists before a segment is sealed.
                 let path = layout::segment_file(&self.dir, seal.next);
-                let found = self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
-                if found.is_none() {
+                if self.storage.look_up(&path)?.is_none() {
                     return Err(Error::MissingSegment { session: self.session, ordinal: seal.next, path });
                 }
                 let reason = "the segment is sealed, but the next one has no intact header";

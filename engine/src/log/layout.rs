@@ -23,6 +23,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
@@ -155,16 +156,17 @@ pub(crate) fn spare_file(dir: &Path) -> PathBuf {
 /// Returns the ordinal in a segment's file name. Returns `None` unless the name is exactly as
 /// [`segment_file`] writes it.
 pub(crate) fn segment_ordinal(name: &str) -> Option<u32> {
-    ordinal(name, SEGMENT_SUFFIX)
+    number(name, 10, SEGMENT_SUFFIX)
 }
 
 pub(crate) fn building_ordinal(name: &str) -> Option<u32> {
-    ordinal(name, BUILDING_SUFFIX)
+    number(name, 10, BUILDING_SUFFIX)
 }
 
-fn ordinal(name: &str, suffix: &str) -> Option<u32> {
-    let digits = name.strip_suffix(suffix)?;
-    (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+/// Returns the number in a name of exactly so many digits and a suffix.
+fn number<T: FromStr>(name: &str, digits: usize, suffix: &str) -> Option<T> {
+    let number = name.strip_suffix(suffix).filter(|number| number.len() == digits)?;
+    number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 pub(crate) fn snapshots_dir(dir: &Path) -> PathBuf {
@@ -178,8 +180,7 @@ pub(crate) fn image_file(dir: &Path, next_sequence: SequenceNumber) -> PathBuf {
 
 /// Returns the number of records that an image covers, from its file name.
 pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
-    let digits = name.strip_suffix(IMAGE_SUFFIX)?;
-    (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+    number(name, 20, IMAGE_SUFFIX)
 }
 
 /// Returns the directory in which other processes leave decisions for the one that has the session

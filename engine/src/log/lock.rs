@@ -90,27 +90,39 @@ fn waiting_for_forks<T>(
     take()
 }
 
-fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
+/// Takes the lock of a session. Returns the system's error if the disk is not writable.
+fn try_lock(
+    storage: &Arc<dyn Storage>,
+    store: &Path,
+    session: Uuid,
+) -> Result<std::result::Result<Box<dyn HeldLock>, std::io::Error>> {
     let path = layout::lock_file(store);
-    let held = match storage.try_lock(&path, byte_of(session)) {
-        Ok(held) => held,
-        Err(error) if is_read_only(&error) => {
-            return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
+    match storage.try_lock(&path, byte_of(session)) {
+        Ok(Some(held)) => Ok(Ok(held)),
+        Ok(None) => {
+            let holder = read_holder(storage, &layout::holder_file(store, session)).unwrap_or_default();
+            Err(Error::Locked { session, holder })
         }
-        Err(error) => return Err(Error::access_failed("lock", storage.as_ref(), &path, error)),
+        Err(error) if is_read_only(&error) => Ok(Err(error)),
+        Err(error) => Err(Error::access_failed("lock", storage.as_ref(), &path, error)),
+    }
+}
+
+fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
+    let held = match try_lock(storage, store, session)? {
+        Ok(held) => held,
+        Err(error) => {
+            return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", layout::lock_file(store).display())));
+        }
     };
-    let holder_path = layout::holder_file(store, session);
-    let Some(held) = held else {
-        let holder = read_holder(storage, &holder_path).unwrap_or_default();
-        return Err(Error::Locked { session, holder });
-    };
-    let directory = match directory_lock(storage, &layout::session_dir(store, session), session) {
+    let dir = layout::session_dir(store, session);
+    let directory = match directory_lock(storage, &dir, session) {
         // The directory will be created soon.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
+    let holder_path = layout::holder_file(store, session);
     let note = leave_word(storage, store, &holder_path, now_us).map(|note| (holder_path, note));
-    let dir = layout::session_dir(store, session);
     stamp(storage.as_ref(), &dir);
     Ok(Attempt::Held(WriterLock {
         storage: Arc::clone(storage),
@@ -181,19 +193,10 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
         return Ok(None);
     };
     let path = layout::lock_file(store);
-    let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
-    if entry.is_none_or(|entry| entry.kind != EntryKind::File) {
+    if storage.look_up(&path)?.is_none_or(|entry| entry.kind != EntryKind::File) {
         return Ok(None);
     }
-    waiting_for_forks(storage, store, session, || match storage.try_lock(&path, byte_of(session)) {
-        Ok(Some(held)) => Ok(Some(held)),
-        Ok(None) => {
-            let holder = read_holder(storage, &layout::holder_file(store, session)).unwrap_or_default();
-            Err(Error::Locked { session, holder })
-        }
-        Err(error) if is_read_only(&error) => Ok(None),
-        Err(error) => Err(Error::access_failed("lock", storage.as_ref(), &path, error)),
-    })
+    waiting_for_forks(storage, store, session, || Ok(try_lock(storage, store, session)?.ok()))
 }
 
 /// Returns those of the `sessions` in `store` whose locks are held, each with its holder's note.

@@ -270,10 +270,7 @@ impl Objects {
     /// Checks that the object that a payload names exists and matches its name. Reads it in pieces,
     /// and only once for any number of references.
     pub(crate) fn check(&self, payload: Payload<'_>) -> Result<()> {
-        match payload.object() {
-            Some(object) => self.check_object(&object),
-            None => Ok(()),
-        }
+        payload.object().map_or(Ok(()), |object| self.check_object(&object))
     }
 
     /// Checks that an object exists and matches its name.

@@ -46,10 +46,7 @@ pub(crate) struct PartialCreation {
 /// Examines the directory `dir` of `session`, and describes it if it contains only a partial
 /// creation. The result is useless while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
-    let entries = match storage.list(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        listed => listed.map_err(|error| Error::io("list", dir, error))?,
-    };
+    let entries = storage.entries_if_any(dir)?.unwrap_or_default();
     let mut found = PartialCreation::default();
     let mut objects = false;
     for entry in entries {

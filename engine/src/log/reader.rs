@@ -111,22 +111,6 @@ impl RecordLocator {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
-    /// Passes the records from `from` through `through` to `visit`, like
-    /// [`read`](RecordLocator::read), for a fold. Fails with [`Error::CompactedMeanwhile`] if a
-    /// compaction has replaced a segment, since a fold must know the result of compactions
-    /// beforehand.
-    pub(crate) fn read_for_fold(
-        &self,
-        storage: &Arc<dyn Storage>,
-        from: SequenceNumber,
-        through: SequenceNumber,
-        visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.walk(storage, from, through, None, &mut |_, _, frame| {
-            visit(frame.record()).map(ControlFlow::Continue)
-        })
-    }
-
     /// Passes the records from `from` through `through` to `visit`, in order, until `visit` breaks.
     pub(crate) fn read_until(
         &self,
@@ -197,9 +181,10 @@ impl RecordLocator {
         })
     }
 
-    /// Passes the records from `from` through `through` to `visit`, for a caller that reads
-    /// consecutive ranges. `at` contains the place of the record after the last range, so that no
-    /// record is walked twice.
+    /// Passes the records from `from` through `through` to `visit`, for a fold, or a caller that
+    /// reads consecutive ranges. `at` contains the place of the record after the last range, so that
+    /// no record is walked twice. Fails with [`Error::CompactedMeanwhile`] if a compaction has
+    /// replaced a segment, since a fold must know the result of compactions beforehand.
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,

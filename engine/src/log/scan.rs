@@ -232,8 +232,7 @@ impl<'a> Scanner<'a> {
         if walk.chain.segments.is_empty() {
             // If the records after the lost headers were attested, this was a session.
             walk.judge_lost_headers()?;
-            let reason = "no segment in it has an intact header".to_owned();
-            return Err(Error::NotASession { path: walk.dir.to_owned(), reason });
+            return Err(Error::not_a_session(walk.dir, "no segment in it has an intact header"));
         }
         let (mut index, mut from) = self.start;
         while index < walk.chain.segments.len() {
@@ -526,7 +525,7 @@ impl<'a> ChainWalk<'a> {
         let sealed_next = of_last.map(|(_, seal)| seal.next);
         if let Some(next) = sealed_next {
             let path = layout::segment_file(self.dir, next);
-            if self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?.is_none() {
+            if self.storage.look_up(&path)?.is_none() {
                 return Err(self.missing_segment(next));
             }
         }

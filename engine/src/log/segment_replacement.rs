@@ -206,12 +206,12 @@ pub(super) fn replace<T>(
     let _ = storage.remove_file(&building);
     let written = write(&building).and_then(|written| {
         if written.is_some() {
-            storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+            storage.rename_to(&building, &path)?;
         }
         Ok(written)
     });
     match written {
-        Ok(Some(_)) => storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?,
+        Ok(Some(_)) => storage.sync_directory(dir)?,
         _ => drop(storage.remove_file(&building)),
     }
     written

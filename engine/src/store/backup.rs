@@ -318,8 +318,7 @@ impl Store {
 
 fn session_of(source: &Extent, dir: &Path) -> Result<Uuid> {
     let last = source.segments.last().map(|last| last.header.session);
-    let nothing = || Error::NotASession { path: dir.to_owned(), reason: "it contains no records".to_owned() };
-    last.ok_or_else(nothing)
+    last.ok_or_else(|| Error::not_a_session(dir, "it contains no records"))
 }
 
 /// A backup in progress, from the directory `from` into the directory `to` of `store`.

@@ -200,7 +200,7 @@ impl Store {
         let dir = self.find_session_dir(session)?;
         let nothing = CompactReport { session, ..CompactReport::default() };
         let storage = self.storage().as_ref();
-        check_available(&dir, options)?;
+        options.compression.map_or(Ok(()), |compression| compression.check_available(&dir))?;
         if options.dry_run {
             let read = open_read(self.read_ground(), &dir, None, LogSlices::Unread)?;
             let chosen = self.choose(&dir, &read, options)?;
@@ -421,7 +421,7 @@ impl SessionLog<'_> {
             let position = self.position().unwrap_or_default();
             return Err(Error::InsideTransaction { position, operation: open.operation });
         }
-        check_available(dir, options)?;
+        options.compression.map_or(Ok(()), |compression| compression.check_available(dir))?;
         if !store.finish_as_chosen(self.session, dir, options)? && options.compression.is_none() {
             return Ok(CompactReport { session, ..CompactReport::default() });
         }
@@ -526,17 +526,6 @@ fn outside_calls(
         }
     }
     Some(through)
-}
-
-/// Fails with [`Error::CompressionUnavailable`] if the options ask for a compression that this
-/// build lacks.
-fn check_available(dir: &Path, options: &CompactOptions) -> Result<()> {
-    match options.compression.filter(|compression| !compression.is_available()) {
-        Some(compression) => {
-            Err(Error::CompressionUnavailable { path: dir.to_owned(), codec: compression.name() })
-        }
-        None => Ok(()),
-    }
 }
 
 /// Returns whether a restore with these arguments is a rewind, which can be undone. Returns `true`

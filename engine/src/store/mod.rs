@@ -492,7 +492,7 @@ impl Store {
         let dir = self.session_dir(session);
         match self.storage().look_up(&dir)? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(dir),
-            Some(_) => Err(Error::NotASession { path: dir, reason: "it is not a directory".to_owned() }),
+            Some(_) => Err(Error::not_a_session(&dir, "it is not a directory")),
             None => Err(Error::NoSuchSession { session, path: self.inner.root.clone() }),
         }
     }

@@ -510,7 +510,7 @@ impl SalvageRun<'_> {
 }
 
 fn nothing_sound(dir: &Path) -> Error {
-    Error::NotASession { path: dir.to_owned(), reason: "it contains no intact record".to_owned() }
+    Error::not_a_session(dir, "it contains no intact record")
 }
 
 /// Returns the content of the new session's `foldlog.salvaged` record.

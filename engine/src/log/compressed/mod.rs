@@ -132,6 +132,15 @@ impl Compression {
         }
     }
 
+    /// Fails with [`Error::CompressionUnavailable`] if this build lacks the compression that a file
+    /// at `path` has or is to have.
+    pub(crate) fn check_available(self, path: &Path) -> Result<()> {
+        match self.is_available() {
+            true => Ok(()),
+            false => Err(Error::CompressionUnavailable { path: path.to_owned(), codec: self.name() }),
+        }
+    }
+
     /// Returns whether this build of foldlog can read and write this compression.
     pub fn is_available(self) -> bool {
         self == Compression::None || cfg!(feature = "compression")
@@ -281,10 +290,8 @@ fn in_form(path: &Path, file: Arc<dyn StorageFile>) -> Result<SegmentHandle> {
         SegmentFormat::Later(version, codec) => {
             Err(Error::FutureCompression { path: path.to_owned(), version, supported: VERSION, codec })
         }
-        SegmentFormat::Compressed(fixed) if !fixed.compression.is_available() => {
-            Err(Error::CompressionUnavailable { path: path.to_owned(), codec: fixed.compression.name() })
-        }
         SegmentFormat::Compressed(fixed) => {
+            fixed.compression.check_available(path)?;
             CompressedFile::new(file, fixed).map(SegmentHandle::Compressed).map_err(io)
         }
     }

@@ -62,9 +62,7 @@ impl SegmentCompression<'_> {
     pub(crate) fn run(&self) -> Result<CompressionOutcome> {
         let ordinal = self.segment.header.ordinal;
         let path = layout::segment_file(self.dir, ordinal);
-        if !self.compression.is_available() {
-            return Err(Error::CompressionUnavailable { path, codec: self.compression.name() });
-        }
+        self.compression.check_available(&path)?;
         let io = |error| Error::io("read", &path, error);
         let (now, old) = (compression_of(self.storage, &path)?, open(self.storage, &path)?);
         let plain_len = match now {
@@ -77,7 +75,7 @@ impl SegmentCompression<'_> {
         };
         let before = match now {
             Compression::None => plain_len,
-            _ => self.storage.entry(&path).map_err(io)?.map_or(0, |entry| entry.len),
+            _ => self.storage.look_up(&path)?.map_or(0, |entry| entry.len),
         };
         let stays = CompressionOutcome { before, after: before, written: false };
         let wanted = self.compression != now
@@ -112,8 +110,7 @@ impl SegmentCompression<'_> {
         file.sync_data().map_err(|error| unmade("sync", error))?;
         let new = open(self.storage, building)?;
         let new = Plain { file: new.as_ref(), path: building, len: plain.len };
-        let whole = self.storage.entry(building).map_err(|error| Error::io("look up", building, error))?;
-        let is_whole = whole.is_some_and(|entry| entry.len == len);
+        let is_whole = self.storage.look_up(building)?.is_some_and(|entry| entry.len == len);
         match is_whole
             && new.file.len().map_err(|error| Error::io("read", building, error))? == plain.len
             && new.is(plain)?

@@ -167,8 +167,7 @@ impl ChainWalk<'_> {
 
     /// Returns whether a segment's file reaches the end that its successor states.
     fn is_as_long_as_said(&self, segment: &Segment) -> Result<bool> {
-        let entry = self.storage.entry(&segment.path);
-        let entry = entry.map_err(|error| Error::io("look up", &segment.path, error))?;
+        let entry = self.storage.look_up(&segment.path)?;
         Ok(entry.is_some_and(|entry| segment.end.is_some_and(|end| entry.len >= end)))
     }
 

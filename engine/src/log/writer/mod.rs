@@ -459,7 +459,7 @@ impl LogWriter {
         if !named {
             // The process that created the segment in a recovery may have been killed before the
             // segment's name was durable.
-            self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
+            self.storage.sync_directory(&self.dir)?;
             self.recovered = self.watermark.min(self.places.next_sequence);
         }
         self.spare.adopt(layout::spare_file(&self.dir), self.storage.as_ref());

@@ -138,9 +138,8 @@ impl LogWriter {
         self.unsynced_dirs.extend(store.into_iter().flat_map(layout::directories_above_session));
         let plan = self.sync_plan();
         plan.run(self.storage.as_ref(), &|| ())?;
-        self.storage.rename(building, path).map_err(|error| Error::io("rename", path, error))?;
-        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
-        Ok(())
+        self.storage.rename_to(building, path)?;
+        self.storage.sync_directory(&self.dir)
     }
 
     /// Removes the half-built files of earlier recoveries, and gives back the space that the last

@@ -214,7 +214,7 @@ impl LogWriter {
 
     fn left_to_build_in(&self) -> Result<LeftoverFiles> {
         let mut left = LeftoverFiles::default();
-        let entries = self.storage.list(&self.dir).map_err(|error| Error::io("list", &self.dir, error))?;
+        let entries = self.storage.entries(&self.dir)?;
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::File) {
             let path = self.dir.join(&entry.name);
             let half_built = layout::building_ordinal(&entry.name);
