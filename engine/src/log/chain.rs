@@ -40,7 +40,7 @@ pub(super) const NO_SEGMENTS: &str = "it contains no segments";
 /// Says what is wrong at a place of a segment: the expected and the found checksum, if they are the
 /// reason, and a text.
 #[derive(Clone, Debug)]
-pub(super) struct Flaw {
+pub(crate) struct Flaw {
     pub(super) expected_crc: Option<u32>,
     pub(super) found_crc: Option<u32>,
     pub(super) reason: String,
@@ -232,14 +232,11 @@ impl Segment {
         self.corrupt(offset, sequence, compressed::explained(storage, &self.path, offset, reason))
     }
 
-    pub(super) fn corrupt(&self, offset: u64, sequence: SequenceNumber, flaw: impl Into<Flaw>) -> Error {
+    pub(crate) fn corrupt(&self, offset: u64, sequence: SequenceNumber, flaw: impl Into<Flaw>) -> Error {
         corrupt(Some(self.header.session), &self.path, offset, sequence, flaw)
     }
 }
 
-/// Describes a segment file by its header. After the chain's end, such a file is evidence of lost
-/// data.
-#[derive(Clone, Debug)]
 /// The seal of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealFrame {
@@ -250,6 +247,9 @@ pub(crate) struct SealFrame {
     pub(crate) len: u64,
 }
 
+/// Describes a segment file by its header. After the chain's end, such a file is evidence of lost
+/// data.
+#[derive(Clone, Debug)]
 pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
     pub(crate) named: u32,
@@ -261,7 +261,7 @@ pub(crate) struct SegmentFile {
 }
 
 /// The chain and the files after it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
     pub(crate) beyond: Vec<SegmentFile>,
@@ -302,12 +302,8 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
             }
         }
     }
-    let Some(ordinal_max) = ordinal_max else {
-        let reason = "it contains no segments".to_owned();
-        return Err(Error::NotASession { path: dir.to_owned(), reason });
-    };
-    let FollowedChain { segments, beyond, missing } = follow(found, floor)?;
-    Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
+    let ordinal_max = ordinal_max.ok_or_else(|| Error::not_a_session(dir, NO_SEGMENTS))?;
+    Ok(Chain { ordinal_max, half_built, ..follow(found, floor)? })
 }
 
 /// Returns the highest ordinal of a segment file in `dir`. Returns `None` if there is none, or the
@@ -338,6 +334,15 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
 }
 
 impl SegmentFile {
+    /// Returns the contexts with which the file's frames may pass. Without a valid header the
+    /// segment's first record is taken to be `first`.
+    pub(super) fn contexts(&self, first: SequenceNumber) -> Vec<Context> {
+        match self.header {
+            Some(header) => vec![Context::new(header.salt, header.first_sequence)],
+            None => self.salts.iter().map(|salt| Context::new(*salt, first)).collect(),
+        }
+    }
+
     fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
         let file = match compressed::open(storage, &path) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
@@ -412,19 +417,13 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
 
 /// Returns the chain of the files with a valid header, as far as it can be followed without the
 /// others.
-pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Vec<Segment>> {
-    Ok(follow(files.sound.clone(), None)?.segments)
-}
-
-struct FollowedChain {
-    segments: Vec<Segment>,
-    beyond: Vec<SegmentFile>,
-    missing: Option<u32>,
+pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Chain> {
+    Ok(Chain { segments: follow(files.sound.clone(), None)?.segments, ..Chain::default() })
 }
 
 /// Follows the headers from the highest ordinal back, down to `floor`. If a header is broken or
 /// missing, starts again below it.
-fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<FollowedChain> {
+fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Chain> {
     let mut start = found.keys().next_back().copied();
     let mut missing = None;
     'starts: while let Some(top) = start {
@@ -453,7 +452,7 @@ fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Follo
         }
         segments.reverse();
         let beyond = found.into_iter().filter(|(ordinal, _)| *ordinal > top).map(|(_, file)| file).collect();
-        return Ok(FollowedChain { segments, beyond, missing });
+        return Ok(Chain { segments, beyond, missing, ..Chain::default() });
     }
-    Ok(FollowedChain { segments: Vec::new(), beyond: found.into_values().collect(), missing })
+    Ok(Chain { beyond: found.into_values().collect(), missing, ..Chain::default() })
 }

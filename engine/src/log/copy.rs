@@ -16,7 +16,7 @@ use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Record, SequenceNumber};
 
-use super::chain::{self, Segment};
+use super::chain::{self, Flaw, Segment};
 use super::follow::Cursor;
 use super::{compressed, scan};
 use crate::error::{Error, Result};
@@ -67,16 +67,20 @@ impl Spot {
         Spot { offset, last_crc: frame.header.crc, next_sequence: frame.header.next_sequence() }
     }
 
-    /// Returns the place of the first frame of `segment`, if that segment follows this place.
-    pub(crate) fn followed_by(self, segment: &Segment) -> Result<Spot> {
+    /// Returns the place of the first frame of `segment`. Fails with the flaw if that segment does
+    /// not follow this place.
+    pub(crate) fn followed_by(self, segment: &Segment) -> Result<Spot, Flaw> {
         let head = Spot::head_of(segment);
-        match (head.last_crc, head.next_sequence) == (self.last_crc, self.next_sequence) {
-            true => Ok(head),
-            false => {
-                let reason = "the segment does not follow the one before it";
-                Err(segment.corrupt(0, self.next_sequence, reason))
-            }
-        }
+        let reason = if head.next_sequence != self.next_sequence {
+            let (first, next) = (head.next_sequence, self.next_sequence);
+            format!("the segment starts at record {first}, but record {next} is expected")
+        } else if head.last_crc != self.last_crc {
+            "the segment does not follow the one that its header names as its predecessor".to_owned()
+        } else {
+            return Ok(head);
+        };
+        let (expected_crc, found_crc) = (Some(self.last_crc), Some(head.last_crc));
+        Err(Flaw { expected_crc, found_crc, reason })
     }
 }
 
@@ -234,7 +238,12 @@ fn each_below(
 ) -> Result<()> {
     let mut end: Option<Spot> = None;
     for segment in segments {
-        let head = end.map_or_else(|| Ok(Spot::head_of(segment)), |end| end.followed_by(segment))?;
+        let head = match end {
+            Some(end) => {
+                end.followed_by(segment).map_err(|flaw| segment.corrupt(0, end.next_sequence, flaw))?
+            }
+            None => Spot::head_of(segment),
+        };
         end = Some(check(storage, segment, head, &mut |frame| {
             if let Some(record) = record_of(frame).filter(|record| record.sequence < below) {
                 visit(&record);

@@ -30,11 +30,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Resumed, Seal};
-use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Flaw, Segment, SegmentFile};
+use super::copy::Spot;
 use super::layout;
 use super::scan::{self, BadSpot, FrameAt, TornTail};
 use super::window::Window;
@@ -55,9 +55,7 @@ pub(crate) struct Cursor {
     session: Uuid,
     segment: Segment,
     file: Arc<dyn StorageFile>,
-    offset: u64,
-    last_crc: u32,
-    next_sequence: SequenceNumber,
+    at: Spot,
     /// Boot under which the end was written, if the log states it. The outer `None` means that this
     /// is not known yet, since the frame with the boot id is before the place at which the walk
     /// began.
@@ -142,9 +140,7 @@ impl Cursor {
             dir: dir.to_owned(),
             session: last.session,
             file,
-            offset: HEADER_LEN as u64,
-            last_crc: segment.first_predecessor_crc(),
-            next_sequence: segment.header.first_sequence,
+            at: Spot::head_of(&segment),
             boot_id: None,
             segment,
             ahead,
@@ -153,7 +149,7 @@ impl Cursor {
     }
 
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
-        self.next_sequence
+        self.at.next_sequence
     }
 
     pub(crate) fn session(&self) -> Uuid {
@@ -174,10 +170,10 @@ impl Cursor {
         visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>,
     ) -> Result<Option<TornTail>> {
         let mut read_again = 0;
-        let mut at = (self.segment.header.ordinal, self.offset);
+        let mut at = (self.segment.header.ordinal, self.at.offset);
         loop {
             let stop = self.walk(visit)?;
-            let now = (self.segment.header.ordinal, self.offset);
+            let now = (self.segment.header.ordinal, self.at.offset);
             if now != at {
                 (at, read_again) = (now, 0);
             }
@@ -200,45 +196,41 @@ impl Cursor {
         let mut window = Window::new(&self.segment.path, Arc::clone(&self.file), self.segment.end)?;
         // Offset at which the window was read last: after it, the window may contain bytes from
         // before the writer got there.
-        let mut read_at = self.offset;
+        let mut read_at = self.at.offset;
         loop {
-            if self.segment.end.is_some_and(|end| self.offset >= end) {
+            if self.segment.end.is_some_and(|end| self.at.offset >= end) {
                 return Ok(Stop::End);
             }
-            let frame = match window.frame(self.segment.context(), self.offset)? {
+            let frame = match window.frame(self.segment.context(), self.at.offset)? {
                 Ok(frame) => frame,
-                Err(_) if read_at != self.offset => {
+                Err(_) if read_at != self.at.offset => {
                     window.forget();
-                    read_at = self.offset;
+                    read_at = self.at.offset;
                     continue;
                 }
                 Err(error) => return Ok(Stop::Bad(scan::describe(&error))),
             };
             let header = frame.header;
-            if let Some(flaw) = scan::out_of_chain(&header, self.last_crc, self.next_sequence) {
+            if let Some(flaw) = scan::out_of_chain(&header, self.at.last_crc, self.at.next_sequence) {
                 return Ok(Stop::Bad(flaw));
             }
             let body = |error: foldlog_codec::Error| {
                 let reason = format!("the frame's body does not decode: {error}");
-                self.corrupt(&self.segment.path, self.offset, reason)
+                self.corrupt(&self.segment.path, self.at.offset, reason)
             };
             let mut boot_id = self.boot_id;
             match header.kind {
                 // A seal is outside the chain, after the end that a later segment names.
                 RecordKind::Seal if self.segment.end.is_none() => {
                     let seal = Seal::decode(frame.body).map_err(body)?;
-                    return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
+                    return Ok(Stop::Sealed { seal, behind: self.at.offset + frame.len() as u64 });
                 }
                 RecordKind::Resumed => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
                 _ => {}
             }
-            visit(&FrameAt { frame, segment: &self.segment, offset: self.offset })?;
+            visit(&FrameAt { frame, segment: &self.segment, offset: self.at.offset })?;
             self.boot_id = boot_id;
-            self.offset += frame.len() as u64;
-            self.last_crc = header.crc;
-            if !header.kind.is_envelope() {
-                self.next_sequence += 1;
-            }
+            self.at = Spot::behind(self.at.offset, &frame);
         }
     }
 
@@ -248,16 +240,11 @@ impl Cursor {
             self.segment.end = None;
             return Ok(());
         };
-        let reason = if next.header.first_sequence != self.next_sequence {
-            let (first, next) = (next.header.first_sequence, self.next_sequence);
-            format!("the segment starts at record {first}, but record {next} is expected")
-        } else if next.first_predecessor_crc() != self.segment.exit_crc(self.last_crc) {
-            "the segment does not follow the one that its header names as its predecessor".to_owned()
-        } else {
-            return self.go_to(next);
-        };
-        let (expected_crc, found_crc) = (Some(self.last_crc), Some(next.first_predecessor_crc()));
-        Err(self.corrupt(&next.path, 0, Flaw { expected_crc, found_crc, reason }))
+        let end = Spot { last_crc: self.segment.exit_crc(self.at.last_crc), ..self.at };
+        match end.followed_by(&next) {
+            Ok(_) => self.go_to(next),
+            Err(flaw) => Err(self.corrupt(&next.path, 0, flaw)),
+        }
     }
 
     fn go_to(&mut self, mut segment: Segment) -> Result<()> {
@@ -271,9 +258,7 @@ impl Cursor {
             self.file = segment.open(self.storage.as_ref())?;
             self.ahead = found.into_iter().skip(again + 1).collect();
         }
-        self.offset = HEADER_LEN as u64;
-        self.last_crc = segment.first_predecessor_crc();
-        self.next_sequence = segment.header.first_sequence;
+        self.at = Spot::head_of(&segment);
         self.segment = segment;
         Ok(())
     }
@@ -305,16 +290,16 @@ impl Cursor {
             // This precedes any search for evidence: mostly the frame that was being written is
             // complete by now.
             Stop::Bad(_) if self.is_sound_by_now()? => Ok(Around::Changed),
-            Stop::Bad(flaw) => self.judge(beyond, spot(self.offset, flaw)),
+            Stop::Bad(flaw) => self.judge(beyond, spot(self.at.offset, flaw)),
         }
     }
 
     /// Returns whether the next frame is valid now, although it was not when it was last read.
     fn is_sound_by_now(&self) -> Result<bool> {
         let mut window = Window::new(&self.segment.path, Arc::clone(&self.file), self.segment.end)?;
-        let frame = window.frame(self.segment.context(), self.offset)?;
+        let frame = window.frame(self.segment.context(), self.at.offset)?;
         Ok(frame.is_ok_and(|frame| {
-            scan::out_of_chain(&frame.header, self.last_crc, self.next_sequence).is_none()
+            scan::out_of_chain(&frame.header, self.at.last_crc, self.at.next_sequence).is_none()
         }))
     }
 
@@ -347,14 +332,14 @@ impl Cursor {
         };
         let here = self.segment.header.ordinal;
         match first.header.previous.filter(|previous| previous.ordinal == here) {
-            Some(previous) if self.segment.end_named_by(previous) >= self.offset => {
+            Some(previous) if self.segment.end_named_by(previous) >= self.at.offset => {
                 let before = self.segment.end;
                 self.segment.end_at(previous);
                 self.ahead = segments.into();
-                Ok(before != self.segment.end || self.segment.end == Some(self.offset))
+                Ok(before != self.segment.end || self.segment.end == Some(self.at.offset))
             }
-            _ if first.header.first_sequence > self.next_sequence => {
-                let (begins, next) = (first.header.first_sequence, self.next_sequence);
+            _ if first.header.first_sequence > self.at.next_sequence => {
+                let (begins, next) = (first.header.first_sequence, self.at.next_sequence);
                 let reason = format!("the segment starts at record {begins}, but record {next} is expected");
                 Err(self.corrupt(&first.path, 0, reason))
             }
@@ -390,8 +375,8 @@ impl Cursor {
             return Ok(Around::Settled(verdict.torn.clone()));
         }
         let segments = std::iter::once(&self.segment).chain(&self.ahead).cloned().collect();
-        let chain = Chain { segments, beyond, missing: None, ordinal_max: ordinal, half_built: Vec::new() };
-        let (next, boot_id) = (self.next_sequence, self.boot_at_end()?);
+        let chain = Chain { segments, beyond, ordinal_max: ordinal, ..Chain::default() };
+        let (next, boot_id) = (self.at.next_sequence, self.boot_at_end()?);
         let torn = scan::judge(self.storage.as_ref(), &self.dir, chain, next, boot_id, &spot)?;
         let verdict = TailVerdict { ordinal, offset: spot.offset, near, behind, torn: torn.clone(), age: 0 };
         self.verdict = Some(verdict);
@@ -407,7 +392,7 @@ impl Cursor {
         let mut found = None;
         scan::scan(self.storage.as_ref(), &self.dir, &mut |at| {
             let header = at.frame.header;
-            if header.kind == RecordKind::Resumed && header.sequence <= self.next_sequence {
+            if header.kind == RecordKind::Resumed && header.sequence <= self.at.next_sequence {
                 found = Resumed::decode(at.frame.body).ok().and_then(|resumed| resumed.boot_id);
             }
             Ok(())
@@ -425,6 +410,6 @@ impl Cursor {
     }
 
     fn corrupt(&self, segment: &Path, offset: u64, flaw: impl Into<Flaw>) -> Error {
-        chain::corrupt(Some(self.session), segment, offset, self.next_sequence, flaw)
+        chain::corrupt(Some(self.session), segment, offset, self.at.next_sequence, flaw)
     }
 }

@@ -48,6 +48,7 @@ use uuid::Uuid;
 
 use super::chain::{self, Chain, Flaw, Segment};
 use super::compressed;
+use super::copy::Spot;
 use super::dropped_ranges::Compaction;
 use super::layout;
 use super::reader::{Index, RecordLocator};
@@ -89,7 +90,7 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LogScan {
     pub(crate) segments: Arc<Vec<Segment>>,
     /// The result of compactions of the log, if there were any.
@@ -250,26 +251,15 @@ struct ChainWalk<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
     chain: Chain,
-    boot_id: Option<Uuid>,
-    openings: Vec<(SequenceNumber, SessionOpening)>,
-    next_sequence: SequenceNumber,
-    watermark: SequenceNumber,
+    /// What was found so far.
+    scan: LogScan,
     /// The recovery that began the last segment, as long as no frame follows those that it wrote.
     recovery: Option<Recovery>,
     /// Whether the last segment is compressed and thus has lost its successor; no writer may
     /// continue in it.
     last_compressed: bool,
-    last_crc: u32,
-    last_offset: Option<u64>,
-    last_time_us: i64,
-    end: u64,
-    epoch: Option<u64>,
-    rollbacks: BTreeMap<SequenceNumber, Rollback>,
-    index: Index,
-    torn: Option<TornTail>,
     last_kind: Option<RecordKind>,
     last_seal: Option<(u32, Seal)>,
-    used_bytes: u64,
     /// Whether the session's own first record may be after the end of the walk, as in a fork of
     /// which damage leaves only the shared part.
     shared_alone: bool,
@@ -287,38 +277,17 @@ struct Recovery {
     attested: bool,
 }
 
-/// State of a walk before a segment, for a segment that turns out not to belong to the chain.
-struct WalkSavepoint {
-    next_sequence: SequenceNumber,
-    last_crc: u32,
-    last_time_us: i64,
-    end: u64,
-    openings: usize,
-}
-
 impl<'a> ChainWalk<'a> {
     fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> ChainWalk<'a> {
         ChainWalk {
             storage,
             dir,
             chain,
-            boot_id: None,
-            openings: Vec::new(),
-            next_sequence: SequenceNumber::MIN,
-            watermark: SequenceNumber::MIN,
+            scan: LogScan::default(),
             recovery: None,
             last_compressed: false,
-            last_crc: 0,
-            last_offset: None,
-            last_time_us: 0,
-            end: 0,
-            epoch: None,
-            rollbacks: BTreeMap::new(),
-            index: Index::default(),
-            torn: None,
             last_kind: None,
             last_seal: None,
-            used_bytes: 0,
             shared_alone: false,
         }
     }
@@ -336,17 +305,22 @@ impl<'a> ChainWalk<'a> {
         };
         let whole = from == SEGMENT_HEADER_LEN as u64;
         if whole {
-            self.begins_where_the_last_ended(&segment)?;
+            let end = Spot {
+                offset: self.scan.end,
+                last_crc: self.scan.last_crc,
+                next_sequence: self.scan.next_sequence,
+            };
+            end.followed_by(&segment).map_err(|flaw| self.corrupt(&segment.path, 0, flaw))?;
             // The close of the previous segment does not apply to this one.
-            (self.last_kind, self.last_offset) = (None, None);
+            (self.last_kind, self.scan.last_offset) = (None, None);
         }
         self.last_compressed =
             segment.end.is_none() && compressed::is_compressed(self.storage, &segment.path)?;
         let mut window = segment.window(self.storage)?;
         let context = segment.context();
         let mut offset = from;
-        self.watermark = self.watermark.max(segment.header.watermark);
-        self.end = offset;
+        self.scan.watermark = self.scan.watermark.max(segment.header.watermark);
+        self.scan.end = offset;
         let (mut torn_again, mut corrupt_again) = (0, 0);
         let mut ends_here = false;
         loop {
@@ -355,7 +329,7 @@ impl<'a> ChainWalk<'a> {
             }
             let flaw = match window.frame(context, offset)? {
                 Err(error) => describe(&error),
-                Ok(frame) => match out_of_chain(&frame.header, self.last_crc, self.next_sequence) {
+                Ok(frame) => match out_of_chain(&frame.header, self.scan.last_crc, self.scan.next_sequence) {
                     Some(flaw) => flaw,
                     None => {
                         (torn_again, corrupt_again) = (0, 0);
@@ -363,7 +337,7 @@ impl<'a> ChainWalk<'a> {
                         self.take(index, &at)?;
                         visit(at)?;
                         offset += frame.len() as u64;
-                        self.end = offset;
+                        self.scan.end = offset;
                         continue;
                     }
                 },
@@ -386,50 +360,34 @@ impl<'a> ChainWalk<'a> {
                 window.forget();
                 continue;
             }
-            self.torn = verdict?;
+            self.scan.torn = verdict?;
             self.chain.segments.truncate(index + 1);
             ends_here = true;
             break;
         }
         if !ends_here {
-            self.last_crc = segment.exit_crc(self.last_crc);
+            self.scan.last_crc = segment.exit_crc(self.scan.last_crc);
             // The segment was durable before it had its name, and no cut may shorten it: its last
             // position has a base.
             if segment.compacted.is_some() {
-                self.watermark = self.watermark.max(self.next_sequence);
+                self.scan.watermark = self.scan.watermark.max(self.scan.next_sequence);
             }
         }
-        let seal = if ends_here { None } else { segment.seal(self.storage)? };
+        let seal = if ends_here { 0 } else { segment.seal_len(self.storage)? };
         // If an image covers the start of a segment, those bytes count too.
-        self.used_bytes += offset + seal.map_or(0, |(_, len)| len) - if whole { 0 } else { from };
+        self.scan.used_bytes += offset + seal - if whole { 0 } else { from };
         self.lineage(&segment, index)?;
         Ok(if ends_here { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn begins_where_the_last_ended(&self, segment: &Segment) -> Result<()> {
-        let header = &segment.header;
-        let reason = if header.first_sequence != self.next_sequence {
-            format!(
-                "the segment starts at record {}, but record {} is expected",
-                header.first_sequence, self.next_sequence
-            )
-        } else if segment.first_predecessor_crc() != self.last_crc {
-            "the segment does not follow the one that its header names as its predecessor".to_owned()
-        } else {
-            return Ok(());
-        };
-        let (expected_crc, found_crc) = (Some(self.last_crc), Some(segment.first_predecessor_crc()));
-        Err(self.corrupt(&segment.path, 0, Flaw { expected_crc, found_crc, reason }))
     }
 
     /// Collects a valid frame's data about the log.
     fn take(&mut self, segment: usize, at: &FrameAt<'_>) -> Result<()> {
         let header = &at.frame.header;
         if !header.kind.is_envelope() {
-            self.index.note(header.sequence, Location { segment, offset: at.offset });
+            self.scan.index.note(header.sequence, Location { segment, offset: at.offset });
         }
-        self.watermark = self.watermark.max(header.watermark.min(header.sequence));
-        (self.last_crc, self.last_offset) = (header.crc, Some(at.offset));
+        self.scan.watermark = self.scan.watermark.max(header.watermark.min(header.sequence));
+        (self.scan.last_crc, self.scan.last_offset) = (header.crc, Some(at.offset));
         self.last_kind = Some(header.kind);
         self.recovery = self.recovery.filter(|recovery| !recovery.attested).map(|recovery| Recovery {
             attested: header.kind == RecordKind::Synced && header.sequence == recovery.through,
@@ -442,8 +400,8 @@ impl<'a> ChainWalk<'a> {
         match header.kind {
             RecordKind::Resumed => {
                 let resumed = Resumed::decode(at.frame.body).map_err(body)?;
-                self.epoch = self.epoch.max(Some(resumed.epoch));
-                self.boot_id = resumed.boot_id;
+                self.scan.epoch = self.scan.epoch.max(resumed.epoch);
+                self.scan.boot_id = resumed.boot_id;
                 let below = at.segment.header.watermark;
                 self.recovery = resumed.recovered.map(|through| Recovery { through, below, attested: false });
             }
@@ -453,16 +411,16 @@ impl<'a> ChainWalk<'a> {
             }
             RecordKind::Opened => {
                 let opened = SessionOpening::decode(at.frame.body).map_err(body)?;
-                self.openings.push((header.sequence, opened));
+                self.scan.openings.push((header.sequence, opened));
             }
             _ => {
                 let rollback = at.record().rollback().map_err(body)?;
-                self.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
+                self.scan.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
             }
         }
         if !header.kind.is_envelope() {
-            self.next_sequence += 1;
-            self.last_time_us = header.time_us;
+            self.scan.next_sequence += 1;
+            self.scan.last_time_us = header.time_us;
         }
         Ok(())
     }
@@ -473,7 +431,7 @@ impl<'a> ChainWalk<'a> {
         let session = segment.header.session;
         let wrong = |expected| Error::WrongSession { path: segment.path.clone(), expected, found: session };
         let before = index.checked_sub(1).and_then(|index| self.chain.segments.get(index));
-        match (before, self.openings.last()) {
+        match (before, self.scan.openings.last()) {
             (_, Some((_, opened))) if opened.session != session => Err(wrong(opened.session)),
             (Some(before), Some((sequence, opened))) if before.header.session != session => {
                 match opened.parent {
@@ -496,28 +454,28 @@ impl<'a> ChainWalk<'a> {
 
     fn corrupt(&self, segment: &Path, offset: u64, flaw: impl Into<Flaw>) -> Error {
         let session = self.chain.segments.last().map(|segment| segment.header.session);
-        chain::corrupt(session, segment, offset, self.next_sequence, flaw)
+        chain::corrupt(session, segment, offset, self.scan.next_sequence, flaw)
     }
 
-    fn savepoint(&self) -> WalkSavepoint {
-        let ChainWalk { next_sequence, last_crc, last_time_us, end, .. } = *self;
-        WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings: self.openings.len() }
+    /// Returns what was found so far, without the index: a copy of it would make it expensive to
+    /// extend.
+    fn savepoint(&self) -> LogScan {
+        LogScan { index: Index::default(), ..self.scan.clone() }
     }
 
-    fn restore(&mut self, before: WalkSavepoint) {
-        (self.next_sequence, self.last_crc) = (before.next_sequence, before.last_crc);
-        (self.last_time_us, self.end) = (before.last_time_us, before.end);
-        self.openings.truncate(before.openings);
+    /// Goes back to a savepoint.
+    fn restore(&mut self, before: LogScan) {
+        self.scan = LogScan { index: std::mem::take(&mut self.scan.index), ..before };
         self.forget_later_records();
     }
 
     fn forget_later_records(&mut self) {
-        self.rollbacks.split_off(&self.next_sequence);
-        self.index.cut_at(self.next_sequence);
+        self.scan.rollbacks.split_off(&self.scan.next_sequence);
+        self.scan.index.cut_at(self.scan.next_sequence);
     }
 
     fn finish(mut self) -> Result<LogScan> {
-        if self.torn.is_none() && !self.chain.beyond.is_empty() {
+        if self.scan.torn.is_none() && !self.chain.beyond.is_empty() {
             self.judge_lost_headers()?;
         }
         let last_ordinal = self.chain.segments.last().map(|last| last.header.ordinal);
@@ -529,9 +487,8 @@ impl<'a> ChainWalk<'a> {
                 return Err(self.missing_segment(next));
             }
         }
-        let Some((opened_sequence, opened)) = self.openings.last().cloned() else {
-            let reason = "its first record was never written".to_owned();
-            return Err(Error::NotASession { path: self.dir.to_owned(), reason });
+        let Some((opened_sequence, opened)) = self.scan.openings.last().cloned() else {
+            return Err(Error::not_a_session(self.dir, "its first record was never written"));
         };
         let named = layout::session_of(self.dir).filter(|_| !self.shared_alone);
         if let Some(expected) = named.filter(|expected| *expected != opened.session) {
@@ -540,41 +497,30 @@ impl<'a> ChainWalk<'a> {
         }
         let same_boot = self.same_boot();
         let unnamed = self.recovery.filter(|recovery| recovery.attested);
-        let clean = self.torn.is_none()
-            && self.chain.beyond.is_empty()
+        let Chain { segments, beyond, mut half_built, ordinal_max, .. } = self.chain;
+        let mut scan = self.scan;
+        let clean = scan.torn.is_none()
+            && beyond.is_empty()
             && !self.last_compressed
             && matches!(self.last_kind, Some(RecordKind::Synced | RecordKind::Closed))
-            && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
-            && self.watermark == self.next_sequence;
-        let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
-        leftovers.append(&mut self.chain.half_built);
-        let compaction = Compaction::read(self.storage, &self.chain.segments)?;
+            && segments.last().is_some_and(|last| last.header.first_sequence < scan.next_sequence)
+            && scan.watermark == scan.next_sequence;
+        scan.leftovers = beyond.into_iter().map(|file| file.path).collect();
+        scan.leftovers.append(&mut half_built);
+        let below = unnamed.map_or(scan.watermark, |recovery| recovery.below);
         Ok(LogScan {
-            compaction,
-            ordinal_max: self.chain.ordinal_max,
-            segments: Arc::new(self.chain.segments),
+            compaction: Compaction::read(self.storage, &segments)?,
+            ordinal_max,
+            segments: Arc::new(segments),
             session: opened.session,
-            openings: self.openings,
             opened,
             opened_sequence,
-            next_sequence: self.next_sequence,
-            watermark: self.watermark,
-            durable: unnamed.map_or(self.watermark, |recovery| recovery.below).min(self.next_sequence),
-            last_crc: self.last_crc,
-            last_offset: self.last_offset,
-            last_time_us: self.last_time_us,
-            end: self.end,
-            epoch: self.epoch.unwrap_or(0),
-            rollbacks: self.rollbacks,
-            index: self.index,
-            torn: self.torn,
-            leftovers,
+            durable: below.min(scan.next_sequence),
             sealed_next,
             clean,
             closed: clean && self.last_kind == Some(RecordKind::Closed),
-            used_bytes: self.used_bytes,
             same_boot,
-            boot_id: self.boot_id,
+            ..scan
         })
     }
 

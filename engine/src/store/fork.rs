@@ -223,14 +223,12 @@ impl Store {
             epoch: log.epoch(),
             rollbacks,
             index: log.places.index.clone(),
-            torn: None,
-            sealed_next: None,
-            leftovers: Vec::new(),
             clean: true,
             closed: true,
             used_bytes: used_bytes + last.end,
             same_boot: true,
             boot_id: self.storage().boot_id(),
+            ..LogScan::default()
         };
         Ok(LoadedSession { scan, folded, images: Images::default(), fetched: 0 })
     }

@@ -16,9 +16,7 @@
 
 use std::sync::Arc;
 
-use foldlog_codec::body::Seal;
 use foldlog_codec::image::{Image, LastFrame};
-use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::{ChainWalk, Location, LogScan, Scanner};
@@ -60,17 +58,17 @@ impl Scanner<'_> {
             next_sequence: image.next_sequence,
         };
         let walk = &mut self.walk;
-        walk.index = index;
-        walk.openings.clone_from(&image.openings);
-        walk.rollbacks = image.rollbacks.iter().copied().collect();
-        walk.next_sequence = image.next_sequence;
-        walk.watermark = image.watermark.max(compacted_through(&places.segments));
-        (walk.last_crc, walk.last_offset) = (last.crc, Some(last.offset));
-        walk.last_time_us = image.time_us;
+        walk.scan.index = index;
+        walk.scan.openings.clone_from(&image.openings);
+        walk.scan.rollbacks = image.rollbacks.iter().copied().collect();
+        walk.scan.next_sequence = image.next_sequence;
+        walk.scan.watermark = image.watermark.max(compacted_through(&places.segments));
+        (walk.scan.last_crc, walk.scan.last_offset) = (last.crc, Some(last.offset));
+        walk.scan.last_time_us = image.time_us;
         walk.last_kind = Some(kind);
-        walk.epoch = Some(image.epoch);
-        walk.boot_id = image.boot_id;
-        walk.used_bytes = used_bytes;
+        walk.scan.epoch = image.epoch;
+        walk.scan.boot_id = image.boot_id;
+        walk.scan.used_bytes = used_bytes;
         self.start = (at, last.end);
         Ok(Some(places))
     }
@@ -113,7 +111,7 @@ impl LogScan {
 impl Scanner<'_> {
     /// Returns the number of bytes of the log that the walk skips because it begins after an image.
     pub(crate) fn passed_bytes(&self) -> u64 {
-        self.walk.used_bytes
+        self.walk.scan.used_bytes
     }
 }
 
@@ -173,20 +171,10 @@ impl ChainWalk<'_> {
 
     /// Returns whether the frames of a segment lead from its header to its successor's.
     fn frames_hold(&self, segment: &Segment, next: &Segment) -> Result<bool> {
-        let mut window = segment.window(self.storage)?;
-        let (context, end) = (segment.context(), segment.end.unwrap_or(0));
-        let (mut crc, mut sequence) = (segment.first_predecessor_crc(), segment.header.first_sequence);
-        let mut offset = SEGMENT_HEADER_LEN as u64;
-        while offset < end {
-            let Ok(frame) = window.frame(context, offset)? else { return Ok(false) };
-            if frame.header.predecessor_crc != crc || frame.header.sequence != sequence {
-                return Ok(false);
-            }
-            crc = frame.header.crc;
-            sequence += u64::from(!frame.header.kind.is_envelope());
-            offset += frame.len() as u64;
+        match check(self.storage, segment, Spot::head_of(segment), &mut |_| Ok(())) {
+            Err(Error::Corrupt(_)) => Ok(false),
+            walked => Ok(walked?.followed_by(next).is_ok()),
         }
-        Ok(segment.exit_crc(crc) == next.first_predecessor_crc() && sequence == next.header.first_sequence)
     }
 }
 

@@ -36,9 +36,9 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::search::{SearchRange, search};
-use super::{ChainWalk, FrameAt, out_of_chain};
+use super::{ChainWalk, FrameAt, LogScan, out_of_chain};
 use crate::error::Result;
-use crate::log::chain::{self, Chain, Segment, SegmentFile, SegmentFiles};
+use crate::log::chain::{self, Segment, SegmentFile, SegmentFiles};
 use crate::log::compressed;
 use crate::log::dropped_ranges::Compaction;
 use crate::log::layout;
@@ -143,10 +143,7 @@ struct SalvageReader<'a> {
 
 impl<'a> SalvageReader<'a> {
     fn new(storage: &'a dyn Storage, dir: &'a Path, files: SegmentFiles) -> Result<SalvageReader<'a>> {
-        let segments = chain::follow_sound(&files)?;
-        let chain =
-            Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
-        let walk = ChainWalk::new(storage, dir, chain);
+        let walk = ChainWalk::new(storage, dir, chain::follow_sound(&files)?);
         Ok(SalvageReader { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
     }
 
@@ -172,7 +169,7 @@ impl<'a> SalvageReader<'a> {
                 }
                 SegmentWalkEnd::Ended => {
                     self.walk.chain.segments.truncate(index + 1);
-                    let end = self.walk.end;
+                    let end = self.walk.scan.end;
                     if let Some(last) = self.walk.chain.segments.last_mut() {
                         last.end = Some(end);
                     }
@@ -193,12 +190,12 @@ impl<'a> SalvageReader<'a> {
         let context = segment.context();
         let mut offset = SEGMENT_HEADER_LEN as u64;
         let went = loop {
-            self.walk.end = offset;
+            self.walk.scan.end = offset;
             if next.is_some_and(|next| self.leads_to(&segment, offset, &next)) {
-                self.walk.last_crc = segment.exit_crc(self.walk.last_crc);
+                self.walk.scan.last_crc = segment.exit_crc(self.walk.scan.last_crc);
                 break SegmentWalkEnd::ToNext;
             }
-            let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
+            let (last_crc, next_sequence) = (self.walk.scan.last_crc, self.walk.scan.next_sequence);
             let sound = window.frame(context, offset)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
                     // A segment's seal is never followed by a frame of the chain.
@@ -227,7 +224,7 @@ impl<'a> SalvageReader<'a> {
                 self.mends.push(SegmentPatch { path, ordinal, offset, bytes });
             }
             offset += len;
-            if self.walk.next_sequence != next_sequence {
+            if self.walk.scan.next_sequence != next_sequence {
                 self.last_record = (index, offset);
             }
         };
@@ -245,8 +242,9 @@ impl<'a> SalvageReader<'a> {
     fn leads_to(&self, segment: &Segment, offset: u64, next: &SegmentHeader) -> bool {
         let Some(previous) = next.previous else { return false };
         let ended = segment.clone().ended_at(Some(previous));
-        let here = (segment.header.ordinal, Some(offset), ended.exit_crc(self.walk.last_crc));
-        here == (previous.ordinal, ended.end, previous.crc) && next.first_sequence == self.walk.next_sequence
+        let here = (segment.header.ordinal, Some(offset), ended.exit_crc(self.walk.scan.last_crc));
+        here == (previous.ordinal, ended.end, previous.crc)
+            && next.first_sequence == self.walk.scan.next_sequence
     }
 
     /// Judges the end of a segment's valid frames at `offset`, although `next` may follow.
@@ -311,7 +309,7 @@ impl<'a> SalvageReader<'a> {
                 continue;
             };
             let (predecessor_crc, relative) = (first.header.predecessor_crc, first.header.sequence);
-            let boundary = match predecessor_crc == self.walk.last_crc {
+            let boundary = match predecessor_crc == self.walk.scan.last_crc {
                 true => None,
                 false => match self.boundary(predecessor_crc)? {
                     Some(boundary) => Some(boundary),
@@ -321,8 +319,9 @@ impl<'a> SalvageReader<'a> {
             if relative != 0 {
                 continue;
             }
-            let first_sequence = boundary.map_or(self.walk.next_sequence, |boundary| boundary.next_sequence);
-            let own = self.walk.openings.iter().rfind(|(sequence, _)| *sequence < first_sequence);
+            let first_sequence =
+                boundary.map_or(self.walk.scan.next_sequence, |boundary| boundary.next_sequence);
+            let own = self.walk.scan.openings.iter().rfind(|(sequence, _)| *sequence < first_sequence);
             let mut session = own.map(|(_, opened)| opened.session);
             let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
             // A fork's own part begins with its `SessionOpening` record, after envelope frames.
@@ -341,10 +340,10 @@ impl<'a> SalvageReader<'a> {
             let last = boundary.map_or(self.walk.chain.segments.last(), |boundary| {
                 self.walk.chain.segments.get(boundary.segment)
             });
-            let end = boundary.map_or(self.walk.end, |boundary| boundary.end);
+            let end = boundary.map_or(self.walk.scan.end, |boundary| boundary.end);
             let previous =
                 last.map(|last| Previous { ordinal: last.header.ordinal, end, crc: predecessor_crc });
-            let watermark = self.walk.watermark.min(first_sequence);
+            let watermark = self.walk.scan.watermark.min(first_sequence);
             let (ordinal, salt) = (file.named, *salt);
             let header = SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous };
             return Ok(Some((header, boundary)));
@@ -382,8 +381,9 @@ impl<'a> SalvageReader<'a> {
         if let Some(last) = walk.chain.segments.last_mut() {
             last.end = Some(end);
         }
-        (walk.end, walk.last_crc, walk.next_sequence, walk.last_time_us) = (end, crc, next_sequence, time_us);
-        walk.openings.retain(|(sequence, _)| *sequence < next_sequence);
+        (walk.scan.end, walk.scan.last_crc, walk.scan.next_sequence, walk.scan.last_time_us) =
+            (end, crc, next_sequence, time_us);
+        walk.scan.openings.retain(|(sequence, _)| *sequence < next_sequence);
         walk.forget_later_records();
         self.last_record = match (last_record, segment.checked_sub(1)) {
             (None, Some(before)) => {
@@ -396,8 +396,10 @@ impl<'a> SalvageReader<'a> {
 
     fn finish(self) -> Result<IntactChain> {
         let compaction = Compaction::read(self.walk.storage, &self.walk.chain.segments)?;
-        let compaction = compaction.and_then(|compaction| compaction.part_below(self.walk.next_sequence));
-        let ChainWalk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
+        let compaction =
+            compaction.and_then(|compaction| compaction.part_below(self.walk.scan.next_sequence));
+        let ChainWalk { dir, chain, scan, .. } = self.walk;
+        let LogScan { index, next_sequence, openings, rollbacks, epoch, .. } = scan;
         let walked = chain.segments;
         let (last, end) = self.last_record;
         let mut segments = walked.clone();
@@ -411,7 +413,7 @@ impl<'a> SalvageReader<'a> {
             mends: self.mends,
             openings,
             rollbacks,
-            epoch: epoch.unwrap_or(0),
+            epoch,
             followed_by: self.followed_by,
             named: layout::session_of(dir),
             files: self.files,
@@ -445,18 +447,19 @@ impl IntactChain {
         let q = places.next_sequence;
         let whole = q == self.places.next_sequence;
         let taken = if whole { self.walked.as_slice() } else { places.segments.as_slice() };
-        if let Some(last) = taken.last() {
-            let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
-            // A seal is outside the chain, and is not a loss.
-            let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
-            let end = self.end_of(last.header.ordinal).map(|end| end.max(from));
-            let range = SearchRange { path: &last.path, from, end };
-            all.push(read_unsound_part(storage, range, &[last.context()], Some(&last.header), q)?);
-        }
-        for segment in self.walked.iter().skip(taken.len()) {
-            let (from, end) = (SEGMENT_HEADER_LEN as u64, self.end_of(segment.header.ordinal));
+        let mut from_segment = |segment: &Segment, from: u64| -> Result<()> {
+            let end = self.end_of(segment.header.ordinal).map(|end| end.max(from));
             let range = SearchRange { path: &segment.path, from, end };
             all.push(read_unsound_part(storage, range, &[segment.context()], Some(&segment.header), q)?);
+            Ok(())
+        };
+        if let Some(last) = taken.last() {
+            // A seal is outside the chain, and is not a loss.
+            let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
+            from_segment(last, end + last.seal_len(storage)?)?;
+        }
+        for segment in self.walked.iter().skip(taken.len()) {
+            from_segment(segment, SEGMENT_HEADER_LEN as u64)?;
         }
         let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
         let last = taken.last().map(|last| last.header.ordinal);
@@ -465,24 +468,15 @@ impl IntactChain {
         let sound = self.files.sound.iter().filter(|(ordinal, _)| last.is_none_or(|last| **ordinal > last));
         let others = self.files.others.iter();
         for file in sound.map(|(_, file)| file).chain(others).filter(|file| !is_known(&file.path)) {
-            let found = match &file.header {
-                Some(header) => {
-                    let context = Context::new(header.salt, header.first_sequence);
-                    // The sequence numbers of another log have no meaning for this one.
-                    let own = self.is_own(header.session);
-                    let end = if own { self.end_of(header.ordinal) } else { None };
-                    let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end };
-                    let q = if own { q } else { SequenceNumber::MIN };
-                    read_unsound_part(storage, range, &[context], Some(header), q)?
-                }
-                None => {
-                    let contexts: Vec<Context> =
-                        file.salts.iter().map(|salt| Context::new(*salt, q)).collect();
-                    let range = SearchRange { path: &file.path, from: 0, end: None };
-                    read_unsound_part(storage, range, &contexts, None, q)?
-                }
+            // The sequence numbers of another log have no meaning for this one.
+            let own = file.header.filter(|header| self.is_own(header.session));
+            let (from, end) = match file.header {
+                Some(_) => (SEGMENT_HEADER_LEN as u64, own.and_then(|own| self.end_of(own.ordinal))),
+                None => (0, None),
             };
-            all.push(found);
+            let q = if own.is_some() || file.header.is_none() { q } else { SequenceNumber::MIN };
+            let range = SearchRange { path: &file.path, from, end };
+            all.push(read_unsound_part(storage, range, &file.contexts(q), file.header.as_ref(), q)?);
         }
         let irregular = self.files.irregular.iter();
         all.extend(irregular.map(|path| UnsoundPart {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
-use super::{ChainWalk, FrameAt, LogScan, Scanner, WalkSavepoint};
+use super::{ChainWalk, FrameAt, LogScan, Scanner};
 use crate::error::{Error, Result};
-use crate::log::chain::{self, Chain};
+use crate::log::chain;
 use crate::log::layout;
 use crate::storage::Storage;
 
@@ -29,11 +29,8 @@ pub(crate) fn scan_sound(
         Ok(scanner) => (scanner, None),
         Err(error) if error.is_damage() => {
             let files = chain::segment_files(storage, dir)?;
-            let segments = chain::follow_sound(&files)?;
-            let chain =
-                Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
-            let start = (0, SEGMENT_HEADER_LEN as u64);
-            (Scanner { walk: ChainWalk::new(storage, dir, chain), start }, Some(error))
+            let walk = ChainWalk::new(storage, dir, chain::follow_sound(&files)?);
+            (Scanner { walk, start: (0, SEGMENT_HEADER_LEN as u64) }, Some(error))
         }
         Err(error) => return Err(error),
     };
@@ -78,7 +75,7 @@ pub(crate) fn scan_sound(
 }
 
 impl ChainWalk<'_> {
-    fn end_at(&mut self, index: usize, before: WalkSavepoint, damage: &Error) {
+    fn end_at(&mut self, index: usize, before: LogScan, damage: &Error) {
         let Some(segment) = self.chain.segments.get(index).cloned() else { return };
         let nothing_read = match damage {
             // Reading the segment showed that it belongs to another session.
@@ -90,10 +87,10 @@ impl ChainWalk<'_> {
             self.restore(before);
             self.chain.segments.truncate(index);
         } else {
-            self.used_bytes += self.end;
+            self.scan.used_bytes += self.scan.end;
             self.chain.segments.truncate(index + 1);
             if let Some(last) = self.chain.segments.last_mut() {
-                last.end = Some(self.end);
+                last.end = Some(self.scan.end);
             }
         }
         // The frame whose body does not decode may have been recorded already.
@@ -101,11 +98,11 @@ impl ChainWalk<'_> {
     }
 
     fn finish_before(mut self, damage: Error) -> Result<(LogScan, Option<Error>)> {
-        if self.openings.is_empty() {
+        if self.scan.openings.is_empty() {
             return Err(damage);
         }
         self.chain.beyond.clear();
-        (self.torn, self.last_seal, self.last_kind) = (None, None, None);
+        (self.scan.torn, self.last_seal, self.last_kind) = (None, None, None);
         Ok((self.finish()?, Some(damage)))
     }
 }

@@ -22,7 +22,7 @@
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::body::Seal;
-use foldlog_codec::frame::{Context, Frame};
+use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{RecordKind, SequenceNumber, body};
 
@@ -327,7 +327,7 @@ impl Surveyor<'_, '_> {
     /// Surveys a file without a valid header that no header names. Files that a crash left are
     /// empty.
     fn survey_unnamed(&mut self, file: &SegmentFile) -> Result<()> {
-        let (contexts, mut found) = (contexts(file, SequenceNumber::MIN), false);
+        let (contexts, mut found) = (file.contexts(SequenceNumber::MIN), false);
         let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end: None };
         search(self.storage, range, &contexts, SequenceNumber::MIN, &mut |_, _| found = true)?;
         if found { self.survey_lost(file, None) } else { Ok(()) }
@@ -338,8 +338,8 @@ impl Surveyor<'_, '_> {
     /// one.
     fn headless(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let (first_offset, known) = (SEGMENT_HEADER_LEN as u64, self.next.zip(self.crc));
-        let contexts = contexts(file, known.map_or(SequenceNumber::MIN, |(next, _)| next));
         let first = known.map_or(SequenceNumber::MIN, |(next, _)| next);
+        let contexts = file.contexts(first);
         let (mut at, mut follows, mut failed) = (None, false, None);
         let path = file.path.as_path();
         let range = SearchRange { path, from: first_offset, end };
@@ -412,10 +412,6 @@ impl Surveyor<'_, '_> {
             stretch.sequences = Some((first, sequence));
         }
     }
-}
-
-fn contexts(file: &SegmentFile, first: SequenceNumber) -> Vec<Context> {
-    file.salts.iter().map(|salt| Context::new(*salt, first)).collect()
 }
 
 fn no_frame() -> String {

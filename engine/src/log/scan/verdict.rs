@@ -34,12 +34,13 @@ pub(in crate::log) fn judge(
     boot_id: Option<Uuid>,
     spot: &BadSpot,
 ) -> Result<Option<TornTail>> {
-    let mut walk = ChainWalk { next_sequence, boot_id, ..ChainWalk::new(storage, dir, chain) };
-    walk.torn = walk.judge(spot)?;
-    if walk.torn.is_none() && !walk.chain.beyond.is_empty() {
+    let mut walk = ChainWalk::new(storage, dir, chain);
+    (walk.scan.next_sequence, walk.scan.boot_id) = (next_sequence, boot_id);
+    walk.scan.torn = walk.judge(spot)?;
+    if walk.scan.torn.is_none() && !walk.chain.beyond.is_empty() {
         walk.judge_lost_headers()?;
     }
-    Ok(walk.torn)
+    Ok(walk.scan.torn)
 }
 
 /// The evidence of valid frames after a bad spot.
@@ -56,7 +57,7 @@ impl ChainWalk<'_> {
         let Some(segment) = self.chain.segments.get(spot.segment) else { return Ok(None) };
         let mut evidence = Evidence::default();
         let mut torn_bytes = 0;
-        let q = self.next_sequence;
+        let q = self.scan.next_sequence;
         let range = SearchRange { path: &segment.path, from: spot.offset, end: segment.end };
         let used = self.gather(range, &[segment.context()], &mut evidence)?;
         torn_bytes += used - spot.offset;
@@ -90,15 +91,12 @@ impl ChainWalk<'_> {
     fn gather_beyond(&self, evidence: &mut Evidence) -> Result<u64> {
         let mut bytes = 0;
         for file in &self.chain.beyond {
-            let contexts: Vec<Context> = match file.header {
-                Some(header) => {
-                    evidence.any = true;
-                    evidence.watermark = evidence.watermark.max(header.watermark);
-                    vec![Context::new(header.salt, header.first_sequence)]
-                }
-                // As far as known, the segment of a lost header began at the next record.
-                None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
-            };
+            if let Some(header) = file.header {
+                evidence.any = true;
+                evidence.watermark = evidence.watermark.max(header.watermark);
+            }
+            // As far as known, the segment of a lost header began at the next record.
+            let contexts = file.contexts(self.scan.next_sequence);
             let range = SearchRange { path: &file.path, from: 0, end: None };
             bytes += match self.gather(range, &contexts, evidence) {
                 // A writer removes a file that it preallocated and did not need when it closes the
@@ -112,7 +110,7 @@ impl ChainWalk<'_> {
 
     /// Returns the proof of damage in the evidence; `None` if there is none.
     fn proof(&self, evidence: &Evidence) -> Option<String> {
-        let q = self.next_sequence;
+        let q = self.scan.next_sequence;
         if evidence.watermark > q {
             return Some(format!(
                 "a later frame attests that records below {} were durable",
@@ -124,13 +122,13 @@ impl ChainWalk<'_> {
     }
 
     pub(super) fn same_boot(&self) -> bool {
-        self.boot_id.is_some() && self.boot_id == self.storage.boot_id()
+        self.scan.boot_id.is_some() && self.scan.boot_id == self.storage.boot_id()
     }
 
     /// Searches a part of a file for valid frames, adds them to the evidence, and returns the
     /// offset after the file's last byte that is not 0.
     fn gather(&self, range: SearchRange<'_>, contexts: &[Context], evidence: &mut Evidence) -> Result<u64> {
-        search(self.storage, range, contexts, self.next_sequence, &mut |_, frame| {
+        search(self.storage, range, contexts, self.scan.next_sequence, &mut |_, frame| {
             evidence.any = true;
             evidence.watermark = evidence.watermark.max(frame.header.watermark);
         })
@@ -169,7 +167,9 @@ impl ChainWalk<'_> {
             if let Some(ordinal) = self.chain.missing {
                 return Err(self.missing_segment(ordinal));
             }
-            if let Some(error) = stale::judge_header(self.storage, &self.chain.beyond, self.next_sequence)? {
+            if let Some(error) =
+                stale::judge_header(self.storage, &self.chain.beyond, self.scan.next_sequence)?
+            {
                 return Err(error);
             }
             let reason = "the segment's header is damaged".to_owned();
@@ -178,8 +178,8 @@ impl ChainWalk<'_> {
             return Err(self.corrupt(&first.path, 0, reason));
         }
         if bytes > 0 {
-            let (segment, sequence) = (first.path.clone(), self.next_sequence);
-            self.torn = Some(TornTail { segment, offset: 0, sequence, bytes });
+            let (segment, sequence) = (first.path.clone(), self.scan.next_sequence);
+            self.scan.torn = Some(TornTail { segment, offset: 0, sequence, bytes });
         }
         Ok(())
     }

@@ -97,7 +97,9 @@ impl BackupRun<'_> {
         for (_, part, found) in all {
             let (found, end) = found?;
             if let Some(before) = before {
-                before.followed_by(&part.source).map_err(|error| self.told_of(&part, error))?;
+                before.followed_by(&part.source).map_err(|flaw| {
+                    self.told_of(&part, part.source.corrupt(0, before.next_sequence, flaw))
+                })?;
             }
             before = Some(end);
             checked.verified += found.verified;

@@ -43,7 +43,7 @@ impl SalvageReader<'_> {
             let named = match previous.filter(|previous| previous.end == end) {
                 Some(previous) => previous.crc,
                 None => match window.frame(context, end)? {
-                    Ok(frame) if frame.header.sequence == self.walk.next_sequence => {
+                    Ok(frame) if frame.header.sequence == self.walk.scan.next_sequence => {
                         frame.header.predecessor_crc
                     }
                     _ => continue,
@@ -63,7 +63,7 @@ impl SalvageReader<'_> {
     /// Returns `None` if it cannot be determined.
     fn known_again(&self, context: Context, bytes: &[u8], named: u32) -> Option<Vec<u8>> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
-        let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
+        let (sequence, predecessor_crc) = (self.walk.scan.next_sequence, self.walk.scan.last_crc);
         let kinds: &[RecordKind] = if body.is_empty() {
             &[RecordKind::Synced, RecordKind::Closed]
         } else {
@@ -72,8 +72,8 @@ impl SalvageReader<'_> {
         let lag = stated.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u32::from_le_bytes(*lag));
         let lagging = lag.and_then(|lag| sequence.checked_sub(u64::from(lag)));
         let stated_time = frame::peek(context, stated).ok().map(|header| header.time_us);
-        for watermark in [Some(sequence), lagging, Some(self.walk.watermark)].into_iter().flatten() {
-            for time_us in [Some(self.walk.last_time_us), stated_time].into_iter().flatten() {
+        for watermark in [Some(sequence), lagging, Some(self.walk.scan.watermark)].into_iter().flatten() {
+            for time_us in [Some(self.walk.scan.last_time_us), stated_time].into_iter().flatten() {
                 for kind in kinds.iter().copied() {
                     let header =
                         Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
