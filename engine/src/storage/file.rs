@@ -65,13 +65,12 @@ impl FileStorage {
     /// ([`preallocation`](super::preallocation)), if it does not map files, or if the process has
     /// reached its limit of mappings.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
-        let is_kept = keeps_allocations(&file.file);
-        match self.mapped && is_kept {
-            true => match MappedFile::new(file) {
-                Ok(mapped) => Arc::new(mapped),
-                Err(plain) => Arc::new(plain),
-            },
-            false => Arc::new(file),
+        if !self.mapped || !keeps_allocations(&file.file) {
+            return Arc::new(file);
+        }
+        match MappedFile::new(file) {
+            Ok(mapped) => Arc::new(mapped),
+            Err(plain) => Arc::new(plain),
         }
     }
 }
@@ -139,10 +138,8 @@ impl Storage for FileStorage {
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        match fs::symlink_metadata(path) {
-            Ok(found) => return require_directory(&found, path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if let Some(found) = metadata(path)? {
+            return require_directory(&found, path);
         }
         if let Some(parent) =
             path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
@@ -175,14 +172,8 @@ impl Storage for FileStorage {
     }
 
     fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
-        match fs::symlink_metadata(path) {
-            Ok(metadata) => {
-                let name = path.file_name().unwrap_or_default().to_string_lossy().into();
-                Ok(Some(describe(name, &metadata)))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok(metadata(path)?.map(|found| describe(name.into(), &found)))
     }
 
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
@@ -256,10 +247,7 @@ impl Storage for FileStorage {
     }
 
     fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
-        let found = match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            found => found?,
-        };
+        let Some(found) = metadata(path)? else { return Ok(None) };
         let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
         Ok(Some(Stamp {
             inode: found.ino(),
@@ -486,6 +474,15 @@ fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<(
             Err(Errno::EINTR) => {}
             answer => return answer,
         }
+    }
+}
+
+/// Returns the metadata of the entry at a path, without following a link; `None` if there is no
+/// entry.
+fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 

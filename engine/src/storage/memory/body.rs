@@ -151,10 +151,7 @@ impl FilePages {
     }
 
     pub(super) fn sync(&mut self) {
-        for page in std::mem::take(&mut self.dirty) {
-            self.durable.take_page(page, &self.current);
-        }
-        self.durable.len = self.current.len;
+        self.sync_range(0, u64::MAX);
     }
 
     /// Makes the pages of the bytes `from..to`, and the length, durable.

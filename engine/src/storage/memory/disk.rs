@@ -127,20 +127,17 @@ impl Disk {
     }
 
     pub(super) fn find(&self, path: &Path) -> io::Result<NodeId> {
-        let mut at = ROOT;
-        for name in links(path)? {
-            at = self.directory(at)?.get(name).ok_or(Errno::ENOENT)?;
-        }
-        Ok(at)
+        self.walk(links(path)?)
+    }
+
+    fn walk(&self, names: Vec<&OsStr>) -> io::Result<NodeId> {
+        names.into_iter().try_fold(ROOT, |at, name| Ok(self.directory(at)?.get(name).ok_or(Errno::ENOENT)?))
     }
 
     fn place(&self, path: &Path) -> io::Result<DirectorySlot> {
         let mut names = links(path)?;
         let name = names.pop().ok_or(Errno::EBUSY)?.to_owned();
-        let mut directory = ROOT;
-        for name in names {
-            directory = self.directory(directory)?.get(name).ok_or(Errno::ENOENT)?;
-        }
+        let directory = self.walk(names)?;
         self.directory(directory)?;
         Ok(DirectorySlot { directory, name })
     }
@@ -281,12 +278,12 @@ impl Disk {
         match self.at(&to)? {
             // Both are names of one file: the system does nothing at all.
             Some(found) if found == id => return Ok(()),
-            Some(found) => match (self.nodes.get(&id), self.nodes.get(&found)) {
-                (Some(Node::Directory(_)), Some(Node::Directory(there))) if there.is_empty() => {}
-                (Some(Node::Directory(_)), Some(Node::Directory(_))) => return Err(Errno::ENOTEMPTY.into()),
-                (Some(Node::Directory(_)), _) => return Err(Errno::ENOTDIR.into()),
-                (_, Some(Node::Directory(_))) => return Err(Errno::EISDIR.into()),
-                _ => {}
+            Some(found) => match (self.directory(id), self.directory(found)) {
+                (Ok(_), Ok(there)) if there.is_empty() => {}
+                (Ok(_), Ok(_)) => return Err(Errno::ENOTEMPTY.into()),
+                (Ok(_), Err(_)) => return Err(Errno::ENOTDIR.into()),
+                (Err(_), Ok(_)) => return Err(Errno::EISDIR.into()),
+                (Err(_), Err(_)) => {}
             },
             None => {}
         }
@@ -310,19 +307,14 @@ impl Disk {
     /// Returns the number of names of the node at a path.
     pub(super) fn links(&self, path: &Path) -> io::Result<u64> {
         let id = self.find(path)?;
-        let directories = self.nodes.values().filter_map(|node| match node {
-            Node::Directory(directory) => Some(directory),
-            _ => None,
-        });
-        Ok(directories
-            .map(|directory| directory.names().filter(|(_, found)| *found == id).count() as u64)
-            .sum())
+        let directories = self.nodes.keys().filter_map(|node| self.directory(*node).ok());
+        Ok(directories.flat_map(MemoryDirectory::names).filter(|(_, found)| *found == id).count() as u64)
     }
 
     pub(super) fn remove_file(&mut self, path: &Path) -> io::Result<()> {
         let place = self.place(path)?;
         let id = self.at(&place)?.ok_or(Errno::ENOENT)?;
-        if matches!(self.nodes.get(&id), Some(Node::Directory(_))) {
+        if self.directory(id).is_ok() {
             return Err(Errno::EISDIR.into());
         }
         self.may_change()?;
@@ -377,7 +369,7 @@ impl Disk {
         let mut found = Vec::new();
         let mut open = vec![top];
         while let Some(id) = open.pop() {
-            if let Some(Node::Directory(directory)) = self.nodes.get(&id) {
+            if let Ok(directory) = self.directory(id) {
                 for (name, below) in directory.names() {
                     found.push((id, name.clone(), below));
                     open.push(below);
@@ -425,9 +417,7 @@ impl Disk {
         }
         let place = DirectorySlot { directory, name: last };
         match self.at(&place)? {
-            Some(found) if matches!(self.nodes.get(&found), Some(Node::Directory(_))) => {
-                return Err(Errno::EISDIR.into());
-            }
+            Some(found) if self.directory(found).is_ok() => return Err(Errno::EISDIR.into()),
             // The node id is unchanged, so that open handles and other names see its new bytes.
             Some(found) => drop(self.nodes.insert(found, node)),
             None => drop(self.add(&place, node)?),
@@ -459,12 +449,8 @@ impl Disk {
                 self.lose_power(pages, grain, names, chance);
             }
             CrashKind::PowerLosingAll => {
-                self.lose_power(
-                    PowerCutOutcome::AllOld,
-                    Grain::Page,
-                    PowerCutOutcome::AllOld,
-                    Chance::new(self.life),
-                );
+                let (old, chance) = (PowerCutOutcome::AllOld, Chance::new(self.life));
+                self.lose_power(old, Grain::Page, old, chance);
             }
         }
     }
