@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::cgroup::Cgroup;
-use super::{QUIET_ROUNDS, kill_each, poll};
-use crate::clock;
+use super::{kill_each, search_until_quiet};
 use crate::generator::Generator;
 
 /// Variable in the environment of every program of a call. Its value is the marks of the call and
@@ -80,19 +79,16 @@ impl ProgramMark {
 /// Kills the processes that have the mark or are in the control group, and waits until they have
 /// ended or `until` has passed. Returns `false` if one remains.
 pub(crate) fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
-    let mut quiet = 0;
-    poll(|| {
+    let is_quiet = search_until_quiet(until, || {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        let found = mark.kill_all() || cgroup.is_some_and(Cgroup::is_populated);
-        quiet = if found { 0 } else { quiet + 1 };
-        quiet == QUIET_ROUNDS || clock::is_past(until)
+        mark.kill_all() || cgroup.is_some_and(Cgroup::is_populated)
     });
     if let Some(cgroup) = cgroup {
         cgroup.remove();
     }
-    quiet == QUIET_ROUNDS
+    is_quiet
 }
 
 #[cfg(test)]

@@ -41,14 +41,18 @@ pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest pause between two checks of [`poll`].
 const POLL_MAX: Duration = Duration::from_millis(8);
 
-/// Waits until `done` returns `true`. Checks immediately, then after pauses that double from 100 µs
-/// up to [`POLL_MAX`].
-pub(crate) fn poll(mut done: impl FnMut() -> bool) {
+/// Waits until `done` returns `true`, or `until` has passed. Returns `false` in the latter case.
+/// Checks immediately, then after pauses that double from 100 µs up to [`POLL_MAX`].
+pub(crate) fn poll(until: Instant, mut done: impl FnMut() -> bool) -> bool {
     let mut pause = Duration::from_micros(100);
     while !done() {
+        if clock::is_past(until) {
+            return false;
+        }
         thread::sleep(pause);
         pause = (pause * 2).min(POLL_MAX);
     }
+    true
 }
 
 /// Returns the ids of the processes in `/proc`.
@@ -59,7 +63,17 @@ pub(crate) fn processes() -> impl Iterator<Item = i32> {
 
 /// Number of consecutive searches that must find no process. One search is not enough: a process
 /// that is just replacing its program shows no environment.
-pub(crate) const QUIET_ROUNDS: u32 = 2;
+const QUIET_ROUNDS: u32 = 2;
+
+/// Repeats a search until it finds nothing any more, or `until` has passed. Returns `false` in the
+/// latter case.
+fn search_until_quiet(until: Instant, search: impl Fn() -> bool) -> bool {
+    let mut quiet = 0;
+    poll(until, || {
+        quiet = if search() { 0 } else { quiet + 1 };
+        quiet == QUIET_ROUNDS
+    })
+}
 
 /// Kills each process for which `is_it` returns `true`, except this one. Returns whether there was
 /// any.
@@ -133,12 +147,7 @@ pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> 
         let environment = fs::read(format!("/proc/{process}/environ"));
         environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()))
     };
-    let (until, mut quiet) = (clock::after(GONE_WITHIN), 0);
-    poll(|| {
-        quiet = if kill_each(&bears) { 0 } else { quiet + 1 };
-        quiet == QUIET_ROUNDS || clock::is_past(until)
-    });
-    quiet == QUIET_ROUNDS
+    search_until_quiet(clock::after(GONE_WITHIN), || kill_each(&bears))
 }
 
 /// Returns the boot id of the machine, and the inode of this process's namespace of process ids. A
@@ -185,12 +194,7 @@ fn field_in(stat: &str, number: usize) -> Option<String> {
 /// if it still runs at `until`.
 pub(crate) fn end_child(child: &mut Child, until: Instant) -> bool {
     let _ = child.kill();
-    let mut is_gone = false;
-    poll(|| {
-        is_gone = !matches!(child.try_wait(), Ok(None));
-        is_gone || clock::is_past(until)
-    });
-    is_gone
+    poll(until, || !matches!(child.try_wait(), Ok(None)))
 }
 
 /// Returns whether a process of the group still runs. A zombie does not.
@@ -268,8 +272,7 @@ impl ProcessIdentity {
         // Once the process has ended, its group can no longer be looked up.
         let group = self.is_alive().then(|| field(self.pid, 5)?.parse::<i32>().ok()).flatten();
         if self.terminate() {
-            let until = clock::after(grace);
-            poll(|| !self.is_alive() || clock::is_past(until));
+            poll(clock::after(grace), || !self.is_alive());
         }
         let is_own = |group: i32| Pid::from_raw(group) == getpgrp();
         if self.is_alive()
@@ -278,9 +281,7 @@ impl ProcessIdentity {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
         self.signal(rustix::process::Signal::KILL);
-        let until = clock::after(GONE_WITHIN);
-        poll(|| !self.is_alive() || clock::is_past(until));
-        !self.is_alive()
+        poll(clock::after(GONE_WITHIN), || !self.is_alive())
     }
 
     /// Returns whether the identity is from this boot and in this namespace of process ids.
@@ -340,8 +341,7 @@ impl ProcessGroup {
         // the right group.
         let _ = killpg(Pid::from_raw(self.id), Signal::SIGKILL);
         let until = clock::after(GONE_WITHIN);
-        poll(|| !is_any_left(self.id) || clock::is_past(until));
-        let is_gone = !is_any_left(self.id);
+        let is_gone = poll(until, || !is_any_left(self.id));
         end_child(&mut self.leader, until) && is_gone
     }
 }

@@ -113,9 +113,7 @@ impl ProgramGroup {
         }
         // If another process has the leader's number, the whole group has ended: the system does
         // not reuse the number of a group that has members.
-        let is_gone = || start_time(group).is_some_and(|now| now != since) || !is_any_left(group);
-        poll(|| is_gone() || clock::is_past(until));
-        is_gone()
+        poll(until, || start_time(group).is_some_and(|now| now != since) || !is_any_left(group))
     }
 }
 
@@ -172,8 +170,7 @@ impl State {
         if let Some(ProgramTracker { mark, cgroup }) = self.tracker.take() {
             self.remains |= !end_marked(&mark, cgroup.as_ref(), until);
         }
-        poll(|| !is_any_left(group) || clock::is_past(until));
-        self.remains |= is_any_left(group);
+        self.remains |= !poll(until, || !is_any_left(group));
         self.remains |= !end_child(&mut leader, until);
         !self.remains
     }
