@@ -62,7 +62,7 @@ mod compress;
 use super::Store;
 use super::bit_set::BitSet;
 pub use compress::CompressReport;
-use compress::{TargetCompression, is_worth_finishing};
+use compress::{compress, is_worth_finishing, original_compressions};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
@@ -205,8 +205,8 @@ impl Store {
             let read = open_read(self.read_ground(), &dir, None, LogSlices::Unread)?;
             let chosen = self.choose(&dir, &read, options)?;
             let report = chosen.map_or(nothing, |(plan, _)| plan.report(session, 0));
-            let compressed = TargetCompression::from_session(storage, &read, options)?
-                .carry_out(storage, &dir, options)?;
+            let originals = original_compressions(storage, &read, options)?;
+            let compressed = compress(storage, &dir, options, &originals)?;
             return Ok(CompactReport { compressed, ..report });
         }
         if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
@@ -225,12 +225,12 @@ impl Store {
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
-        let wanted = TargetCompression::from_session(storage, &read, options)?;
+        let originals = original_compressions(storage, &read, options)?;
         let report = match self.plan(dir, &read, options, false)? {
             Some(plan) => self.carry_out(dir, &read, plan)?,
             None => CompactReport { session, ..CompactReport::default() },
         };
-        let compressed = wanted.carry_out(storage, dir, options)?;
+        let compressed = compress(storage, dir, options, &originals)?;
         Ok(CompactReport { compressed, ..report })
     }
 

@@ -34,72 +34,47 @@ pub struct CompressReport {
     pub bytes_after: u64,
 }
 
-/// Target form of the files of segments.
-pub(super) enum TargetCompression {
-    /// One compression for all.
-    Alike(Compression),
-    /// The original compression, by ordinal, of segments that a compaction may make plain.
-    AsTheyWere(BTreeMap<u32, Compression>),
+/// Returns the compression, by ordinal, of the segments that a compaction may make plain and that
+/// have to get it back. Empty if the options ask for one compression of all.
+pub(super) fn original_compressions(
+    storage: &dyn Storage,
+    read: &LoadedSession,
+    options: &CompactOptions,
+) -> Result<BTreeMap<u32, Compression>> {
+    let mut originals = BTreeMap::new();
+    for segment in read.scan.segments.iter().filter(|_| options.compression.is_none()) {
+        match compressed::compression_of(storage, &segment.path)? {
+            Compression::None => {}
+            compression => drop(originals.insert(segment.header.ordinal, compression)),
+        }
+    }
+    Ok(originals)
 }
 
-impl TargetCompression {
-    /// Records the target form of the segments before any is rewritten.
-    pub(super) fn from_session(
-        storage: &dyn Storage,
-        read: &LoadedSession,
-        options: &CompactOptions,
-    ) -> Result<TargetCompression> {
-        if let Some(compression) = options.compression {
-            return Ok(TargetCompression::Alike(compression));
-        }
-        let mut were = BTreeMap::new();
-        for segment in read.scan.segments.iter() {
-            match compressed::compression_of(storage, &segment.path)? {
-                Compression::None => {}
-                compression => drop(were.insert(segment.header.ordinal, compression)),
-            }
-        }
-        Ok(TargetCompression::AsTheyWere(were))
+/// Rewrites the files of finished segments that do not have the compression that the options ask
+/// for, or else their original one, the newest first. Returns a report if the options ask for a
+/// compression.
+pub(super) fn compress(
+    storage: &dyn Storage,
+    dir: &Path,
+    options: &CompactOptions,
+    originals: &BTreeMap<u32, Compression>,
+) -> Result<Option<CompressReport>> {
+    let (dry_run, bytes_min) = (options.dry_run, bytes_min(options));
+    let chain = chain::discover(storage, dir)?;
+    let finished = chain.segments.split_last().map(|(_, finished)| finished).unwrap_or_default();
+    let (mut segments, mut bytes_before, mut bytes_after) = (0, 0, 0);
+    for segment in finished.iter().rev() {
+        let original = originals.get(&segment.header.ordinal).copied();
+        let Some(compression) = options.compression.or(original) else { continue };
+        let kept = SegmentCompression { storage, dir, segment, compression, bytes_min, dry_run }.run()?;
+        segments += u64::from(kept.written);
+        bytes_before += kept.before;
+        bytes_after += kept.after;
     }
-
-    /// Rewrites the files of finished segments that do not have their target form, the newest
-    /// first. Returns a report if the options ask for a compression.
-    pub(super) fn carry_out(
-        &self,
-        storage: &dyn Storage,
-        dir: &Path,
-        options: &CompactOptions,
-    ) -> Result<Option<CompressReport>> {
-        let (dry_run, bytes_min) = (options.dry_run, bytes_min(options));
-        let chain = chain::discover(storage, dir)?;
-        let finished = chain.segments.split_last().map(|(_, finished)| finished).unwrap_or_default();
-        let compression = match self {
-            TargetCompression::Alike(compression) => *compression,
-            TargetCompression::AsTheyWere(_) => Compression::None,
-        };
-        let mut report = CompressReport {
-            compression,
-            segments: 0,
-            finished: finished.len() as u64,
-            bytes_before: 0,
-            bytes_after: 0,
-        };
-        for segment in finished.iter().rev() {
-            let ordinal = segment.header.ordinal;
-            let compression = match self {
-                TargetCompression::Alike(compression) => *compression,
-                TargetCompression::AsTheyWere(were) => match were.get(&ordinal) {
-                    Some(compression) => *compression,
-                    None => continue,
-                },
-            };
-            let kept = SegmentCompression { storage, dir, segment, compression, bytes_min, dry_run }.run()?;
-            report.segments += u64::from(kept.written);
-            report.bytes_before += kept.before;
-            report.bytes_after += kept.after;
-        }
-        Ok(matches!(self, TargetCompression::Alike(_)).then_some(report))
-    }
+    let finished = finished.len() as u64;
+    let report = |compression| CompressReport { compression, segments, finished, bytes_before, bytes_after };
+    Ok(options.compression.map(report))
 }
 
 /// Returns whether the last segment with records is long enough to be finished and compressed, if
