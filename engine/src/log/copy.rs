@@ -178,10 +178,8 @@ pub(crate) fn check(
             let reason = compressed::explained(storage, &segment.path, at.offset, reason);
             segment.corrupt(at.offset, at.next_sequence, reason)
         };
-        let frame = match window.frame(context, at.offset)? {
-            Ok(frame) => frame,
-            Err(error) => return Err(bad(scan::describe(&error).reason)),
-        };
+        let frame = window.frame(context, at.offset)?;
+        let frame = frame.map_err(|error| bad(scan::describe(&error).reason))?;
         if let Some(flaw) = scan::out_of_chain(&frame.header, at.last_crc, at.next_sequence) {
             return Err(bad(flaw.reason));
         }

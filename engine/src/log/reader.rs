@@ -319,13 +319,10 @@ impl RecordLocator {
                 None => window.end(),
             };
             while offset < end {
-                let frame = match window.frame(context, offset)? {
-                    Ok(frame) => frame,
-                    Err(error) => {
-                        segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed_error(storage.as_ref(), offset, next, &error));
-                    }
-                };
+                let frame = window.frame(context, offset)?.or_else(|error| {
+                    segment.check_not_replaced(storage.as_ref())?;
+                    Err(segment.changed_error(storage.as_ref(), offset, next, &error))
+                })?;
                 let len = frame.len() as u64;
                 next = frame.header.next_sequence();
                 if visit(index, offset, frame)?.is_break() {

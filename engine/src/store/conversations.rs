@@ -55,11 +55,7 @@ impl ImportedConversations {
         let mut known: BTreeMap<SequenceNumber, SequenceNumber> = BTreeMap::new();
         let mut last_of: BTreeMap<String, SequenceNumber> = BTreeMap::new();
         for (place, item) in slice.items.iter().enumerate() {
-            let refused = |error: serde_json::Error| {
-                Error::Export(format!(
-                    "item {place} of slice `{ADAPTER_STATES}` is not the state of an adapter: {error}"
-                ))
-            };
+            let refused = refused(ADAPTER_STATES, place, "the state of an adapter");
             let json = serde_json::to_value(item).map_err(refused)?;
             let named = json.get("supersedes").and_then(serde_json::Value::as_str);
             let named = named.and_then(|evaluation| last_of.get(evaluation).copied());
@@ -84,11 +80,7 @@ impl ImportedConversations {
 
     fn add_conversations(&mut self, slice: &ExportedSlice) -> Result<()> {
         for (place, item) in slice.items.iter().enumerate() {
-            let refused = |error: serde_json::Error| {
-                Error::Export(format!(
-                    "item {place} of slice `{CONVERSATION}` is not a conversation: {error}"
-                ))
-            };
+            let refused = refused(CONVERSATION, place, "a conversation");
             let json = serde_json::to_value(item).map_err(refused)?;
             let digest = json.get("prompt_digest").and_then(serde_json::Value::as_str);
             let digest = digest.and_then(|hex| blake3::Hash::from_hex(hex).ok());
@@ -244,4 +236,9 @@ impl ImportedConversations {
         self.records.push((kind, body));
         sequence
     }
+}
+
+/// Returns the error for an item that is not what an import expects in its slice.
+fn refused(slice: &str, place: usize, expected: &str) -> impl Fn(serde_json::Error) -> Error + Copy {
+    move |error| Error::Export(format!("item {place} of slice `{slice}` is not {expected}: {error}"))
 }

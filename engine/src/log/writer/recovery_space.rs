@@ -130,18 +130,15 @@ impl LogWriter {
         let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let least = whole_pages(fixed + tail);
         let roomy = whole_pages(fixed + tail + tail.min(self.sizes.max_bytes).max(GROWTH_BYTES_MIN));
-        let grown = self.grow_spare(roomy).or_else(|error| match error {
-            Error::Full { .. } if least < roomy => self.grow_spare(least),
-            error => Err(error),
-        });
-        // The session gives up its caches for space that it needs.
-        let grown = grown.or_else(|error| match error {
-            Error::Full { .. } => {
-                self.give_up_caches();
-                self.grow_spare(least)
-            }
-            error => Err(error),
-        });
+        let mut grown = self.grow_spare(roomy);
+        if least < roomy && matches!(grown, Err(Error::Full { .. })) {
+            grown = self.grow_spare(least);
+        }
+        if matches!(grown, Err(Error::Full { .. })) {
+            // The session gives up its caches for space that it needs.
+            self.give_up_caches();
+            grown = self.grow_spare(least);
+        }
         let bytes = grown?;
         self.spare.room = bytes.saturating_sub(fixed);
         Ok(())

@@ -56,17 +56,9 @@ impl SealBuilder {
         let context = self.segment.context();
         let until = self.offset.saturating_add(STEP_BYTES).min(self.end());
         while self.offset < until {
-            let frame = match window.frame(context, self.offset)? {
-                Ok(frame) => frame,
-                Err(error) => {
-                    return Err(self.segment.changed_error(
-                        storage,
-                        self.offset,
-                        self.header.sequence,
-                        &error,
-                    ));
-                }
-            };
+            let frame = window.frame(context, self.offset)?.map_err(|error| {
+                self.segment.changed_error(storage, self.offset, self.header.sequence, &error)
+            })?;
             self.digest.update(&frame.record());
             self.offset += frame.len() as u64;
         }

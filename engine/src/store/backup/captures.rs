@@ -111,7 +111,7 @@ impl BackupRun<'_> {
             true => SequenceNumber::MIN,
             false => self.mark.map_or(before, |mark| mark.min(before)),
         };
-        let (named, parent) = self.captures_named(from)?;
+        let (named, parent) = captures_named(self.storage(), self.to, from)?;
         let is_read = reading::read(self, &named, parent, from, is_whole, copied)?;
         self.tell_irregular(copied);
         let CopyTotals { report, read_from, .. } = copied;
@@ -153,12 +153,6 @@ impl BackupRun<'_> {
         report.damaged_more += report.damaged.len().saturating_sub(DAMAGED_MAX) as u64;
         report.damaged.truncate(DAMAGED_MAX);
         copied.read_from = SequenceNumber::MIN;
-    }
-
-    /// Returns the captures that the copy's records from `from` on name, and the parent of the
-    /// session.
-    fn captures_named(&self, from: SequenceNumber) -> Result<(NamedCaptures, Option<Parent>)> {
-        captures_named(self.storage(), self.to, from)
     }
 
     /// Copies a file of a capture again that is damaged or missing in the copy. Returns whether the
@@ -286,7 +280,7 @@ mod reading {
             if directory.is_none() && from > SequenceNumber::MIN {
                 // Earlier captures of the workspace show in which directory they are.
                 if all.is_none() {
-                    all = Some(copying.captures_named(SequenceNumber::MIN)?.0);
+                    all = Some(captures_named(copying.storage(), copying.to, SequenceNumber::MIN)?.0);
                 }
                 let earlier = all.as_ref().and_then(|all| all.get(name));
                 directory = earlier.and_then(|earlier| directory_of(copying.to, name, &snapshots(earlier)));
