@@ -14,7 +14,7 @@ use super::git_packs::{GitPack, damage_of_file, is_pack_file};
 use super::known_objects::doubt;
 use super::manifest::{FileForm, GitMode};
 use super::metadata::Metadata;
-use super::object_files::{NO_HEAD, OpenedObject, open_file};
+use super::object_files::verify_file;
 use super::objects::{ObjectId, ObjectKind, ObjectPlace, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
@@ -123,9 +123,7 @@ pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
     let directory = path.parent()?;
     let name = [directory.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
     let id = ObjectId::parse(&name)?;
-    let damage = open_file(path).and_then(OpenedObject::read_head).map_err(|error| error.to_string());
-    let damage = damage.and_then(|opened| opened.ok_or_else(|| NO_HEAD.to_owned()));
-    let reason = damage.and_then(|opened| opened.drain(id, true, &mut |_| {})).err()?;
+    let reason = verify_file(path, id).err()?;
     Some(DamagedObject { path: path.to_owned(), reason })
 }
 

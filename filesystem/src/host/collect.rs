@@ -30,14 +30,12 @@ use serde::{Deserialize, Serialize};
 use super::git_packs::{PackRewrites, sweep_packs};
 use super::listing::remove_if_present;
 use super::manifest::{ManifestDirectory, ManifestNode};
-use super::metadata::Metadata;
+use super::needed_objects::NeededObjects;
 use super::object_files::{is_file, read_file};
 use super::objects::{ObjectId, Objects};
-use super::plan::CapturedDirectory;
 use super::pool::is_pool;
-use super::repositories::Repositories;
 use super::state::CACHE;
-use super::trees::{Commit, Trees};
+use super::trees::Trees;
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 
@@ -253,40 +251,17 @@ fn needed_by(
     trees: &mut Trees,
     keep: &[&FilesystemSnapshot],
 ) -> Result<HashSet<ObjectId>> {
-    let mut needed = HashSet::new();
-    let (mut seen, mut seen_times) = (HashSet::new(), HashSet::new());
+    let mut needed = NeededObjects::with_trees(std::mem::take(trees));
     for snapshot in keep {
-        let mut needs = |name: &String| {
-            let id = objects.named(name)?;
-            let commit = Commit::read(objects, id)?;
-            needed.extend([id, commit.tree]);
-            trees.visit(objects, commit.tree, Some(&mut seen), &mut |line, _| {
-                needed.insert(line.id);
-                Ok(())
-            })?;
-            Ok(commit)
-        };
-        let commit = needs(&snapshot.commit)?;
-        snapshot.left_out_by.as_ref().map(needs).transpose()?;
-        if let Some(name) = &snapshot.metadata {
-            let id = objects.named(name)?;
-            let metadata = Metadata::read(objects, id)?;
-            let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
-            trees.times(objects, then, &mut |times| seen_times.insert(times))?;
-            needed.insert(id);
-            if let Some(repositories) = &snapshot.repositories {
-                let id = objects.named(repositories)?;
-                // A session and its fork may have captured the same files, and only one of them the
-                // same repositories.
-                if objects.contains(id) {
-                    needed.extend(Repositories::read(objects, id)?.copies().chain([id]));
-                }
-            }
-            needed.extend(trees.sparse_data(objects, commit.tree, &metadata)?);
-        }
+        // A session and its fork may have captured the same files, and only one of them the same
+        // repositories.
+        let repositories = snapshot.repositories.clone();
+        let is_here = |name: &String| objects.named(name).map_or(true, |id| objects.contains(id));
+        let repositories = repositories.filter(is_here);
+        needed.add(objects, &FilesystemSnapshot { repositories, ..(*snapshot).clone() })?;
     }
-    needed.extend(seen_times);
-    Ok(needed)
+    *trees = std::mem::take(&mut needed.trees);
+    Ok(needed.into_ids())
 }
 
 /// Makes all processes forget their knowledge of the store, and the store remember the snapshots

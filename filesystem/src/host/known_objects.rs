@@ -38,6 +38,11 @@ pub(super) struct Stamp {
 impl Stamp {
     /// The stamp of a missing file.
     pub(super) const UNKNOWN: Stamp = Stamp { len: 0, modified_ns: i64::MIN };
+
+    pub(super) fn of(found: &fs::Metadata) -> Stamp {
+        let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+        Stamp { len: found.len(), modified_ns }
+    }
 }
 
 /// State of an object in the store.
@@ -119,11 +124,10 @@ impl Objects {
 
     fn stamp(&self, id: ObjectId) -> Option<Stamp> {
         let found = match self.place(id) {
-            ObjectPlace::File(path) => fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?,
+            ObjectPlace::File(path) => fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file),
             ObjectPlace::Packed(pack, _) => return pack.stamp(),
         };
-        let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-        Some(Stamp { len: found.len(), modified_ns })
+        found.as_ref().map(Stamp::of)
     }
 
     /// Starts a capture of a workspace with this number of files, as far as it is known.

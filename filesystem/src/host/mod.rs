@@ -43,6 +43,7 @@
 //! | `times` | times of the files' last changes |
 //! | `objects` | git objects in files |
 //! | `git_packs` | git packs: many objects in one file, with an index |
+//! | `needed_objects` | the objects that snapshots need |
 //! | `new_objects` | the new objects of a capture: in files or, if they are many, in git packs |
 //! | `compression` | compressing objects, where it gains |
 //! | `known_objects` | which objects are known to be present and intact, and when a capture verifies them |
@@ -96,6 +97,7 @@ mod listing;
 mod manifest;
 mod mark;
 mod metadata;
+mod needed_objects;
 mod new_objects;
 mod object_files;
 mod object_sync;

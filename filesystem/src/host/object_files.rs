@@ -92,8 +92,6 @@ fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
 /// Length of the longest head of an object: `commit `, a length, NUL.
 const HEAD_BYTES_MAX: u64 = 32;
 
-pub(super) const NO_HEAD: &str = "it does not start with the head of an object";
-
 /// The file of an object, of which the head was read.
 pub(super) struct OpenedObject {
     pub(super) kind: ObjectKind,
@@ -105,16 +103,17 @@ pub(super) struct OpenedObject {
 }
 
 impl OpenedObject {
-    /// Reads the head of an object's file. Returns `None` if it does not start with one.
-    pub(super) fn read_head(file: File) -> io::Result<Option<OpenedObject>> {
+    /// Reads the head of an object's file. Returns the reason if it does not start with one.
+    pub(super) fn read_head(file: File) -> Result<OpenedObject, String> {
         let mut content = BufReader::with_capacity(4096, Inflater::new(file));
         let mut head = Vec::new();
-        (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head)?;
+        let read = (&mut content).take(HEAD_BYTES_MAX).read_until(0, &mut head);
+        read.map_err(|error| error.to_string())?;
         let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
         let len = |kind: ObjectKind| said?.strip_prefix(kind.name())?.strip_prefix(' ')?.parse::<u64>().ok();
-        let mut kinds = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit].into_iter();
-        let found = kinds.find_map(|kind| Some((kind, len(kind)?)));
-        Ok(found.map(|(kind, len)| OpenedObject { kind, content, len, is_packed: false }))
+        let found = ObjectKind::ALL.into_iter().find_map(|kind| Some((kind, len(kind)?)));
+        let (kind, len) = found.ok_or("it does not start with the head of an object")?;
+        Ok(OpenedObject { kind, content, len, is_packed: false })
     }
 
     /// Creates the value for an entry of a pack whose header was read.
@@ -150,6 +149,12 @@ impl OpenedObject {
             false => Ok(read),
         }
     }
+}
+
+/// Reads the file of an object of any kind, and returns the reason if it is damaged.
+pub(super) fn verify_file(path: &Path, id: ObjectId) -> Result<(), String> {
+    let file = open_file(path).map_err(|error| error.to_string())?;
+    OpenedObject::read_head(file)?.drain(id, true, &mut |_| {}).map(drop)
 }
 
 /// Reads the content of an object, its head first.

@@ -27,7 +27,7 @@ use super::directory_check;
 use super::git_packs::{GitPack, GitPacks, PACKED_OBJECT_BYTES_MAX};
 use super::known_objects::KnownObject;
 use super::metadata::unhex;
-use super::object_files::{NO_HEAD, OpenedObject, is_file, open_file};
+use super::object_files::{OpenedObject, is_file, open_file};
 use super::pool::Pool;
 use crate::error::{Error, IoContext, Result};
 
@@ -66,14 +66,17 @@ impl fmt::Debug for ObjectId {
     }
 }
 
+/// Kind of an object, with its number in the header of an entry of a git pack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ObjectKind {
-    Blob,
-    Tree,
-    Commit,
+    Commit = 1,
+    Tree = 2,
+    Blob = 3,
 }
 
 impl ObjectKind {
+    pub(super) const ALL: [ObjectKind; 3] = [ObjectKind::Blob, ObjectKind::Tree, ObjectKind::Commit];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             ObjectKind::Blob => "blob",
@@ -400,9 +403,7 @@ impl Objects {
         let own = self.path(id);
         let missing = match open_file(&own) {
             Ok(file) => {
-                let opened = OpenedObject::read_head(file).map_err(|error| error.to_string());
-                let opened = opened.and_then(|opened| opened.ok_or_else(|| NO_HEAD.to_owned()));
-                return opened.map_err(|reason| Error::Object { path: own, reason });
+                return OpenedObject::read_head(file).map_err(|reason| Error::Object { path: own, reason });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => error,
             Err(error) => return Err(Error::Object { path: own, reason: error.to_string() }),

@@ -37,13 +37,9 @@ use std::path::{Path, PathBuf};
 
 use super::FilesystemSnapshot;
 use super::collect::{read_collected, was_collected};
-use super::manifest::{GitMode, join};
-use super::metadata::Metadata;
-use super::object_files::{NO_HEAD, OpenedObject, open_file};
-use super::objects::{ObjectId, ObjectKind, Objects, create, len};
-use super::plan::CapturedDirectory;
-use super::repositories::Repositories;
-use super::trees::{Commit, Trees};
+use super::needed_objects::NeededObjects;
+use super::object_files::verify_file;
+use super::objects::{ObjectId, Objects, create, len};
 use crate::error::{Error, IoContext, Result};
 
 /// Greatest length of a pack in bytes.
@@ -86,11 +82,8 @@ const KNOWN_MAX: usize = 1 << 21;
 /// ```
 pub struct SnapshotPacker {
     objects: Objects,
-    /// Replicated objects. If a tree is one of them, so is everything beneath it.
-    held: HashSet<ObjectId>,
-    /// Commits and metadata of the snapshots that are replicated completely.
-    whole: HashSet<(ObjectId, ObjectId)>,
-    trees: Trees,
+    /// Replicated objects.
+    held: NeededObjects,
 }
 
 impl std::fmt::Debug for SnapshotPacker {
@@ -102,12 +95,8 @@ impl std::fmt::Debug for SnapshotPacker {
 impl SnapshotPacker {
     /// Creates a packer for the snapshots of the store at `store`, none of which is replicated yet.
     pub fn new(store: &Path) -> SnapshotPacker {
-        SnapshotPacker {
-            objects: Objects::new(store.to_owned()).exactly(),
-            held: HashSet::new(),
-            whole: HashSet::new(),
-            trees: Trees::default(),
-        }
+        let objects = Objects::new(store.to_owned()).exactly();
+        SnapshotPacker { objects, held: NeededObjects::default() }
     }
 
     /// Records that everything that these snapshots need is replicated. Objects of a snapshot that
@@ -118,11 +107,11 @@ impl SnapshotPacker {
         let collected: HashSet<ObjectId> = read_collected(self.objects.store()).into_iter().collect();
         for snapshot in snapshots {
             let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
-            if !ids.any(|id| collected.contains(&id)) {
-                let _ = self.missing(snapshot);
+            if !ids.any(|id| collected.contains(&id)) && self.has(snapshot) {
+                let _ = self.held.add(&self.objects, snapshot);
             }
         }
-        self.trees.forget();
+        self.held.trees.forget();
     }
 
     /// Packs the objects that these snapshots need and that are not replicated yet. Passes each
@@ -143,31 +132,32 @@ impl SnapshotPacker {
     ) -> Result<Vec<u8>, E> {
         let mut pack = Vec::new();
         for snapshot in snapshots {
+            if !self.has(snapshot) {
+                continue;
+            }
             if let Err(unread) = self.pack_one(snapshot, &mut pack, put)? {
                 // A collection removes a snapshot's commit first, because the snapshot is no longer
                 // needed. The commit may exist again if a later snapshot has the same content; then
                 // the metadata are missing.
                 let is_gone =
                     |id: ObjectId| !self.objects.contains(id) && was_collected(self.objects.store(), id);
-                let has_commit =
-                    self.objects.named(&snapshot.commit).is_ok_and(|id| self.objects.contains(id));
                 let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
-                if has_commit && !ids.any(is_gone) {
+                if self.has(snapshot) && !ids.any(is_gone) {
                     return Err(unread.into());
                 }
-                self.forget();
+                self.held = NeededObjects::default();
             }
         }
-        self.trees.forget();
-        if self.held.len() > KNOWN_MAX {
-            self.forget();
+        self.held.trees.forget();
+        if self.held.count() > KNOWN_MAX {
+            self.held = NeededObjects::default();
         }
         Ok(pack)
     }
 
-    fn forget(&mut self) {
-        self.held.clear();
-        self.whole.clear();
+    /// Returns whether the store has a snapshot.
+    fn has(&self, snapshot: &FilesystemSnapshot) -> bool {
+        self.objects.named(&snapshot.commit).is_ok_and(|id| self.objects.contains(id))
     }
 
     /// Packs the objects that one snapshot needs. The inner error means that an object could not be
@@ -178,7 +168,7 @@ impl SnapshotPacker {
         pack: &mut Vec<u8>,
         put: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Result<()>, E> {
-        let missing = match self.missing(snapshot) {
+        let missing = match self.held.add(&self.objects, snapshot) {
             Ok(missing) => missing,
             Err(unread) => return Ok(Err(unread)),
         };
@@ -223,86 +213,6 @@ impl SnapshotPacker {
             offset += piece;
         }
         Ok(())
-    }
-
-    /// Returns the objects that a snapshot needs and that are not replicated yet, each after those
-    /// that it names, and regards them as replicated from now on. Returns none if the store does
-    /// not have the snapshot.
-    fn missing(&mut self, snapshot: &FilesystemSnapshot) -> Result<Vec<(ObjectId, ObjectKind)>> {
-        let named = |name: &Option<String>| name.as_ref().map(|name| self.objects.named(name)).transpose();
-        let commit = self.objects.named(&snapshot.commit)?;
-        let (metadata, repositories) = (named(&snapshot.metadata)?, named(&snapshot.repositories)?);
-        let left_out_by = named(&snapshot.left_out_by)?;
-        let mut found = Vec::new();
-        if !self.objects.contains(commit) {
-            return Ok(found);
-        }
-        let is_whole = self.whole.contains(&(commit, metadata.unwrap_or_default()));
-        if !is_whole {
-            let tree = self.commit(commit, &mut found)?;
-            if let Some(metadata) = metadata {
-                self.metadata(metadata, tree, &mut found)?;
-            }
-        }
-        if let Some(left_out_by) = left_out_by {
-            self.commit(left_out_by, &mut found)?;
-        }
-        if let Some(repositories) = repositories.filter(|id| !self.held.contains(id)) {
-            let copies: Vec<ObjectId> = Repositories::read(&self.objects, repositories)?.copies().collect();
-            self.blobs(copies.into_iter().chain([repositories]), &mut found);
-        }
-        self.whole.insert((commit, metadata.unwrap_or_default()));
-        Ok(found)
-    }
-
-    /// Finds a commit and everything beneath it, and returns its tree.
-    fn commit(&mut self, id: ObjectId, found: &mut Vec<(ObjectId, ObjectKind)>) -> Result<ObjectId> {
-        let root = Commit::read(&self.objects, id)?.tree;
-        let mut left = vec![(Vec::new(), root)];
-        while let Some((path, tree)) = left.pop() {
-            if !self.held.insert(tree) {
-                continue;
-            }
-            for line in self.trees.get(&self.objects, tree, &path)?.iter() {
-                match line.mode {
-                    GitMode::Directory => left.push((join(&path, &line.name), line.id)),
-                    GitMode::File | GitMode::Executable | GitMode::Link => {
-                        self.blobs([line.id], found);
-                    }
-                }
-            }
-            found.push((tree, ObjectKind::Tree));
-        }
-        if self.held.insert(id) {
-            found.push((id, ObjectKind::Commit));
-        }
-        Ok(root)
-    }
-
-    /// Finds the metadata of a commit's files, and the data of its files with holes.
-    fn metadata(
-        &mut self,
-        id: ObjectId,
-        tree: ObjectId,
-        found: &mut Vec<(ObjectId, ObjectKind)>,
-    ) -> Result<()> {
-        let metadata = Metadata::read(&self.objects, id)?;
-        let data = self.trees.sparse_data(&self.objects, tree, &metadata)?;
-        self.blobs(data, found);
-        let root = CapturedDirectory { tree, times: metadata.times };
-        let held = &mut self.held;
-        self.trees.times(&self.objects, root, &mut |times| {
-            let is_new = held.insert(times);
-            found.extend(is_new.then_some((times, ObjectKind::Blob)));
-            is_new
-        })?;
-        self.blobs([id], found);
-        Ok(())
-    }
-
-    fn blobs(&mut self, ids: impl IntoIterator<Item = ObjectId>, found: &mut Vec<(ObjectId, ObjectKind)>) {
-        let missing = ids.into_iter().filter(|id| self.held.insert(*id));
-        found.extend(missing.map(|id| (id, ObjectKind::Blob)));
     }
 }
 
@@ -439,7 +349,7 @@ impl PackReceiver {
 
     fn name_received(&self, temporary: &Path, id: ObjectId) -> Result<()> {
         let path = self.objects.path(id);
-        verify(temporary, id).map_err(|reason| Error::Object { path: path.clone(), reason })?;
+        verify_file(temporary, id).map_err(|reason| Error::Object { path: path.clone(), reason })?;
         self.objects.name(temporary, id).during("write", path)
     }
 }
@@ -463,11 +373,4 @@ fn next_piece<'a>(rest: &mut &'a [u8]) -> Option<Piece<'a>> {
     *rest = after;
     let ends = offset.checked_add(len(bytes))?;
     (!bytes.is_empty() && ends <= length).then_some(Piece { id: ObjectId(*id), length, offset, bytes })
-}
-
-/// Reads the file of an object of any kind, and returns the reason if it is damaged.
-fn verify(path: &Path, id: ObjectId) -> Result<(), String> {
-    let opened = open_file(path).and_then(OpenedObject::read_head).map_err(|error| error.to_string())?;
-    let opened = opened.ok_or(NO_HEAD)?;
-    opened.drain(id, true, &mut |_| {}).map(drop)
 }

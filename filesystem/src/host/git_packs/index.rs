@@ -14,7 +14,9 @@
 //! All integers are big-endian. An offset of 2 GiB or more would have its high bit set and be in a
 //! further table. No pack here is that long, so such an index is rejected.
 
-use super::{Entry, checksum};
+use sha1_checked::Digest;
+
+use super::{Entry, finish, new_hash};
 use crate::host::objects::ObjectId;
 
 const MAGIC: [u8; 8] = *b"\xfftOc\0\0\0\x02";
@@ -76,8 +78,7 @@ impl PackIndex {
         entries.iter().for_each(|entry| bytes.extend_from_slice(&entry.crc.to_be_bytes()));
         entries.iter().for_each(|entry| bytes.extend_from_slice(&entry.offset.to_be_bytes()));
         bytes.extend_from_slice(pack);
-        let own = checksum(&bytes);
-        bytes.extend_from_slice(&own);
+        bytes.extend_from_slice(&finish(new_hash().chain_update(&bytes)));
         bytes
     }
 

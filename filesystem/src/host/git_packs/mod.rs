@@ -39,10 +39,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use sha1_checked::{Digest, Sha1};
+use sha1_checked::Sha1;
 
 use super::audit::DamagedObject;
-use super::objects::{ObjectId, ObjectKind};
+use super::known_objects::Stamp;
+use super::objects::ObjectId;
 pub(super) use pack::{GitPack, damage_of_file};
 pub(super) use sweep::{PackRewrites, sweep_packs};
 pub(super) use writer::{NewPack, PACKED_OBJECT_BYTES_MAX, PackWriter};
@@ -55,23 +56,6 @@ const TAIL_BYTES: usize = 20;
 /// A directory may change once more without a new time for this long.
 const CLOCK_GRAIN: Duration = Duration::from_millis(50);
 
-/// The number of a kind of objects in the header of an entry.
-enum Packed {
-    Commit = 1,
-    Tree = 2,
-    Blob = 3,
-}
-
-impl Packed {
-    fn of(kind: ObjectKind) -> Packed {
-        match kind {
-            ObjectKind::Commit => Packed::Commit,
-            ObjectKind::Tree => Packed::Tree,
-            ObjectKind::Blob => Packed::Blob,
-        }
-    }
-}
-
 /// An entry of a pack that is being written.
 struct Entry {
     id: ObjectId,
@@ -79,28 +63,14 @@ struct Entry {
     offset: u32,
 }
 
-/// The SHA-1 of a pack or an index. It detects damage; nothing is recognized by it, so crafted
+/// Returns a hash for a pack or an index. It detects damage; nothing is recognized by it, so crafted
 /// collisions are not looked for, which would take several times as long.
-struct Hash(Sha1);
-
-impl Hash {
-    fn new() -> Hash {
-        Hash(Sha1::builder().detect_collision(false).build())
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    fn finish(self) -> [u8; 20] {
-        (*self.0.try_finalize().hash()).into()
-    }
+fn new_hash() -> Sha1 {
+    Sha1::builder().detect_collision(false).build()
 }
 
-fn checksum(bytes: &[u8]) -> [u8; 20] {
-    let mut hash = Hash::new();
-    hash.update(bytes);
-    hash.finish()
+fn finish(hash: Sha1) -> [u8; 20] {
+    (*hash.try_finalize().hash()).into()
 }
 
 /// The packs of a store. They are listed when they are first needed, and again if an object is not
@@ -180,8 +150,7 @@ impl Listed {
             return was_any;
         };
         self.is_listed = true;
-        let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-        let now = (found.ino(), modified_ns);
+        let now = (found.ino(), Stamp::of(&found).modified_ns);
         if self.of == Some(now) {
             return false;
         }

@@ -5,8 +5,10 @@ use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use sha1_checked::Digest;
+
 use super::index::{INDEX_BYTES_MAX, PackIndex};
-use super::{HEAD_BYTES, Hash, MAGIC, Packed, TAIL_BYTES, VERSION};
+use super::{HEAD_BYTES, MAGIC, TAIL_BYTES, VERSION, finish, new_hash};
 use crate::host::audit::DamagedObject;
 use crate::host::known_objects::Stamp;
 use crate::host::object_files::{OpenedObject, open_file, read_file};
@@ -167,7 +169,7 @@ pub(in crate::host) fn damage_of_file(path: &Path) -> Option<DamagedObject> {
 
 /// Returns the SHA-1 of the first bytes of a file.
 pub(super) fn hash_file(file: &File, len: u64) -> io::Result<[u8; 20]> {
-    let (mut hash, mut at) = (Hash::new(), 0);
+    let (mut hash, mut at) = (new_hash(), 0);
     let mut piece = vec![0; CHECK_BYTES];
     while at < len {
         let wanted = usize::try_from(len - at).unwrap_or(CHECK_BYTES).min(CHECK_BYTES);
@@ -176,7 +178,7 @@ pub(super) fn hash_file(file: &File, len: u64) -> io::Result<[u8; 20]> {
         hash.update(bytes);
         at += wanted as u64;
     }
-    Ok(hash.finish())
+    Ok(finish(hash))
 }
 
 pub(super) fn index_of(pack: &Path) -> PathBuf {
@@ -187,9 +189,8 @@ pub(super) fn stamp(pack: &Path) -> Option<Stamp> {
     let mut whole = Stamp { len: 0, modified_ns: i64::MIN };
     for path in [pack, &index_of(pack)] {
         let found = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
-        let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
         whole.len = whole.len.saturating_add(found.len());
-        whole.modified_ns = whole.modified_ns.max(modified_ns);
+        whole.modified_ns = whole.modified_ns.max(Stamp::of(&found).modified_ns);
     }
     Some(whole)
 }
@@ -197,8 +198,7 @@ pub(super) fn stamp(pack: &Path) -> Option<Stamp> {
 /// Appends the header of an entry: the object's kind, and the length of its content, the lowest
 /// bits first.
 pub(super) fn write_head(kind: ObjectKind, len: u64, into: &mut Vec<u8>) {
-    let kind = Packed::of(kind) as u8;
-    let mut byte = (kind << 4) | low_bits(len, 0x0f);
+    let mut byte = ((kind as u8) << 4) | low_bits(len, 0x0f);
     let mut left = len >> 4;
     while left > 0 {
         into.push(byte | 0x80);
@@ -228,12 +228,12 @@ pub(super) fn read_head(source: &mut dyn Read) -> io::Result<(ObjectKind, u64)> 
         len |= shifted.ok_or_else(|| invalid("its length has more than 64 bits".to_owned()))?;
         shift += 7;
     }
-    match kind {
-        1 => Ok((ObjectKind::Commit, len)),
-        2 => Ok((ObjectKind::Tree, len)),
-        3 => Ok((ObjectKind::Blob, len)),
-        6 | 7 => Err(invalid("it is a difference from another object, which only git reads".to_owned())),
-        other => Err(invalid(format!("its kind is {other}, which no object of a snapshot has"))),
+    match ObjectKind::ALL.into_iter().find(|known| *known as u8 == kind) {
+        Some(kind) => Ok((kind, len)),
+        None if kind >= 6 => {
+            Err(invalid("it is a difference from another object, which only git reads".to_owned()))
+        }
+        None => Err(invalid(format!("its kind is {kind}, which no object of a snapshot has"))),
     }
 }
 
