@@ -80,6 +80,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns a function that makes the error of a failed action on a path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::Io { action, path: path.to_owned(), source }
+    }
+
     /// Returns the error for a root that is not a directory.
     pub(crate) fn of_lost_root(root: &Path) -> Error {
         let path = root.to_owned();

@@ -35,8 +35,7 @@ impl TimelinePlace {
     ///
     /// [`Error::Io`] if the root does not exist.
     pub fn of_root(timelines: &Path, root: &Path) -> Result<TimelinePlace> {
-        let canonical = fs::canonicalize(root);
-        let root = canonical.map_err(|source| Error::Io { action: "find", path: root.to_owned(), source })?;
+        let root = fs::canonicalize(root).map_err(Error::io("find", root))?;
         Ok(TimelinePlace::of_canonical(timelines, root))
     }
 
@@ -68,9 +67,7 @@ impl TimelinePlace {
     /// - [`Error::NoTimeline`] if there is none.
     /// - [`Error::Io`] if the path cannot be made absolute.
     pub fn around(timelines: &Path, directory: &Path) -> Result<TimelinePlace> {
-        let absolute = std::path::absolute(directory);
-        let absolute =
-            absolute.map_err(|source| Error::Io { action: "find", path: directory.to_owned(), source })?;
+        let absolute = std::path::absolute(directory).map_err(Error::io("find", directory))?;
         let mut present = absolute.ancestors().filter_map(|around| {
             let rest = absolute.strip_prefix(around).ok()?;
             // Joining an empty path would add a slash.
@@ -107,7 +104,7 @@ impl TimelinePlace {
     /// [recorded](TimelinePlace::record_root).
     pub(crate) fn create_dir(&self) -> Result<()> {
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        created.map_err(|source| Error::Io { action: "create", path: self.dir.clone(), source })
+        created.map_err(Error::io("create", &self.dir))
     }
 
     /// Records the path of the root. The caller has locked the timeline.
@@ -120,7 +117,7 @@ impl TimelinePlace {
     pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let (file, temporary) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
         let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &file));
-        written.map_err(|source| Error::Io { action: "write", path: file, source })
+        written.map_err(Error::io("write", &file))
     }
 
     /// Returns the directory of all timelines.

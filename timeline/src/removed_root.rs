@@ -72,16 +72,12 @@ impl TimelinePlace {
             if !place.repository().is_some_and(|repository| repository.exists()) {
                 continue;
             }
-            let io = |action, path: &Path| {
-                let path = path.to_owned();
-                move |source| Error::Io { action, path, source }
-            };
             match fs::metadata(&noticed).and_then(|found| found.modified()) {
                 Ok(since) if now.duration_since(since).is_ok_and(|passed| passed > KEPT) => {
-                    fs::remove_dir_all(&place.dir).map_err(io("remove", &place.dir))?;
+                    fs::remove_dir_all(&place.dir).map_err(Error::io("remove", &place.dir))?;
                 }
                 Ok(_) => {}
-                Err(_) => fs::write(&noticed, "").map_err(io("write", &noticed))?,
+                Err(_) => fs::write(&noticed, "").map_err(Error::io("write", &noticed))?,
             }
         }
         Ok(())
@@ -103,11 +99,10 @@ impl Timeline {
         options: &TimelineOptions,
         now: DateTime<Utc>,
     ) -> Result<(Timeline, u64)> {
-        let io = |source| Error::Io { action: "create", path: place.root.clone(), source };
         if place.root.symlink_metadata().is_ok() {
             return Err(Error::of_lost_root(&place.root));
         }
-        fs::create_dir_all(&place.root).map_err(io)?;
+        fs::create_dir_all(&place.root).map_err(Error::io("create", &place.root))?;
         let opened = Timeline::open(place, options).and_then(|mut timeline| {
             let number = timeline.record_removal(now)?;
             Ok((timeline, number))
@@ -139,14 +134,7 @@ impl Timeline {
             tool: TOOL.to_owned(),
             arguments: "{}".to_owned(),
             title: root,
-            result: None,
-            exit_code: None,
-            duration_ms: None,
-            was_asked_for: false,
-            in_background: false,
-            process: None,
-            roots: Vec::new(),
-            outside: Vec::new(),
+            ..Call::default()
         };
         let step = new_step(number, StepKind::Call(Box::new(call)), now);
         self.open_step(step.clone(), Some(before))?;

@@ -9,7 +9,7 @@ use crate::working_tree::HeadChange;
 
 /// An agent of one session of a program. Its calls are usually serial: a call that is open when the
 /// next one begins counts as interrupted, unless its end is reported later.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Name of the program, such as `claude`.
     pub program: String,
@@ -74,7 +74,7 @@ pub enum StepKind {
 }
 
 /// A call of a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Agent that made the call.
     pub lane: Lane,

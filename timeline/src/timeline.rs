@@ -296,14 +296,10 @@ impl Timeline {
             tool: call.tool,
             arguments: if is_ignored { WITHHELD.to_owned() } else { shorten(call.arguments) },
             title: shorten(call.title),
-            result: None,
-            exit_code: None,
-            duration_ms: None,
-            was_asked_for: false,
-            in_background: false,
             process: call.process,
             roots: call.reach.roots,
             outside: call.reach.outside,
+            ..Call::default()
         }));
         let step =
             Step { paths, not_captured: reason, working_tree, head_logs, ..new_step(number, kind, now) };
@@ -570,10 +566,7 @@ fn open_store(place: &TimelinePlace) -> Result<Store> {
 
 fn lock(place: &TimelinePlace, wait: Duration) -> Result<File> {
     let path = place.lock_file();
-    let io = |action| {
-        let path = path.clone();
-        move |source| Error::Io { action, path, source }
-    };
+    let io = |action| Error::io(action, &path);
     // A pipe would block.
     if let Err(error) = open_regular_file(&path)
         && error.kind() == ErrorKind::InvalidInput

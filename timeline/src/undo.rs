@@ -61,14 +61,13 @@ impl Timeline {
         report.conflicts.extend(times_kept);
         for (edit, refusal) in edits.iter().zip(edited?) {
             let path = edit.path.clone();
-            let is_file = !matches!(
-                edit.wanted,
-                WantedEntry::Directory { .. } | WantedEntry::NoDirectory | WantedEntry::Unchanged { .. }
-            );
-            match refusal {
-                Some(reason) => report.conflicts.push(Conflict::new(path, reason)),
-                None if !is_file => {}
-                None => report.changed.push(path),
+            match (refusal, &edit.wanted) {
+                (Some(reason), _) => report.conflicts.push(Conflict::new(path, reason)),
+                (
+                    None,
+                    WantedEntry::Directory { .. } | WantedEntry::NoDirectory | WantedEntry::Unchanged { .. },
+                ) => {}
+                (None, _) => report.changed.push(path),
             }
         }
         report.changed.sort();

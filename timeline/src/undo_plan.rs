@@ -482,16 +482,12 @@ impl Planner<'_> {
                     if version == before {
                         restored.push(change);
                     }
-                    match self.files.get_mut(&path) {
-                        Some(file) => file.version = version,
-                        None => {
-                            let present = match planned {
-                                FileVersion::Captured(facts) => Some(facts),
-                                FileVersion::Missing | FileVersion::Merged { .. } => None,
-                            };
-                            self.files.insert(path, Planned { present, version });
-                        }
-                    }
+                    let present = match planned {
+                        FileVersion::Captured(facts) => Some(facts),
+                        FileVersion::Missing | FileVersion::Merged { .. } => None,
+                    };
+                    let planned = Planned { present, version: FileVersion::Missing };
+                    self.files.entry(path).or_insert(planned).version = version;
                 }
                 Err(reason) => {
                     self.files.remove(&path);
@@ -520,33 +516,20 @@ impl Planner<'_> {
 
 /// Orders edits so that a file can take the place of a directory, and a directory that of a file.
 fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit> {
-    let edit = |file: &FileUndo| PathEdit {
-        path: file.path.clone(),
-        present: file.present.clone(),
-        wanted: file.wanted.clone(),
-        modified_ns: None,
-    };
-    let directory = |change: &DirectoryChange, wanted| PathEdit {
-        path: change.path.clone(),
-        present: None,
-        wanted,
-        modified_ns: None,
-    };
-    let mut edits: Vec<PathEdit> =
-        files.iter().filter(|file| file.change == ChangeKind::Removed).map(edit).collect();
+    let edit =
+        |path: &str, present, wanted| PathEdit { path: path.to_owned(), present, wanted, modified_ns: None };
+    let file = |file: &FileUndo| edit(&file.path, file.present.clone(), file.wanted.clone());
+    let (mut created, mut removed): (Vec<&DirectoryChange>, Vec<&DirectoryChange>) =
+        directories.iter().partition(|change| change.kind == ChangeKind::Created);
     // Created directories are removed from the innermost outwards, if they are empty.
-    let mut created: Vec<&DirectoryChange> =
-        directories.iter().filter(|change| change.kind == ChangeKind::Created).collect();
     created.sort_by(|one, other| other.path.cmp(&one.path));
-    edits.extend(created.into_iter().map(|change| directory(change, WantedEntry::NoDirectory)));
-    let mut removed: Vec<&DirectoryChange> =
-        directories.iter().filter(|change| change.kind == ChangeKind::Removed).collect();
     removed.sort_by(|one, other| one.path.cmp(&other.path));
-    edits.extend(
-        removed
-            .into_iter()
-            .map(|change| directory(change, WantedEntry::Directory { permissions: change.permissions })),
-    );
-    edits.extend(files.iter().filter(|file| file.change != ChangeKind::Removed).map(edit));
-    edits
+    let removal = |change: &DirectoryChange| edit(&change.path, None, WantedEntry::NoDirectory);
+    let creation = |change: &DirectoryChange| {
+        edit(&change.path, None, WantedEntry::Directory { permissions: change.permissions })
+    };
+    let first = files.iter().filter(|file| file.change == ChangeKind::Removed).map(file);
+    let last = files.iter().filter(|file| file.change != ChangeKind::Removed).map(file);
+    let edits = first.chain(created.into_iter().map(removal)).chain(removed.into_iter().map(creation));
+    edits.chain(last).collect()
 }
