@@ -8,7 +8,7 @@
 //! only after that time.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use foldlog::replication::ReplicaError;
@@ -44,14 +44,10 @@ impl<S> Default for Confirmations<S> {
 }
 
 impl<S: Copy> Confirmations<S> {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Confirmation<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the claim of `epoch` was the session's last one at some moment after `asked`. An
     /// older confirmation of the same claim changes nothing.
     pub(crate) fn note(&self, session: Uuid, epoch: u64, asked: Duration, stand: S) {
-        let mut all = self.all();
+        let mut all = crate::lock(&self.0);
         if all.get(&session).is_none_or(|known| (known.epoch, known.asked) <= (epoch, asked)) {
             all.insert(session, Confirmation { epoch, asked, stand });
         }
@@ -59,7 +55,7 @@ impl<S: Copy> Confirmations<S> {
 
     /// Forgets the claim of `epoch`, which was replaced by a later claim or has no writer any more.
     pub(crate) fn forget(&self, session: Uuid, epoch: u64) {
-        let mut all = self.all();
+        let mut all = crate::lock(&self.0);
         if all.get(&session).is_some_and(|known| known.epoch == epoch) {
             all.remove(&session);
         }
@@ -68,7 +64,7 @@ impl<S: Copy> Confirmations<S> {
     /// Returns whether the claim of `epoch` was confirmed by a request that was sent less than
     /// `fresh` before `now`.
     pub(crate) fn is_fresh(&self, session: Uuid, epoch: u64, now: Duration, fresh: Duration) -> bool {
-        let all = self.all();
+        let all = crate::lock(&self.0);
         let known = all.get(&session).filter(|known| known.epoch == epoch);
         known.is_some_and(|known| now.saturating_sub(known.asked) < fresh)
     }
@@ -80,7 +76,7 @@ impl<S: Copy> Confirmations<S> {
     ///
     /// [`ReplicaError::Failed`] if the session is not claimed under this epoch.
     pub(crate) fn last(&self, session: Uuid, epoch: u64) -> Result<(Duration, S), ReplicaError> {
-        let all = self.all();
+        let all = crate::lock(&self.0);
         let known = all.get(&session).filter(|known| known.epoch == epoch);
         let unclaimed =
             || ReplicaError::Failed { reason: "the session is not claimed here under this epoch".to_owned() };

@@ -79,6 +79,8 @@
 
 #![deny(clippy::indexing_slicing)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod chain;
 pub mod chunk;
 mod clock;
@@ -126,3 +128,8 @@ pub use replicator::{SessionPayloads, SessionWriter};
 pub use retries::Retries;
 pub use runtime::Runtime;
 pub use volume::MIN_AGE;
+
+/// Locks a value that is valid even after a panic of another thread.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replicator};
@@ -228,10 +228,6 @@ impl<P: SessionPlace> SessionReplicator<P> {
         SessionReplicator { lease: None, fresh_for: fresh_for(None), ..self }
     }
 
-    fn payloads(&self) -> MutexGuard<'_, BTreeMap<Uuid, P::Payloads>> {
-        self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.run(request)?
     }
@@ -239,9 +235,9 @@ impl<P: SessionPlace> SessionReplicator<P> {
     /// Ensures that the payloads of records that are about to be appended, or were just appended,
     /// still exist.
     fn make_sure_of_payloads(&self, session: Uuid) -> Result<()> {
-        let Some(mut payloads) = self.payloads().remove(&session) else { return Ok(()) };
+        let Some(mut payloads) = crate::lock(&self.payloads).remove(&session) else { return Ok(()) };
         let made = self.run(payloads.make_sure());
-        self.payloads().insert(session, payloads);
+        crate::lock(&self.payloads).insert(session, payloads);
         made
     }
 
@@ -297,10 +293,10 @@ impl<P: SessionPlace> Replicator for SessionReplicator<P> {
     }
 
     fn put_object(&self, session: Uuid, object: ObjectId, bytes: &[u8]) -> Result<(), ReplicaError> {
-        let known = self.payloads().remove(&session);
+        let known = crate::lock(&self.payloads).remove(&session);
         let mut payloads = known.unwrap_or_else(|| self.place.payloads(session));
         let put = self.run(payloads.put(object, bytes.to_vec()));
-        self.payloads().insert(session, payloads);
+        crate::lock(&self.payloads).insert(session, payloads);
         put.map_err(replica_error)
     }
 
@@ -333,7 +329,7 @@ impl<P: SessionPlace> Replicator for SessionReplicator<P> {
         };
         let appended = self.make_sure_of_payloads(session).and_then(append);
         if appended.is_ok() {
-            if let Some(payloads) = self.payloads().get_mut(&session) {
+            if let Some(payloads) = crate::lock(&self.payloads).get_mut(&session) {
                 payloads.forget();
             }
             self.place.note_appended(session);
@@ -364,7 +360,7 @@ impl<P: SessionPlace> Replicator for SessionReplicator<P> {
         // Another handle may have claimed the session since.
         let claimed = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch);
         if claimed.is_ok() {
-            self.payloads().remove(&session);
+            crate::lock(&self.payloads).remove(&session);
         }
         self.confirmations.forget(session, epoch);
         // If this fails, a takeover waits until the lease has run out.

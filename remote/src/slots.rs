@@ -1,7 +1,7 @@
 //! A replicator's state of each session between two calls of the engine.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use foldlog::replication::ReplicaError;
 use uuid::Uuid;
@@ -23,18 +23,14 @@ impl<R, W> Default for Slots<R, W> {
 }
 
 impl<R, W> Slots<R, W> {
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<Uuid, Slot<R, W>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Stores the reader of a session.
     pub(crate) fn note_read(&self, session: Uuid, reader: R) {
-        self.slots().insert(session, Slot::Read(reader));
+        crate::lock(&self.0).insert(session, Slot::Read(reader));
     }
 
     /// Stores the writer that claimed a session.
     pub(crate) fn note_claimed(&self, session: Uuid, writer: W) {
-        self.slots().insert(session, Slot::Claimed(writer));
+        crate::lock(&self.0).insert(session, Slot::Claimed(writer));
     }
 
     /// Removes and returns the reader of a session, for a claim at its position. Any other entry of
@@ -48,7 +44,7 @@ impl<R, W> Slots<R, W> {
         session: Uuid,
         stands: impl FnOnce(&R) -> bool,
     ) -> Result<R, ReplicaError> {
-        match self.slots().remove(&session) {
+        match crate::lock(&self.0).remove(&session) {
             Some(Slot::Read(reader)) if stands(&reader) => Ok(reader),
             _ => Err(ReplicaError::Failed {
                 reason: "the session was not read up to this position".to_owned(),
@@ -66,7 +62,7 @@ impl<R, W> Slots<R, W> {
         session: Uuid,
         is_it: impl FnOnce(&W) -> bool,
     ) -> Result<W, ReplicaError> {
-        let mut slots = self.slots();
+        let mut slots = crate::lock(&self.0);
         match slots.remove(&session) {
             Some(Slot::Claimed(writer)) if is_it(&writer) => Ok(writer),
             other => {

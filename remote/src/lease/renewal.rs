@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::time;
@@ -56,15 +56,11 @@ impl<L: Leases> LeaseRenewer<L> {
         Arc::new(LeaseRenewer { leases, length, held: Mutex::default() })
     }
 
-    fn lock_sessions(&self) -> MutexGuard<'_, LeasedSessions> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps the lease for a session that was claimed. Runs within a runtime, whose timer renews
     /// from then on.
     pub(crate) async fn hold(self: &Arc<Self>, session: Uuid, epoch: u64) {
         let (begins, is_ended) = {
-            let mut held = self.lock_sessions();
+            let mut held = crate::lock(&self.held);
             held.sessions.insert(session, ClaimedSession { epoch, is_linked: false });
             let begins = !std::mem::replace(&mut held.is_renewed, true);
             let is_ended = std::mem::take(&mut held.is_ended);
@@ -83,7 +79,7 @@ impl<L: Leases> LeaseRenewer<L> {
     async fn link(&self, session: Uuid, epoch: u64) {
         let is_linked = self.leases.link(session, epoch).await;
         if let Some(claimed) =
-            self.lock_sessions().sessions.get_mut(&session).filter(|held| held.epoch == epoch)
+            crate::lock(&self.held).sessions.get_mut(&session).filter(|held| held.epoch == epoch)
         {
             claimed.is_linked = is_linked;
         }
@@ -92,7 +88,7 @@ impl<L: Leases> LeaseRenewer<L> {
     /// Forgets a session that another worker has claimed. Returns whether it was held under that
     /// epoch.
     pub(crate) fn lose(&self, session: Uuid, epoch: u64) -> bool {
-        let mut held = self.lock_sessions();
+        let mut held = crate::lock(&self.held);
         let is_held = held.sessions.get(&session).is_some_and(|claimed| claimed.epoch == epoch);
         is_held && held.sessions.remove(&session).is_some()
     }
@@ -105,7 +101,7 @@ impl<L: Leases> LeaseRenewer<L> {
         }
         self.leases.unlink(session, epoch).await;
         let ends = {
-            let mut held = self.lock_sessions();
+            let mut held = crate::lock(&self.held);
             let ends = held.sessions.is_empty();
             held.is_ended |= ends;
             ends
@@ -118,7 +114,7 @@ impl<L: Leases> LeaseRenewer<L> {
     /// Renews for the sessions that are held, and returns whether there are any.
     async fn renew_held(&self) -> bool {
         let (is_renewed, unlinked) = {
-            let mut held = self.lock_sessions();
+            let mut held = crate::lock(&self.held);
             held.is_renewed = !held.sessions.is_empty();
             let unlinked = held.sessions.iter().filter(|(_, claimed)| !claimed.is_linked);
             let unlinked = unlinked.map(|(session, claimed)| (*session, claimed.epoch));

@@ -1,7 +1,7 @@
 //! Judges leases by repeated looks, and waits for sessions.
 
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use foldlog::{Clock, SystemClock};
@@ -115,12 +115,8 @@ impl SteadyPacing {
 
     /// Ends every wait that is paced by this, and every later one.
     pub fn stop(&self) {
-        *self.lock_stopped() = true;
+        *crate::lock(&self.is_stopped) = true;
         self.stops.notify_all();
-    }
-
-    fn lock_stopped(&self) -> MutexGuard<'_, bool> {
-        self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,7 +126,8 @@ impl LeasePacer for SteadyPacing {
     }
 
     fn pause(&self, wait: Duration) -> bool {
-        let stopped = self.stops.wait_timeout_while(self.lock_stopped(), wait, |is_stopped| !*is_stopped);
+        let stopped =
+            self.stops.wait_timeout_while(crate::lock(&self.is_stopped), wait, |is_stopped| !*is_stopped);
         !*stopped.unwrap_or_else(PoisonError::into_inner).0
     }
 }

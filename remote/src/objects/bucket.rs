@@ -35,7 +35,7 @@ use std::fmt;
 use std::fs;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -179,12 +179,12 @@ impl Bucket {
 
     /// Returns the known withdrawn names of a session's payloads.
     pub(crate) fn known_withdrawn(&self, session: Uuid) -> Arc<Withdrawn> {
-        let known = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = crate::lock(&self.withdrawn);
         known.get(&session).cloned().unwrap_or_default()
     }
 
     pub(crate) fn note_withdrawn(&self, session: Uuid, known: Withdrawn) {
-        self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Arc::new(known));
+        crate::lock(&self.withdrawn).insert(session, Arc::new(known));
     }
 
     /// Returns the time of the clock that also runs while the machine sleeps.

@@ -14,7 +14,7 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog_codec::escape;
@@ -142,7 +142,7 @@ impl Drop for PooledConnection {
         if let Some(connection) = connection
             && !self.is_busy
         {
-            self.pool.lock_idle().push(connection);
+            crate::lock(&self.pool.idle).push(connection);
         }
     }
 }
@@ -155,16 +155,12 @@ impl Pool {
         Arc::new(Pool { database, place, request_timeout, idle: Mutex::default(), room })
     }
 
-    fn lock_idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns an idle connection, or a new one.
     pub(super) async fn lease(self: &Arc<Self>) -> Result<PooledConnection, DatabaseFailure> {
         let room = time::timeout(self.request_timeout, Arc::clone(&self.room).acquire_owned()).await;
         let Ok(Ok(room)) = room else { return Err(DatabaseFailure::uncertain(RemoteFailure::TimedOut)) };
         let idle = {
-            let mut idle = self.lock_idle();
+            let mut idle = crate::lock(&self.idle);
             idle.retain(|connection| !connection.client.is_closed());
             idle.pop()
         };
@@ -247,7 +243,7 @@ impl Pool {
             Ok(Err(error)) => {
                 if matches!(refusal(&error, false).0, RemoteFailure::Unavailable | RemoteFailure::Busy) {
                     // The cause of this failure has also broken the idle connections.
-                    self.lock_idle().clear();
+                    crate::lock(&self.idle).clear();
                 }
                 Err(self.refusal(&error, false))
             }
