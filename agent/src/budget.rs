@@ -11,14 +11,13 @@
 //! tokens than they probably used, or ends the evaluation: see [`UnknownUsagePolicy`]. A failed
 //! request without a usage counts as unmetered if text had arrived.
 
-use std::fmt;
-
 use foldlog::conversation::{
     ContentBlocks, Conversation, ConversationMessage, EntryContent, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::{BudgetTracker, Usage};
 
 use crate::error::{Error, Result};
+use crate::named;
 
 /// Limits the tokens of an evaluation. A field that is `None` sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,25 +44,15 @@ pub enum UnknownUsagePolicy {
     Refuse,
 }
 
-/// Identifies a limit of a [`Budget`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BudgetLimit {
-    /// Input and output tokens together.
-    Total,
-    /// Input tokens.
-    Input,
-    /// Output tokens.
-    Output,
-}
-
-impl fmt::Display for BudgetLimit {
-    /// Writes the name of the limit's field in [`Budget`].
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            BudgetLimit::Total => "max_total_tokens",
-            BudgetLimit::Input => "max_input_tokens",
-            BudgetLimit::Output => "max_output_tokens",
-        })
+named! {
+    /// Identifies a limit of a [`Budget`], by the name of its field.
+    BudgetLimit {
+        /// Input and output tokens together.
+        Total = "max_total_tokens",
+        /// Input tokens.
+        Input = "max_input_tokens",
+        /// Output tokens.
+        Output = "max_output_tokens",
     }
 }
 

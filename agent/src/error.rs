@@ -1,7 +1,5 @@
 //! Errors of an evaluation, each with a remedy.
 
-use std::fmt;
-
 use foldlog::OperationId;
 use foldlog::SuspensionForm;
 use foldlog::conversation::PromptIdentity;
@@ -11,6 +9,7 @@ use uuid::Uuid;
 
 use crate::adapter_state::ResumeRefusal;
 use crate::budget::BudgetLimit;
+use crate::named;
 use crate::prompt::PromptError;
 use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
@@ -33,42 +32,22 @@ pub struct SuspendedCall {
     pub question: String,
 }
 
-/// Identifies the part of an evaluation that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EvaluationPhase {
-    /// Rendering the prompt.
-    PromptRender,
-    /// Preparing or sending a request.
-    Request,
-    /// Reading an answer.
-    Response,
-    /// Running a tool.
-    Tool,
-    /// Checking the budget.
-    Budget,
-    /// Checking the deadline.
-    Deadline,
-}
-
-impl EvaluationPhase {
-    /// Returns the phase's name: `prompt_render`, `request`, `response`, `tool`, `budget` or
-    /// `deadline`.
-    pub fn name(self) -> &'static str {
-        match self {
-            EvaluationPhase::PromptRender => "prompt_render",
-            EvaluationPhase::Request => "request",
-            EvaluationPhase::Response => "response",
-            EvaluationPhase::Tool => "tool",
-            EvaluationPhase::Budget => "budget",
-            EvaluationPhase::Deadline => "deadline",
-        }
-    }
-}
-
-impl fmt::Display for EvaluationPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// Identifies the part of an evaluation that failed.
+    #[non_exhaustive]
+    EvaluationPhase {
+        /// Rendering the prompt.
+        PromptRender = "prompt_render",
+        /// Preparing or sending a request.
+        Request = "request",
+        /// Reading an answer.
+        Response = "response",
+        /// Running a tool.
+        Tool = "tool",
+        /// Checking the budget.
+        Budget = "budget",
+        /// Checking the deadline.
+        Deadline = "deadline",
     }
 }
 

@@ -38,6 +38,7 @@ pub mod events;
 pub mod inner_loop;
 mod json_size;
 pub mod main_loop;
+mod named;
 pub mod pairing;
 pub mod prompt;
 pub mod provider;

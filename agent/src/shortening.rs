@@ -24,24 +24,16 @@ use foldlog::conversation::{Role, SentMessage, TokenUsage};
 use crate::budget::spend;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::named;
 use crate::provider::CancelToken;
 
-/// Gives the reason to shorten a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShortenReason {
-    /// The conversation has reached the host's threshold.
-    Threshold,
-    /// The provider refused a request, because the conversation exceeds the model's context.
-    Overflow,
-}
-
-impl ShortenReason {
-    /// Returns the reason's name in records: `threshold` or `overflow`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ShortenReason::Threshold => "threshold",
-            ShortenReason::Overflow => "overflow",
-        }
+named! {
+    /// Gives the reason to shorten a conversation.
+    ShortenReason {
+        /// The conversation has reached the host's threshold.
+        Threshold = "threshold",
+        /// The provider refused a request, because the conversation exceeds the model's context.
+        Overflow = "overflow",
     }
 }
 

@@ -12,43 +12,26 @@ use std::sync::Arc;
 use foldlog::escape;
 
 use foldlog_agent::error::EvaluationPhase;
+use foldlog_agent::named;
 
 /// Number of bytes of the program's standard error that an error displays; [`ClientError::stderr`]
 /// returns all that was stored.
 const SHOWN: usize = 2 << 10;
 
-/// Identifies the activity of the client that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Stage {
-    /// Starting the program.
-    Spawn,
-    /// Waiting for the program's answer to `initialize`.
-    Initialize,
-    /// Sending a prompt or a control request, or waiting for the answer to the request.
-    Request,
-    /// Reading messages.
-    Response,
-    /// Ending the program.
-    Stop,
-}
-
-impl Stage {
-    /// Returns the stage's name: `spawn`, `initialize`, `request`, `response` or `stop`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Stage::Spawn => "spawn",
-            Stage::Initialize => "initialize",
-            Stage::Request => "request",
-            Stage::Response => "response",
-            Stage::Stop => "stop",
-        }
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// Identifies the activity of the client that failed.
+    #[non_exhaustive]
+    Stage {
+        /// Starting the program.
+        Spawn = "spawn",
+        /// Waiting for the program's answer to `initialize`.
+        Initialize = "initialize",
+        /// Sending a prompt or a control request, or waiting for the answer to the request.
+        Request = "request",
+        /// Reading messages.
+        Response = "response",
+        /// Ending the program.
+        Stop = "stop",
     }
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use foldlog_agent::named;
+
 use super::error::{ClientError, ErrorKind, Stage};
 
 /// Names of the host's variables that the program gets by default. None of them contains a key: a
@@ -37,42 +39,24 @@ pub const PASSED_VARIABLES: [&str; 21] = [
     "NIX_LD_LIBRARY_PATH",
 ];
 
-/// Selects when the program requests a permission before it runs a tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PermissionMode {
-    /// Requests a permission, unless the tool is allowed.
-    #[default]
-    Default,
-    /// As the default, but allows edits of files.
-    AcceptEdits,
-    /// Only plans, and changes nothing.
-    Plan,
-    /// Requests no permission. As root, only in a sandbox.
-    BypassPermissions,
-    /// Refuses every tool that is not allowed, without a request.
-    DontAsk,
-    /// The program decides.
-    Auto,
-}
-
-impl PermissionMode {
-    /// Returns the mode's name on the wire, such as `acceptEdits`.
-    pub fn name(self) -> &'static str {
-        match self {
-            PermissionMode::Default => "default",
-            PermissionMode::AcceptEdits => "acceptEdits",
-            PermissionMode::Plan => "plan",
-            PermissionMode::BypassPermissions => "bypassPermissions",
-            PermissionMode::DontAsk => "dontAsk",
-            PermissionMode::Auto => "auto",
-        }
-    }
-}
-
-impl fmt::Display for PermissionMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// Selects when the program requests a permission before it runs a tool.
+    #[derive(Default)]
+    #[non_exhaustive]
+    PermissionMode {
+        /// Requests a permission, unless the tool is allowed.
+        #[default]
+        Default = "default",
+        /// As the default, but allows edits of files.
+        AcceptEdits = "acceptEdits",
+        /// Only plans, and changes nothing.
+        Plan = "plan",
+        /// Requests no permission. As root, only in a sandbox.
+        BypassPermissions = "bypassPermissions",
+        /// Refuses every tool that is not allowed, without a request.
+        DontAsk = "dontAsk",
+        /// The program decides.
+        Auto = "auto",
     }
 }
 
@@ -96,25 +80,15 @@ impl FromStr for PermissionMode {
     }
 }
 
-/// Identifies a settings file that the program reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SettingSource {
-    /// The user's, below `HOME` or `CLAUDE_CONFIG_DIR`.
-    User,
-    /// The project's, below the working directory, and its `CLAUDE.md`.
-    Project,
-    /// That of this machine only, below the working directory.
-    Local,
-}
-
-impl SettingSource {
-    /// Returns the source's name on the wire: `user`, `project` or `local`.
-    pub fn name(self) -> &'static str {
-        match self {
-            SettingSource::User => "user",
-            SettingSource::Project => "project",
-            SettingSource::Local => "local",
-        }
+named! {
+    /// Identifies a settings file that the program reads.
+    SettingSource {
+        /// The user's, below `HOME` or `CLAUDE_CONFIG_DIR`.
+        User = "user",
+        /// The project's, below the working directory, and its `CLAUDE.md`.
+        Project = "project",
+        /// That of this machine only, below the working directory.
+        Local = "local",
     }
 }
 

@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use foldlog::Clock;
 
+use crate::named;
+
 /// Selects when an adapter's state is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckpointStrategy {
@@ -16,44 +18,30 @@ pub enum CheckpointStrategy {
     OnDemand,
 }
 
-/// Identifies an occasion at which an adapter considers a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CaptureOccasion {
-    /// The provider's session became known.
-    Init,
-    /// A message arrived.
-    Message,
-    /// A tool call ended.
-    Tool,
-    /// The evaluation returned its output.
-    Complete,
-    /// The evaluation failed.
-    Failed,
-    /// The host requested a capture.
-    Demand,
-    /// The provider no longer has the session.
-    Expired,
-    /// A rollback abandoned the capture, and the provider's session has no entry to return to.
-    Abandoned,
+named! {
+    /// Identifies an occasion at which an adapter considers a capture.
+    #[non_exhaustive]
+    CaptureOccasion {
+        /// The provider's session became known.
+        Init = "init",
+        /// A message arrived.
+        Message = "message",
+        /// A tool call ended.
+        Tool = "tool",
+        /// The evaluation returned its output.
+        Complete = "complete",
+        /// The evaluation failed.
+        Failed = "failed",
+        /// The host requested a capture.
+        Demand = "demand",
+        /// The provider no longer has the session.
+        Expired = "expired",
+        /// A rollback abandoned the capture, and the provider's session has no entry to return to.
+        Abandoned = "abandoned",
+    }
 }
 
 impl CaptureOccasion {
-    /// Returns the name of the occasion in records: `init`, `message`, `tool`, `complete`,
-    /// `failed`, `demand`, `expired` or `abandoned`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CaptureOccasion::Init => "init",
-            CaptureOccasion::Message => "message",
-            CaptureOccasion::Tool => "tool",
-            CaptureOccasion::Complete => "complete",
-            CaptureOccasion::Failed => "failed",
-            CaptureOccasion::Demand => "demand",
-            CaptureOccasion::Expired => "expired",
-            CaptureOccasion::Abandoned => "abandoned",
-        }
-    }
-
     fn is_end(self) -> bool {
         matches!(self, CaptureOccasion::Complete | CaptureOccasion::Failed)
     }

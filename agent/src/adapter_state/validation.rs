@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use foldlog::{SequenceNumber, escape};
 
 use super::{AdapterState, AdapterStateSnapshot, CompositeAdapterState};
+use crate::named;
 
 /// Selects the checks before a provider's session is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,38 +36,26 @@ pub struct ResumeContext {
     pub now: DateTime<Utc>,
 }
 
-/// Identifies a check that a state can fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ResumeCheck {
-    /// The state is marked as resumable.
-    Resumable,
-    /// The state names a session.
-    SessionId,
-    /// The provider will run in the same directory as before.
-    WorkspacePath,
-    /// The prompt has the same name as the one that started the session.
-    PromptName,
-    /// The last activity is recent enough.
-    Recency,
-    /// The capture is on the live path: no rollback abandoned it.
-    LivePath,
+named! {
+    /// Identifies a check that a state can fail.
+    #[non_exhaustive]
+    ResumeCheck {
+        /// The state is marked as resumable.
+        Resumable = "resumable",
+        /// The state names a session.
+        SessionId = "session_id",
+        /// The provider will run in the same directory as before.
+        WorkspacePath = "workspace_path",
+        /// The prompt has the same name as the one that started the session.
+        PromptName = "prompt_name",
+        /// The last activity is recent enough.
+        Recency = "recency",
+        /// The capture is on the live path: no rollback abandoned it.
+        LivePath = "live_path",
+    }
 }
 
 impl ResumeCheck {
-    /// Returns the name of the check: `resumable`, `session_id`, `workspace_path`, `prompt_name`,
-    /// `recency` or `live_path`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ResumeCheck::Resumable => "resumable",
-            ResumeCheck::SessionId => "session_id",
-            ResumeCheck::WorkspacePath => "workspace_path",
-            ResumeCheck::PromptName => "prompt_name",
-            ResumeCheck::Recency => "recency",
-            ResumeCheck::LivePath => "live_path",
-        }
-    }
-
     fn advice(self) -> &'static str {
         match self {
             ResumeCheck::Resumable | ResumeCheck::SessionId => "start a new session",

@@ -31,27 +31,20 @@ use foldlog::escape;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
+use crate::named;
+
 pub(crate) use repair::word;
 pub use repair::{Repair, RepairChange, close_open, repair};
 
-/// Identifies the rules of a provider for messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum MessageFormat {
-    /// Chat completions of OpenAI.
-    OpenAi,
-    /// The Messages API of Anthropic.
-    Anthropic,
-}
-
-impl MessageFormat {
-    /// Returns the format's name, which is also the format of
-    /// [`ContentBlocks`](foldlog::conversation::ContentBlocks): `openai` or `anthropic`.
-    pub fn name(self) -> &'static str {
-        match self {
-            MessageFormat::OpenAi => "openai",
-            MessageFormat::Anthropic => "anthropic",
-        }
+named! {
+    /// Identifies the rules of a provider for messages. Its name is also the format of
+    /// [`ContentBlocks`](foldlog::conversation::ContentBlocks).
+    #[non_exhaustive]
+    MessageFormat {
+        /// Chat completions of OpenAI.
+        OpenAi = "openai",
+        /// The Messages API of Anthropic.
+        Anthropic = "anthropic",
     }
 }
 
