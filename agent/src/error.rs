@@ -237,12 +237,6 @@ pub enum Error {
         /// Those of the operations that ask a question.
         calls: Vec<SuspendedCall>,
     },
-    /// The session contains no recorded conversation to resume.
-    #[error("no conversation was recorded{}: start again with `EvaluateOptions::record` set", of_evaluation(.evaluation_id))]
-    NotRecorded {
-        /// Evaluation to resume.
-        evaluation_id: Option<String>,
-    },
     /// A provider would refuse the messages to be sent.
     #[error(
         "the provider would refuse the history: {}: repair it, or resume at an earlier position",
@@ -386,8 +380,8 @@ impl From<Error> for ToolError {
     }
 }
 
-impl From<ProviderError> for Error {
-    fn from(error: ProviderError) -> Error {
+impl From<Box<ProviderError>> for Error {
+    fn from(error: Box<ProviderError>) -> Error {
         match error.kind {
             ProviderErrorKind::Throttled(details) => Error::Throttled { details, message: error.message },
             ProviderErrorKind::ContextOverflow => Error::ContextOverflow(error.message),
@@ -395,14 +389,8 @@ impl From<ProviderError> for Error {
             ProviderErrorKind::ContentFilter => Error::ContentFilter(error.message),
             ProviderErrorKind::Deadline => Error::DeadlineExceeded { phase: EvaluationPhase::Request },
             ProviderErrorKind::Cancelled => Error::Cancelled,
-            _ => Error::Provider(Box::new(error)),
+            _ => Error::Provider(error),
         }
-    }
-}
-
-impl From<Box<ProviderError>> for Error {
-    fn from(error: Box<ProviderError>) -> Error {
-        Error::from(*error)
     }
 }
 
@@ -455,8 +443,4 @@ fn questions_text(calls: &[SuspendedCall]) -> String {
         )
     };
     calls.iter().map(question).collect()
-}
-
-fn of_evaluation(evaluation_id: &Option<String>) -> String {
-    evaluation_id.as_ref().map_or_else(String::new, |id| format!(" for evaluation `{}`", escape::text(id)))
 }

@@ -138,7 +138,7 @@ impl InnerLoop {
             (State::CheckingRequest, Fact::Done) => self.request_checked(),
             (State::Shortening(None), Fact::Done) => self.go(State::Preparing, LoopStep::Prepare),
             (State::Shortening(None), Fact::Recorded(_)) => self.check_request(),
-            (State::Shortening(Some(error)), Fact::Done) => LoopStep::Fail(Error::from(*error)),
+            (State::Shortening(Some(error)), Fact::Done) => LoopStep::Fail(Error::from(error)),
             (State::Shortening(Some(_)), Fact::Recorded(_)) => {
                 self.attempt = self.attempt.saturating_add(1);
                 self.check_request()
@@ -243,7 +243,7 @@ impl InnerLoop {
         if is_overflow && self.has_shortener && !std::mem::replace(&mut self.asked_at_overflow, true) {
             return self.go(State::Shortening(Some(error)), LoopStep::Shorten(ShortenReason::Overflow));
         }
-        LoopStep::Fail(Error::from(*error))
+        LoopStep::Fail(Error::from(error))
     }
 
     fn take_answer(&mut self, answer: Box<ProviderAnswer>) -> LoopStep {

@@ -75,10 +75,6 @@ fn all() -> Vec<(Error, &'static str)> {
             "settle with `foldlog settle` or `SessionCalls::settle`, and resume",
         ),
         (
-            Error::NotRecorded { evaluation_id: Some(text()) },
-            "start again with `EvaluateOptions::record` set",
-        ),
-        (
             Error::InvalidHistory { problems: vec![text(), text()] },
             "repair it, or resume at an earlier position",
         ),
