@@ -79,15 +79,20 @@ fn make_answer(content: Option<String>, calls: Vec<ToolCallRecord>, stop: &str) 
     }
 }
 
-/// Describes a request that a script answers.
-#[derive(Clone, Debug)]
+/// Describes a request that a script answers. Its JSON is the body of the request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScriptedRequest {
     /// Number of the request, counted from 1.
+    #[serde(skip)]
     pub number: u64,
+    /// Name of the model.
+    pub model: String,
     /// Messages, with the time 0 and nil ids.
     pub messages: Vec<ConversationMessage>,
     /// Names of the available tools.
     pub tools: Vec<String>,
+    /// Name of the expected output; `None` for a text.
+    pub output: Option<String>,
     /// Whether the answer is streamed.
     pub stream: bool,
 }
@@ -97,15 +102,6 @@ impl ScriptedRequest {
     pub fn last_text(&self) -> &str {
         self.messages.last().and_then(|message| message.content.as_deref()).unwrap_or_default()
     }
-}
-
-#[derive(Serialize, Deserialize)]
-struct ScriptedBody {
-    model: String,
-    messages: Vec<ConversationMessage>,
-    tools: Vec<String>,
-    output: Option<String>,
-    stream: bool,
 }
 
 type Answerer = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
@@ -179,7 +175,8 @@ impl Provider for ScriptedProvider {
             (message.created_at, message.message_id) = (DateTime::UNIX_EPOCH, Uuid::nil());
             message
         };
-        let body = ScriptedBody {
+        let body = ScriptedRequest {
+            number: 0,
             model: MODEL.to_owned(),
             messages: request.messages.iter().map(timeless).collect(),
             tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -193,13 +190,12 @@ impl Provider for ScriptedProvider {
     }
 
     fn send(&self, prepared: &PreparedRequest, options: &mut SendOptions<'_>) -> Result<ProviderAnswer> {
-        let body: ScriptedBody = serde_json::from_slice(&prepared.body)
+        let request: ScriptedRequest = serde_json::from_slice(&prepared.body)
             .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
         check(options)?;
-        let ScriptedBody { messages, tools, stream, .. } = body;
         let request = {
             let mut seen = self.seen.lock();
-            let request = ScriptedRequest { number: seen.len() as u64 + 1, messages, tools, stream };
+            let request = ScriptedRequest { number: seen.len() as u64 + 1, ..request };
             seen.push(request.clone());
             request
         };
