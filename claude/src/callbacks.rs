@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::bridge::success;
 
+use foldlog_agent::named;
 use foldlog_agent::provider::CancelToken;
 
 /// Default limit for the characters of a tool's result that the program passes to the model
@@ -79,6 +80,11 @@ pub(super) trait ProgramReply {
     fn to_json(&self, about: &Value) -> Value;
 }
 
+/// Returns an object of those fields that have a value.
+pub(super) fn given<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
 /// Contains the result of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReply {
@@ -141,15 +147,16 @@ impl HookCall {
     }
 }
 
-/// Describes the decision of a hook about a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HookPermission {
-    /// The call runs without a request for permission.
-    Allow,
-    /// The call does not run.
-    Deny,
-    /// The program requests a permission.
-    Ask,
+named! {
+    /// Describes the decision of a hook about a call.
+    HookPermission {
+        /// The call runs without a request for permission.
+        Allow = "allow",
+        /// The call does not run.
+        Deny = "deny",
+        /// The program requests a permission.
+        Ask = "ask",
+    }
 }
 
 /// Contains the answer of a hook. The default lets the program continue as without a hook.
@@ -200,38 +207,25 @@ impl HookReply {
 
 impl ProgramReply for HookReply {
     fn to_json(&self, about: &Value) -> Value {
-        let mut reply = Map::new();
-        if let Some(reason) = &self.stop {
-            reply.insert("continue".into(), false.into());
-            reply.insert("stopReason".into(), reason.clone().into());
-        }
-        if let Some(reason) = &self.block {
-            reply.insert("decision".into(), "block".into());
-            reply.insert("reason".into(), reason.clone().into());
-        }
-        if let Some(message) = &self.system_message {
-            reply.insert("systemMessage".into(), message.clone().into());
-        }
-        let mut specific = Map::new();
-        if let Some((permission, reason)) = &self.permission {
-            let decision = match permission {
-                HookPermission::Allow => "allow",
-                HookPermission::Deny => "deny",
-                HookPermission::Ask => "ask",
-            };
-            specific.insert("permissionDecision".into(), decision.into());
-            specific.insert("permissionDecisionReason".into(), reason.clone().into());
-        }
-        if let Some(input) = &self.updated_input {
-            specific.insert("updatedInput".into(), input.clone());
-        }
-        if let Some(context) = &self.additional_context {
-            specific.insert("additionalContext".into(), context.clone().into());
-        }
+        let text = |text: &Option<String>| text.clone().map(Value::from);
+        let permission = self.permission.as_ref();
+        let mut specific = given([
+            ("permissionDecision", permission.map(|(decision, _)| decision.name().into())),
+            ("permissionDecisionReason", permission.map(|(_, reason)| reason.clone().into())),
+            ("updatedInput", self.updated_input.clone()),
+            ("additionalContext", text(&self.additional_context)),
+        ]);
         if !specific.is_empty() {
             specific.insert("hookEventName".into(), about.clone());
-            reply.insert("hookSpecificOutput".into(), Value::Object(specific));
         }
+        let mut reply = given([
+            ("continue", self.stop.as_ref().map(|_| false.into())),
+            ("stopReason", text(&self.stop)),
+            ("decision", self.block.as_ref().map(|_| "block".into())),
+            ("reason", text(&self.block)),
+            ("systemMessage", text(&self.system_message)),
+            ("hookSpecificOutput", (!specific.is_empty()).then_some(Value::Object(specific))),
+        ]);
         reply.extend(self.other.clone());
         Value::Object(reply)
     }

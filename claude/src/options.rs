@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use foldlog_agent::named;
 
+use super::callbacks::given;
 use super::error::{ClientError, ErrorKind, Stage};
 
 /// Names of the host's variables that the program gets by default. None of them contains a key: a
@@ -339,14 +340,12 @@ impl ClientOptions {
             }
             hooks.entry(&hook.event).or_default().push(entry);
         }
-        let mut request = Map::new();
-        request.insert("subtype".into(), "initialize".into());
-        request.insert("hooks".into(), if hooks.is_empty() { Value::Null } else { json!(hooks) });
-        let agents = self.agents.clone().map(|agents| ("agents", Value::Object(agents)));
-        let skills = self.skills.clone().map(|skills| ("skills", skills.into()));
-        let snapshot = self.system_prompt_snapshot.map(|keeps| ("systemPromptSnapshot", keeps.into()));
-        let given = [agents, skills, snapshot].into_iter().flatten();
-        request.extend(given.map(|(name, value)| (name.to_owned(), value)));
-        Value::Object(request)
+        Value::Object(given([
+            ("subtype", Some("initialize".into())),
+            ("hooks", Some(if hooks.is_empty() { Value::Null } else { json!(hooks) })),
+            ("agents", self.agents.clone().map(Value::Object)),
+            ("skills", self.skills.clone().map(Value::Array)),
+            ("systemPromptSnapshot", self.system_prompt_snapshot.map(Value::Bool)),
+        ]))
     }
 }

@@ -82,7 +82,7 @@ pub(super) struct TimedArrival {
 }
 
 /// Contains the details of a client's failure.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClientFailure {
     pub(super) kind: ClientFailureKind,
     pub(super) is_response: bool,
@@ -96,28 +96,16 @@ pub(super) struct ClientFailure {
 }
 
 /// Failures that an evaluation distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ClientFailureKind {
     NotInstalled,
     Connection,
     UnknownSession,
+    #[default]
     Other,
 }
 
 impl ClientFailure {
-    /// Creates the failure of a run whose program was not started.
-    pub(super) fn before_start(reason: String) -> ClientFailure {
-        ClientFailure {
-            kind: ClientFailureKind::Other,
-            is_response: false,
-            is_retryable: false,
-            text: reason,
-            exit_code: None,
-            signal: None,
-            stderr: String::new(),
-        }
-    }
-
     pub(super) fn from_error(error: &ClientError) -> ClientFailure {
         use ErrorKind as Kind;
         let kind = match error.kind() {

@@ -382,7 +382,7 @@ impl<'a> CallRunner<'a> {
     /// Lets all calls start that wait for their answers.
     pub(super) fn await_no_answer(&self, heard: &mut Recorders<'_>) {
         let calls: Vec<String> = self.unannounced_ids(heard).map(str::to_owned).collect();
-        calls.iter().for_each(|call_id| heard.not_announced(call_id));
+        heard.unannounced.extend(calls);
     }
 
     fn unannounced_ids(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {

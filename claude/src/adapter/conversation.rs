@@ -44,7 +44,7 @@ use serde_json::{Value, json};
 
 use super::asked_calls::{AskedCalls, CallNumber, MeantCall};
 use super::calls::begins_sub_agent;
-use crate::{Assistant, ClaudeBlock, ClaudeUsage, TaskStarted};
+use crate::{Assistant, ClaudeBlock, ClaudeUsage};
 use foldlog_agent::error::Result;
 use foldlog_agent::evaluation::{Journal, Outcome, Used, asked_call};
 use foldlog_agent::provider::{PreparedRequest, ProviderAnswer, ProviderError};
@@ -420,13 +420,14 @@ pub(super) struct Recorders<'a> {
     pub(super) session: &'a Session,
     children: BTreeMap<String, Recorder>,
     /// Calls that started sub-agents, by the ids of the sub-agents.
-    agents: BTreeMap<String, String>,
+    pub(super) agents: BTreeMap<String, String>,
     /// Calls that started sub-agents, by the ids of the calls that these sub-agents make.
     parents: BTreeMap<String, String>,
     /// Calls of sub-agents whose answers are no longer awaited.
-    unannounced: BTreeSet<String>,
-    /// Last texts of sub-agents, by the calls that started them.
-    last_texts: BTreeMap<String, String>,
+    pub(super) unannounced: BTreeSet<String>,
+    /// Last texts of sub-agents, by the calls that started them. The program may send no answers
+    /// with them.
+    pub(super) last_texts: BTreeMap<String, String>,
     /// Calls that started sub-agents which have ended, but whose conversations have open calls.
     ended: BTreeSet<String>,
 }
@@ -443,11 +444,6 @@ impl<'a> Recorders<'a> {
             last_texts: BTreeMap::new(),
             ended: BTreeSet::new(),
         }
-    }
-
-    /// Notes that a call started a sub-agent.
-    pub(super) fn sub_agent_began(&mut self, started: TaskStarted) {
-        self.agents.insert(started.task_id, started.tool_use_id);
     }
 
     /// Notes that a call belongs to the sub-agent `agent`, or to the run itself if there is none.
@@ -514,11 +510,6 @@ impl<'a> Recorders<'a> {
             && !self.unannounced.contains(call_id)
     }
 
-    /// Stops waiting for the answer with a call.
-    pub(super) fn not_announced(&mut self, call_id: &str) {
-        self.unannounced.insert(call_id.to_owned());
-    }
-
     /// Returns whether a call has to wait for calls of the answer before it. `runs` returns whether
     /// a call is running.
     pub(super) fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
@@ -532,12 +523,6 @@ impl<'a> Recorders<'a> {
             Some(parent) => self.children.get(&parent),
             None => Some(&self.own),
         }
-    }
-
-    /// Notes the last text of the sub-agent that a call started. The program may send no answer
-    /// with it.
-    pub(super) fn last_text(&mut self, call_id: &str, text: String) {
-        self.last_texts.insert(call_id.to_owned(), text);
     }
 
     /// Ends the conversation of the sub-agent that a call started. If the conversation has unclosed

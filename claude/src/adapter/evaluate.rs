@@ -329,9 +329,10 @@ impl ClaudeAgentSDKAdapter {
                     logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
                     self.drive(&mut run, &with, tools, &start_or_resume::to_say(&ready.messages, is_resumed))
                 }
-                Err(Error::PromptEvaluation { reason, .. }) => {
+                Err(Error::PromptEvaluation { reason: text, .. }) => {
                     run.arrivals.record_start(|| None)?;
-                    run.arrivals.first = Some(Arrival::Ended(Some(ClientFailure::before_start(reason))));
+                    let failure = ClientFailure { text, ..ClientFailure::default() };
+                    run.arrivals.first = Some(Arrival::Ended(Some(failure)));
                     run.run()
                 }
                 Err(error) => return Err(error),

@@ -145,7 +145,7 @@ impl CallRunner<'_> {
         if begins_sub_agent(&asking.tool)
             && let Some(text) = last_text_in(&asking.json)
         {
-            heard.last_text(call_id, text);
+            heard.last_texts.insert(call_id.clone(), text);
         }
         let meant = asking.meant_call();
         let Some(number) = self.find_open_call(meant) else {

@@ -19,7 +19,9 @@ use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
 use super::transcript::{calls_in, last_entry};
-use crate::{ClaudeBlock, ClaudeMessage, ClaudeMessageBody, Client, Init, ToolReply, TurnResult};
+use crate::{
+    ClaudeBlock, ClaudeMessage, ClaudeMessageBody, Client, Init, TaskStarted, ToolReply, TurnResult,
+};
 use foldlog_agent::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
@@ -210,7 +212,9 @@ impl<O> ProgramRun<'_, O> {
                 }
                 self.capture_state(CaptureOccasion::Message)?;
             }
-            ClaudeMessageBody::TaskStarted(started) => self.heard.sub_agent_began(started),
+            ClaudeMessageBody::TaskStarted(TaskStarted { task_id, tool_use_id }) => {
+                self.heard.agents.insert(task_id, tool_use_id);
+            }
             ClaudeMessageBody::Result(result) => {
                 self.result = Some(result);
                 self.close();

@@ -150,7 +150,7 @@ impl TranscriptEntry {
 
     /// Returns the entry's own id; `None` if it has none.
     fn uuid(&self) -> Option<&str> {
-        uuid_of(&self.json)
+        self.json.get("uuid")?.as_str()
     }
 }
 
@@ -248,10 +248,6 @@ pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
     let asking = mirror.entries.iter().filter(|entry| entry.get().contains("\"tool_use\""));
     let entries = asking.map(|entry| TranscriptEntry::new(entry.get().to_owned()));
     entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
-}
-
-fn uuid_of(entry: &Value) -> Option<&str> {
-    entry.get("uuid")?.as_str()
 }
 
 /// Contains the result of a call, according to the log.
