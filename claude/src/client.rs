@@ -343,7 +343,7 @@ impl Client {
 
     /// Returns the next message, or `None` if the program has ended normally: after a result, or
     /// after [`close`](Client::close). Blocks until a message arrives, or until `deadline` if there
-    /// is one.
+    /// is one. Meanwhile it starts the callbacks that the program requests.
     ///
     /// # Errors
     ///
