@@ -28,11 +28,11 @@ fn identity(key: &str, digest: u8) -> Box<PromptIdentity> {
 
 fn throttled(kind: ThrottleKind, retry_after: Option<Duration>, attempts: u32) -> Error {
     let details = ThrottleDetails { kind, retry_after, attempts, retry_safe: true, provider_payload: None };
-    ProviderError::new(ProviderErrorKind::Throttled(details), HOSTILE).into()
+    Box::new(ProviderError::new(ProviderErrorKind::Throttled(details), HOSTILE)).into()
 }
 
 fn provider(kind: ProviderErrorKind) -> Error {
-    ProviderError::new(kind, HOSTILE).into()
+    Box::new(ProviderError::new(kind, HOSTILE)).into()
 }
 
 /// Returns an error of each kind with hostile texts, and its advice to the reader.
