@@ -122,6 +122,10 @@ impl Channel {
     }
 }
 
+fn disconnected() -> ClientError {
+    ClientError::new(ErrorKind::Disconnected, Stage::Request, "the program no longer reads its input")
+}
+
 /// Writes lines to the program, on its own thread.
 struct StdinWriter {
     lines: Mutex<Option<Sender<Vec<u8>>>>,
@@ -136,9 +140,7 @@ impl StdinWriter {
         thread::Builder::new().name("foldlog-claude-write".to_owned()).spawn(move || {
             for line in taken {
                 if let Err(error) = stdin.write_all(&line).and_then(|()| stdin.flush()) {
-                    let reason = "the program no longer reads its input";
-                    let error =
-                        ClientError::new(ErrorKind::Disconnected, Stage::Request, reason).because(error);
+                    let error = disconnected().because(error);
                     *to.lock() = Some(error);
                     return;
                 }
@@ -157,14 +159,7 @@ impl StdinWriter {
         if let Some(error) = &*self.failure.lock() {
             return Err(error.clone());
         }
-        if sent {
-            return Ok(());
-        }
-        Err(ClientError::new(
-            ErrorKind::Disconnected,
-            Stage::Request,
-            "the program no longer reads its input",
-        ))
+        if sent { Ok(()) } else { Err(disconnected()) }
     }
 
     fn close(&self) {
@@ -261,11 +256,9 @@ impl Inbox {
             if let Some(end) = &state.end {
                 return InboxPoll::End(end.clone());
             }
-            if self.changed.wait_until(&mut state, until).timed_out() && state.events.is_empty() {
-                return match &state.end {
-                    Some(end) => InboxPoll::End(end.clone()),
-                    None => InboxPoll::Nothing,
-                };
+            let is_late = self.changed.wait_until(&mut state, until).timed_out();
+            if is_late && state.events.is_empty() && state.end.is_none() {
+                return InboxPoll::Nothing;
             }
         }
     }

@@ -228,12 +228,8 @@ impl RunOptions {
 
     /// Returns the question for a person before a tool runs; `None` if the tool does not ask.
     pub(super) fn question(&self, tool: &str) -> Option<&Question> {
-        self.asks.get(tool).or_else(|| {
-            self.asks
-                .iter()
-                .find(|(asking, _)| canonical(asking) == canonical(tool))
-                .map(|(_, question)| question)
-        })
+        let asks = |asking: &str| canonical(asking) == canonical(tool);
+        self.asks.iter().find(|(asking, _)| asks(asking)).map(|(_, question)| question)
     }
 
     /// Returns those tools that may run but are missing in the program's offer. Tools of the

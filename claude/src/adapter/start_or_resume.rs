@@ -227,14 +227,11 @@ fn choose_id(
     is_recorded: bool,
     chosen: Option<String>,
 ) -> Result<String> {
-    match (is_recorded, chosen) {
-        (true, chosen) => {
-            let derive = || derived_id(session.id(), session.log().position(), evaluation);
-            Ok(session.inputs().observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
-        }
-        (false, Some(chosen)) => Ok(chosen),
-        (false, None) => new_id(session),
+    if !is_recorded {
+        return chosen.map_or_else(|| new_id(session), Ok);
     }
+    let derive = || derived_id(session.id(), session.log().position(), evaluation);
+    Ok(session.inputs().observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
 }
 
 /// Derives an id for a session of the program from its purpose and the log's position. The log

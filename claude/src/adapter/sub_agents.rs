@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use foldlog::conversation::{
     Conversation, ConversationMessage, EntryContent, PromptIdentity, ResumePoint, Role, ToolCallRecord,
 };
+use foldlog::process::ProcessIdentity;
 use foldlog::tools::ToolRunner;
 use foldlog::{SequenceNumber, Session};
 use serde_json::Value;
@@ -172,10 +173,7 @@ fn find_unrecorded_answer(
         return Ok(None);
     }
     let mut started = Vec::new();
-    session.inputs().observations_from(STARTED, last, &mut |at,
-                                                             _: Option<
-        foldlog::process::ProcessIdentity,
-    >| {
+    session.inputs().observations_from(STARTED, last, &mut |at, _: Option<ProcessIdentity>| {
         started.push(at);
         Ok(())
     })?;

@@ -461,6 +461,11 @@ impl Transcript {
         corrected.count() > 0
     }
 
+    /// Returns the lines, each with its newline.
+    fn into_lines(self) -> String {
+        self.entries.into_iter().map(|entry| entry.line + "\n").collect()
+    }
+
     fn place_of(&self, uuid: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.uuid() == Some(uuid))
     }
@@ -481,14 +486,14 @@ fn name_of(call_id: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Returns the lines of the whole transcript of a session according to the log, with all calls and
-/// their results; `None` if the log has none.
+/// Returns the whole transcript of a session according to the log, with all calls and their
+/// results; `None` if the log has none.
 fn whole_transcript(
     mut all: Transcripts,
     id: &str,
     lineage: &Lineage,
     results: &[CallResult],
-) -> Option<Vec<String>> {
+) -> Option<String> {
     let mut whole = Transcript::default();
     for (session, copied_at) in lineage.chain(id) {
         if let Some(place) = copied_at.and_then(|at| whole.place_of(&at)) {
@@ -506,7 +511,7 @@ fn whole_transcript(
         whole = before;
     }
     whole.correct(results);
-    whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
+    whole.holds_messages().then(|| whole.into_lines())
 }
 
 /// Returns the path of a session's transcript below the program's directory `config`, if the
@@ -535,9 +540,8 @@ fn add_missing<'a>(
     let before = held.entries.len();
     held.complete(asked, results);
     if held.correct(results) {
-        let whole: String = held.entries.into_iter().map(|entry| entry.line + "\n").collect();
         let corrected = file.with_extension("corrected");
-        fs::write(&corrected, whole)?;
+        fs::write(&corrected, held.into_lines())?;
         return fs::rename(corrected, file);
     }
     // The last line may be torn.
@@ -568,16 +572,11 @@ pub(super) fn write_back(
             let asked = lineage.asked.iter().filter(|asked| asked.session == id);
             return add_missing(file, said, asked, results);
         }
-        let Some(lines) = whole_transcript(all, id, lineage, results) else { return Ok(()) };
+        let Some(whole) = whole_transcript(all, id, lineage, results) else { return Ok(()) };
         if let Some(directory) = file.parent() {
             fs::create_dir_all(directory)?;
         }
-        let mut file = io::BufWriter::new(fs::File::create_new(file)?);
-        for line in lines {
-            file.write_all(line.as_bytes())?;
-            file.write_all(b"\n")?;
-        }
-        file.flush()
+        fs::File::create_new(file)?.write_all(whole.as_bytes())
     };
     written().map_err(|error| Error::PromptEvaluation {
         phase: EvaluationPhase::Request,

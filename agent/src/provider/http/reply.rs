@@ -77,10 +77,7 @@ impl<'c> Reply<'c> {
         if let Some(kind) = self.bounds.give_up_reason() {
             return Err(self.error(kind, "the request was given up"));
         }
-        let count = match self.body.read(buffer) {
-            Ok(count) => count,
-            Err(error) => return Err(self.broken(error)),
-        };
+        let count = self.body.read(buffer).map_err(|error| self.broken(error))?;
         self.read = self.read.saturating_add(count as u64);
         if self.read > BODY_BYTES_MAX {
             let message = format!("the reply is longer than {} MiB", BODY_BYTES_MAX >> 20);
@@ -212,10 +209,7 @@ impl<'c> Reply<'c> {
         if let Some(kind) = self.bounds.give_up_reason().filter(|_| limited.is_err()) {
             return self.error(kind, "the request was given up");
         }
-        match serde_json::from_slice(&body) {
-            Ok(value) => self.refusal_error(self.status, &value),
-            Err(_) => self.refusal_error(self.status, &serde_json::Value::Null),
-        }
+        self.refusal_error(self.status, &serde_json::from_slice(&body).unwrap_or_default())
     }
 
     /// Reports a body that is not valid JSON.
