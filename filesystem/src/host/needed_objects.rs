@@ -16,8 +16,9 @@ use crate::error::Result;
 pub(super) struct NeededObjects {
     /// If a tree is one of them, so is everything beneath it.
     ids: HashSet<ObjectId>,
-    /// Objects with times. A file may have the content of one, and does not need the times below it.
-    times: HashSet<ObjectId>,
+    /// Objects with times and lists of repositories. A file may have the content of one, and does not
+    /// need the objects that it names.
+    lists: HashSet<ObjectId>,
     /// Commits and metadata of the snapshots that were added completely.
     whole: HashSet<(ObjectId, ObjectId)>,
     pub(super) trees: Trees,
@@ -45,9 +46,10 @@ impl NeededObjects {
         if let Some(left_out_by) = left_out_by {
             self.commit(objects, left_out_by, &mut found)?;
         }
-        if let Some(repositories) = repositories.filter(|id| !self.ids.contains(id)) {
-            let copies: Vec<ObjectId> = Repositories::read(objects, repositories)?.copies().collect();
-            self.blobs(copies.into_iter().chain([repositories]), &mut found);
+        if let Some(repositories) = repositories.filter(|id| !self.lists.contains(id)) {
+            self.blobs(Repositories::read(objects, repositories)?.copies(), &mut found);
+            self.lists.insert(repositories);
+            found.push((repositories, ObjectKind::Blob));
         }
         self.whole.insert((commit, metadata.unwrap_or_default()));
         Ok(found)
@@ -93,7 +95,7 @@ impl NeededObjects {
         self.blobs(data, found);
         let root = CapturedDirectory { tree, times: metadata.times };
         self.trees.times(objects, root, &mut |times| {
-            let is_new = self.times.insert(times);
+            let is_new = self.lists.insert(times);
             found.extend(is_new.then_some((times, ObjectKind::Blob)));
             is_new
         })?;
@@ -111,11 +113,11 @@ impl NeededObjects {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.ids.len() + self.times.len()
+        self.ids.len() + self.lists.len()
     }
 
     pub(super) fn into_ids(mut self) -> HashSet<ObjectId> {
-        self.ids.extend(self.times);
+        self.ids.extend(self.lists);
         self.ids
     }
 }
