@@ -30,8 +30,8 @@ pub(super) struct Unit {
 /// The units of a talk as one tree.
 #[derive(Debug)]
 pub(super) struct Graph {
-    units: Vec<Unit>,
-    root: Option<usize>,
+    pub(super) units: Vec<Unit>,
+    pub(super) root: Option<usize>,
     pub(super) found: Vec<NodeFinding>,
 }
 
@@ -48,14 +48,6 @@ impl Graph {
         let order = graph.contract();
         graph.join(scan, &order);
         graph
-    }
-
-    pub(super) fn unit(&self, unit: usize) -> Option<&Unit> {
-        self.units.get(unit)
-    }
-
-    pub(super) fn root(&self) -> Option<usize> {
-        self.root
     }
 
     /// Groups nodes into units: all lines of a message form one.
@@ -221,8 +213,8 @@ impl Graph {
     /// Returns the branches that follow sibling units: the first units of each, with the live
     /// branch last.
     pub(super) fn branches(&self, scan: &TranscriptScan, step: &SiblingUnits) -> Vec<SiblingUnits> {
-        let units = step.iter().filter_map(|unit| self.units.get(*unit));
-        let mut children: Vec<usize> = units.flat_map(|unit| unit.children.iter().copied()).collect();
+        let mut children: Vec<usize> =
+            self.units_of(step).flat_map(|unit| unit.children.iter().copied()).collect();
         children.sort_unstable();
         let mut branches: Vec<SiblingUnits> = Vec::new();
         let mut at_time: HashMap<i64, usize> = HashMap::new();
@@ -316,8 +308,7 @@ fn parent_of(
     scan: &TranscriptScan,
     node: &TranscriptNode,
 ) -> (Option<usize>, Option<(FindingKind, SmolStr)>) {
-    let known = |id: &Option<SmolStr>| id.as_ref().and_then(|id| scan.by_uuid.get(id)).copied();
-    let parent = known(&node.parent).or_else(|| known(&node.logical_parent));
+    let parent = scan.any_parent_of(node);
     if parent.is_some() {
         return (parent, None);
     }

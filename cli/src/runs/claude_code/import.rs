@@ -10,7 +10,7 @@ use super::agents::Talks;
 use super::findings::{FindingKind, TranscriptFinding};
 use super::line::{LineFields, field};
 use super::scan::{Reread, TranscriptScan, TranscriptSource};
-use super::write::{TranscriptCounts, TranscriptWriter};
+use super::write::TranscriptWriter;
 use super::{BackupSeen, RawTranscriptLine, TranscriptFile, types};
 use crate::failure::Result;
 use crate::runs::import::{ImportCounts, close_session};
@@ -123,12 +123,12 @@ fn one(
         talks: &talks,
         types_of_agents: SessionTypes::builder().build()?,
         reread: Reread::default(),
-        counts: TranscriptCounts::default(),
+        imported,
         found: Vec::new(),
         begun: vec![session.id()],
     };
-    let written = write(session, &mut writer, stem, belongs, imported);
-    let TranscriptWriter { counts, found, begun, .. } = writer;
+    let written = write(session, &mut writer, stem, belongs);
+    let TranscriptWriter { found, begun, .. } = writer;
     if let Err(error) = written {
         // The first error is returned. Sub-agents are deleted first, since each names its parent.
         for id in begun.into_iter().rev() {
@@ -136,9 +136,6 @@ fn one(
         }
         return Err(error);
     }
-    imported.written += counts.written;
-    imported.rewinds += counts.rewinds;
-    imported.agents += counts.agents;
     let found = found.into_iter().filter_map(|(place, kind, id)| {
         let node = scan.nodes.get(place)?;
         let (file, id) = (scan.sources.get(node.source)?.name.clone(), id.map(String::from));
@@ -152,11 +149,10 @@ fn write(
     writer: &mut TranscriptWriter<'_>,
     evaluation: &str,
     belongs: &dyn Fn(usize) -> bool,
-    imported: &mut Imported,
 ) -> Result<()> {
     let sources = writer.scan.sources.iter().enumerate().filter(|(place, _)| belongs(*place));
     for (number, (_, source)) in (0..).zip(sources) {
-        imported.lines += keep(&session, number, source)?;
+        writer.imported.lines += keep(&session, number, source)?;
     }
     writer.write_talk(&session, 0, evaluation)?;
     let talks = writer.talks;
@@ -168,7 +164,7 @@ fn write(
         }
         writer.write_talk(&session, *agent, &name)?;
     }
-    writer.counts.written += close_session(session)?;
+    writer.imported.written += close_session(session)?;
     Ok(())
 }
 
@@ -191,11 +187,11 @@ fn keep(session: &Session, file: u64, source: &TranscriptSource) -> Result<u64> 
             return Ok(());
         };
         let message: Option<String> = field(read.message_id);
-        read.each_backup(|path, backup| {
+        for (path, backup) in read.backups() {
             let (message, existed) = (message.clone(), backup.is_some());
             session.dispatch(BackupSeen { file, line: line.number, message, path, existed, backup })?;
-            Ok(())
-        })
+        }
+        Ok(())
     })?;
     Ok(lines)
 }

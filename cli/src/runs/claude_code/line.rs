@@ -172,18 +172,15 @@ impl<'a> LineFields<'a> {
         fields(self.message)
     }
 
-    /// Passes the path of each file in a snapshot of the file history to `visit`, with the name of
-    /// its backup if it existed.
-    pub(super) fn each_backup<E>(
-        &self,
-        mut visit: impl FnMut(String, Option<String>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Returns the path of each file in a snapshot of the file history, with the name of its backup
+    /// if it existed.
+    pub(super) fn backups(&self) -> impl Iterator<Item = (String, Option<String>)> {
         let snapshot: Option<FileHistoryFields<'_>> = fields(self.snapshot);
         let backups = snapshot.and_then(|snapshot| snapshot.tracked_file_backups);
         let backups: std::collections::BTreeMap<String, &RawValue> = fields(backups).unwrap_or_default();
-        backups.into_iter().try_for_each(|(path, backup)| {
+        backups.into_iter().map(|(path, backup)| {
             let backup: Option<Backup<'_>> = fields(Some(backup));
-            visit(path, backup.and_then(|backup| field(backup.backup_file_name)))
+            (path, backup.and_then(|backup| field(backup.backup_file_name)))
         })
     }
 }

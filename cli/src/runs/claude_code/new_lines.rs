@@ -70,10 +70,8 @@ pub(crate) fn import_new_lines(
 ) -> Result<()> {
     let records = timeline.conversations()?;
     import_file(timeline, &records, session, transcript, until)?;
-    for (path, name) in subagents(&transcript.with_extension("").join("subagents"))? {
-        let agent = name.strip_suffix(".jsonl").unwrap_or(&name);
-        let agent = agent.strip_prefix("agent-").unwrap_or(agent);
-        import_file(timeline, &records, agent, &path, until)?;
+    for (path, _, agent) in subagents(transcript)? {
+        import_file(timeline, &records, &agent, &path, until)?;
     }
     Ok(())
 }
@@ -161,11 +159,8 @@ fn recorded_lines(
     after: Option<SequenceNumber>,
 ) -> Result<HashSet<String>> {
     let records = records.conversation();
-    let behind = match after {
-        Some(after) => records.read_behind(conversation, after, SequenceNumber::MAX)?,
-        None => None,
-    };
-    let read = match behind {
+    let behind = |after| records.read_behind(conversation, after, SequenceNumber::MAX);
+    let read = match after.map(behind).transpose()?.flatten() {
         Some(read) => Some(read),
         None => records.read(conversation)?,
     };

@@ -167,9 +167,7 @@ impl TranscriptScan {
             return Err(malformed_error(path, None, "the file contains no line of a transcript"));
         }
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        for (path, name) in subagents(&path.with_extension("").join("subagents"))? {
-            let agent = name.strip_suffix(".jsonl").unwrap_or(&name);
-            let agent = agent.strip_prefix("agent-").unwrap_or(agent);
+        for (path, name, agent) in subagents(path)? {
             self.file(&path, format!("{stem}/subagents/{name}"), main, Some(agent.into()))?;
         }
         Ok(())
@@ -227,6 +225,12 @@ impl TranscriptScan {
         self.by_uuid.get(node.parent.as_ref()?).copied()
     }
 
+    /// Returns the node that a node follows, also across a compaction.
+    pub(super) fn any_parent_of(&self, node: &TranscriptNode) -> Option<usize> {
+        let logical = || self.by_uuid.get(node.logical_parent.as_ref()?).copied();
+        self.parent_of(node).or_else(logical)
+    }
+
     /// Adds a finding about a line.
     pub(super) fn find(&mut self, source: usize, line: u64, kind: FindingKind, id: Option<&str>) {
         let (file, id) = (self.name_of(source), id.map(str::to_owned));
@@ -238,9 +242,7 @@ impl TranscriptScan {
     pub(super) fn references(&self) -> impl Iterator<Item = (usize, usize)> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|node| {
-            let known = |id: &Option<SmolStr>| self.by_uuid.get(id.as_ref()?);
-            let parent = known(&node.parent).or_else(|| known(&node.logical_parent))?;
-            let parent = self.nodes.get(*parent)?.source;
+            let parent = self.nodes.get(self.any_parent_of(node)?)?.source;
             (parent != node.source).then_some((parent, node.source))
         })
     }
@@ -338,9 +340,10 @@ impl TranscriptScan {
     }
 }
 
-/// Lists the files of sub-agents in a directory, by name. Skips links and entries that are not
-/// files.
-pub(super) fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
+/// Lists the files of a transcript's sub-agents, by name: the path, the name and the sub-agent's id
+/// of each. Skips links and entries that are not files.
+pub(super) fn subagents(transcript: &Path) -> Result<Vec<(PathBuf, String, String)>> {
+    let dir = &transcript.with_extension("").join("subagents");
     let entries = match std::fs::read_dir(dir) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
@@ -359,7 +362,9 @@ pub(super) fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
             let reason = "the file's name is not UTF-8, and cannot be stored";
             return Err(malformed_error(&entry.path(), None, reason));
         };
-        files.push((entry.path(), name.to_owned()));
+        let agent = name.strip_suffix(".jsonl").unwrap_or(name);
+        let agent = agent.strip_prefix("agent-").unwrap_or(agent);
+        files.push((entry.path(), name.to_owned(), agent.to_owned()));
     }
     files.sort();
     Ok(files)

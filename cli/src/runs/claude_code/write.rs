@@ -16,23 +16,16 @@ use foldlog_agent::pairing::MessageFormat;
 use super::agents::Talks;
 use super::findings::FindingKind;
 use super::graph::{Graph, NodeFinding, SiblingUnits};
+use super::import::Imported;
 use super::line::{
     BlockContent, LineFields, MessageBlock, MessageContent, MessageFields, content, field, texts,
 };
 use super::scan::{CallPlace, NodeKind, Reread, TranscriptNode, TranscriptScan};
 use crate::failure::Result;
-use crate::runs::import::{ImportCounts, close_session};
+use crate::runs::import::close_session;
 
 /// Text at the end of a call that started a sub-agent and has no result.
 const NO_RESULT: &str = "The transcript holds no result of this call.";
-
-/// Counts rewinds and sub-agents in addition to the written data.
-#[derive(Debug, Default)]
-pub(super) struct TranscriptCounts {
-    pub(super) written: ImportCounts,
-    pub(super) rewinds: u64,
-    pub(super) agents: u64,
-}
 
 /// Writes the talks of one session.
 pub(super) struct TranscriptWriter<'a> {
@@ -41,7 +34,7 @@ pub(super) struct TranscriptWriter<'a> {
     /// Declarations of the sub-agents' sessions, which have no slices.
     pub(super) types_of_agents: SessionTypes,
     pub(super) reread: Reread,
-    pub(super) counts: TranscriptCounts,
+    pub(super) imported: &'a mut Imported,
     pub(super) found: Vec<NodeFinding>,
     /// Sessions that were created. After an error their contents are useless.
     pub(super) begun: Vec<uuid::Uuid>,
@@ -66,21 +59,27 @@ struct LastAnswer {
     calls: Rc<TranscriptCalls>,
 }
 
-impl LastAnswer {
-    fn new(
-        answer: SequenceNumber,
-        records: Vec<ToolCallRecord>,
-        places: Vec<CallPlace>,
-        is_exact: bool,
-    ) -> LastAnswer {
-        let mut ordinals: HashMap<String, Vec<usize>> = HashMap::new();
-        for (ordinal, call) in records.iter().enumerate() {
-            ordinals.entry(call.call_id.clone()).or_default().push(ordinal);
+impl TranscriptCalls {
+    /// Adds a call and returns true, unless its line repeats an earlier line. In that case the id,
+    /// name and arguments are equal, and there is no further result of the id: `results` of them
+    /// follow.
+    fn add(&mut self, call: ToolCallRecord, at: CallPlace, results: usize) -> bool {
+        let same_id = self.ordinals.entry(call.call_id.clone()).or_default();
+        let is_same = |ordinal: &usize| {
+            self.records.get(*ordinal) == Some(&call)
+                && self.places.get(*ordinal).map(|it| it.node) != Some(at.node)
+        };
+        if same_id.iter().any(is_same) && same_id.len() >= results {
+            return false;
         }
-        let calls = TranscriptCalls { ordinals, records, places, is_exact, ..TranscriptCalls::default() };
-        LastAnswer { answer: Some(answer), calls: Rc::new(calls) }
+        same_id.push(self.records.len());
+        self.records.push(call);
+        self.places.push(at);
+        true
     }
+}
 
+impl LastAnswer {
     /// Returns the ordinal of the open call with this id that a result answers. Of several, takes
     /// the one in the line that the result names or follows, or else the first.
     fn open(&self, id: &str, scan: &TranscriptScan, node: &TranscriptNode) -> Option<usize> {
@@ -197,11 +196,11 @@ impl TalkWriter<'_, '_> {
     /// to the fork.
     fn graph(&mut self, graph: &Graph) -> Result<()> {
         let scan = self.writer.scan;
-        let mut step: SiblingUnits = graph.root().into_iter().collect();
+        let mut step: SiblingUnits = graph.root.into_iter().collect();
         let mut forks: Vec<Fork> = Vec::new();
         loop {
             for unit in &step {
-                if let Some(unit) = graph.unit(*unit).filter(|unit| unit.is_message) {
+                if let Some(unit) = graph.units.get(*unit).filter(|unit| unit.is_message) {
                     self.message(&unit.nodes)?;
                 }
             }
@@ -228,7 +227,7 @@ impl TalkWriter<'_, '_> {
             self.session.rollback(&fork.snapshot)?;
             self.asked = fork.asked.clone();
             self.asked.reopen(fork.closed_count);
-            self.writer.counts.rewinds += 1;
+            self.writer.imported.rewinds += 1;
         }
     }
 
@@ -255,7 +254,8 @@ impl TalkWriter<'_, '_> {
     fn answer(&mut self, messages: &[(usize, MessageFields<'_>)]) -> Result<()> {
         let mut blocks: Vec<MessageBlock<'_>> = Vec::new();
         let mut whole = None;
-        let mut made = MadeCalls::new(&self.answered, messages.first().map(|(first, _)| *first));
+        let mut made = TranscriptCalls::default();
+        let first = messages.first().map_or(0, |(first, _)| *first);
         for (node, message) in messages {
             let mut place = 0;
             match content(message.content) {
@@ -273,7 +273,8 @@ impl TalkWriter<'_, '_> {
                         if let BlockContent::Call { id, name, input } = &block.content {
                             let (call_id, name, arguments) = (id.clone(), name.clone(), (*input).to_owned());
                             let call = ToolCallRecord { call_id, name, arguments };
-                            is_new = made.add(call, CallPlace { node: *node, place });
+                            let results = self.answered.count(first, id);
+                            is_new = made.add(call, CallPlace { node: *node, place }, results);
                             place += 1;
                         }
                         blocks.extend(Some(block).filter(|_| is_new));
@@ -281,7 +282,6 @@ impl TalkWriter<'_, '_> {
                 }
             }
         }
-        let MadeCalls { calls, places, .. } = made;
         let latest = || messages.iter().rev().map(|(_, message)| message);
         let answer = NewAnswer {
             evaluation_id: self.evaluation.clone(),
@@ -290,13 +290,14 @@ impl TalkWriter<'_, '_> {
             stop: latest().find_map(|message| field(message.stop_reason)),
             model: latest().find_map(|message| field(message.model)),
             usage: latest().find_map(|message| message.usage()),
-            calls,
+            calls: made.records,
             ..NewAnswer::default()
         };
         let sequence = self.session.conversation().record_answer(&answer)?;
-        self.writer.counts.written.messages += 1;
+        self.writer.imported.written.messages += 1;
         let followed = messages.iter().filter(|(node, _)| self.answered.followed.contains(node)).count();
-        self.asked = LastAnswer::new(sequence, answer.calls, places, followed > 1);
+        let calls = TranscriptCalls { records: answer.calls, is_exact: followed > 1, ..made };
+        self.asked = LastAnswer { answer: Some(sequence), calls: Rc::new(calls) };
         self.end_turn()?;
         self.end_unanswered()
     }
@@ -364,7 +365,7 @@ impl TalkWriter<'_, '_> {
             id: id.map(str::to_owned),
             ..input
         })?;
-        self.writer.counts.written.messages += 1;
+        self.writer.imported.written.messages += 1;
         Ok(())
     }
 
@@ -382,7 +383,7 @@ impl TalkWriter<'_, '_> {
             MessageContent::None => String::new(),
             _ => raw.map(|raw| raw.get().to_owned()).unwrap_or_default(),
         });
-        self.writer.counts.written.messages += 1;
+        self.writer.imported.written.messages += 1;
         if let Some(ordinal) = self.asked.open(id, self.writer.scan, node) {
             return self.end_call(ordinal, text, failed);
         }
@@ -414,7 +415,7 @@ impl TalkWriter<'_, '_> {
         }
         let result = ToolResult::<Value> { success: !failed, ..ToolResult::unsuccessful(message) };
         let report = operation.end(result)?;
-        self.writer.counts.written.rollbacks += u64::from(!report.success);
+        self.writer.imported.written.rollbacks += u64::from(!report.success);
         self.asked.close(ordinal);
         self.end_turn()
     }
@@ -424,8 +425,8 @@ impl TalkWriter<'_, '_> {
         self.writer.begun.push(session.id());
         let evaluation = self.writer.talks.all.get(agent).and_then(|talk| talk.agent.clone());
         self.writer.write_talk(&session, agent, &evaluation.unwrap_or_default())?;
-        self.writer.counts.agents += 1;
-        self.writer.counts.written += close_session(session)?;
+        self.writer.imported.agents += 1;
+        self.writer.imported.written += close_session(session)?;
         Ok(())
     }
 
@@ -435,40 +436,6 @@ impl TalkWriter<'_, '_> {
             self.session.conversation().record_turn(&self.evaluation, false)?;
         }
         Ok(())
-    }
-}
-
-struct MadeCalls<'w, 'a> {
-    answered: &'w ResultIndex<'a>,
-    /// First node of the answer.
-    first: usize,
-    calls: Vec<ToolCallRecord>,
-    places: Vec<CallPlace>,
-    /// Ordinals by id.
-    by_id: HashMap<String, Vec<usize>>,
-}
-
-impl<'w, 'a> MadeCalls<'w, 'a> {
-    fn new(answered: &'w ResultIndex<'a>, first: Option<usize>) -> MadeCalls<'w, 'a> {
-        let first = first.unwrap_or_default();
-        MadeCalls { answered, first, calls: Vec::new(), places: Vec::new(), by_id: HashMap::new() }
-    }
-
-    /// Adds a call and returns true, unless its line repeats an earlier line. In that case the id,
-    /// name and arguments are equal, and there is no further result of the id.
-    fn add(&mut self, call: ToolCallRecord, at: CallPlace) -> bool {
-        let same_id = self.by_id.entry(call.call_id.clone()).or_default();
-        let is_same = |ordinal: &usize| {
-            self.calls.get(*ordinal) == Some(&call)
-                && self.places.get(*ordinal).map(|it| it.node) != Some(at.node)
-        };
-        if same_id.iter().any(is_same) && same_id.len() >= self.answered.count(self.first, &call.call_id) {
-            return false;
-        }
-        same_id.push(self.calls.len());
-        self.calls.push(call);
-        self.places.push(at);
-        true
     }
 }
 
