@@ -10,7 +10,7 @@ use foldlog_view::shell::quote_word;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HintPaths {
     session: Option<String>,
-    store: Option<String>,
+    pub(crate) store: Option<String>,
 }
 
 impl HintPaths {
@@ -28,11 +28,6 @@ impl HintPaths {
     #[cfg(feature = "object-store")]
     pub(crate) fn of_held(place: &str, session: &str) -> HintPaths {
         HintPaths { session: Some(quote_word(session.as_ref())), store: Some(quote_word(place.as_ref())) }
-    }
-
-    /// Returns the store or the place of the command line's session.
-    pub(crate) fn store(&self) -> Option<&str> {
-        self.store.as_deref()
     }
 
     /// Replaces the placeholders in the commands of a text, which are in backquotes. A `STORE` that

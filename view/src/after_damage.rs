@@ -161,7 +161,7 @@ fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
     AfterDamageRow {
         sequence: record.sequence,
         kind: record.kind.to_string(),
-        name: record_title(record, timeline.names()),
+        name: record_title(record, &timeline.names),
         time: record.time_us,
         bytes: record.body.len() as u64,
         segment: escape::path(frame.segment),
@@ -170,7 +170,7 @@ fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
 }
 
 fn document(frame: &FrameInfo<'_>, timeline: &Timeline, payloads: Payloads) -> Result<Vec<u8>> {
-    let mut document = value(&frame.record, timeline.names(), UNATTACHED);
+    let mut document = value(&frame.record, &timeline.names, UNATTACHED);
     document.set("segment", Value::from(escape::path(frame.segment)));
     document.set("offset", Value::from(frame.offset));
     document_line(document, frame.record.body.len() as u64, payloads)

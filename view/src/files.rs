@@ -167,9 +167,8 @@ impl HiddenPaths {
 }
 
 /// Collects the changes of one workspace's files.
-struct ChangeCollector<'a> {
-    workspace: &'a str,
-    hidden: &'a HiddenPaths,
+#[derive(Default)]
+struct ChangeCollector {
     before: Option<FilesystemSnapshot>,
     paths: BTreeSet<String>,
     changes: Vec<WorkspaceChange>,
@@ -177,21 +176,17 @@ struct ChangeCollector<'a> {
     gaps: Vec<(SequenceNumber, String)>,
 }
 
-impl<'a> ChangeCollector<'a> {
-    fn new(workspace: &'a str, hidden: &'a HiddenPaths) -> ChangeCollector<'a> {
-        ChangeCollector {
-            workspace,
-            hidden,
-            before: None,
-            paths: BTreeSet::new(),
-            changes: Vec::new(),
-            versions: 0,
-            gaps: Vec::new(),
-        }
-    }
-
-    /// Notes the last capture at a position.
-    fn at(&mut self, position: SequenceNumber, now: Option<&FilesystemSnapshot>, store: &mut SnapshotReader) {
+impl ChangeCollector {
+    /// Notes the last capture at a position. `changes` returns the changes between two captures.
+    fn at(
+        &mut self,
+        position: SequenceNumber,
+        now: Option<&FilesystemSnapshot>,
+        changes: impl FnOnce(
+            Option<&FilesystemSnapshot>,
+            &FilesystemSnapshot,
+        ) -> foldlog::filesystem::Result<Vec<FileChange>>,
+    ) {
         if self.before.as_ref() == now {
             return;
         }
@@ -204,7 +199,7 @@ impl<'a> ChangeCollector<'a> {
         let (mut removed, mut added, mut failed) = (Vec::new(), Vec::new(), None);
         match now {
             None => removed.extend(std::mem::take(&mut self.paths)),
-            Some(now) => match self.hidden.changes(self.workspace, store, self.before.as_ref(), now) {
+            Some(now) => match changes(self.before.as_ref(), now) {
                 Ok(_) if self.versions > VERSIONS_MAX => {
                     failed = Some("too many files have changed".to_owned());
                 }
@@ -252,9 +247,11 @@ pub(crate) fn files<W: Write>(
     let names: BTreeSet<&String> = history.values().flat_map(|captured| captured.keys()).collect();
     for name in names {
         let mut store = SnapshotReader::open(store_of(reader.dir(), name));
-        let mut changes = ChangeCollector::new(name, &hidden);
+        let mut changes = ChangeCollector::default();
         for (position, captured) in &history {
-            changes.at(*position, captured.get(name), &mut store);
+            changes.at(*position, captured.get(name), |before, now| {
+                hidden.changes(name, &mut store, before, now)
+            });
         }
         let ChangeCollector { changes, gaps, .. } = changes;
         let list = workspace(changes, &mut store, &mut contents, blocks)?;

@@ -283,7 +283,7 @@ impl<'a> Columns<'a> {
         if !is_listed {
             return None;
         }
-        let path = self.timeline.path_of(record);
+        let path = self.timeline.standing.path_of(record);
         if outcome == Outcome::Failed.name() {
             self.failures.push(sequence);
         }
@@ -291,7 +291,7 @@ impl<'a> Columns<'a> {
         let path = place_of(&mut self.paths, path);
         let name = match &step {
             Some(changed) => agent_steps::record_title(changed, self.payloads),
-            None => record_title(record, self.timeline.names()),
+            None => record_title(record, &self.timeline.names),
         };
         let chunk = &mut self.chunk;
         chunk.kind.push(kind);

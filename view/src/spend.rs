@@ -209,21 +209,16 @@ impl Account {
     fn add_execution(&mut self, event: &PromptExecuted) {
         if event.answer.is_none() {
             // Each event contains the sums of its evaluation so far.
-            self.executed.input_tokens = event.input_tokens.max(self.executed.input_tokens);
-            self.executed.output_tokens = event.output_tokens.max(self.executed.output_tokens);
-            self.executed.cache_read_tokens = event.cache_read_tokens.max(self.executed.cache_read_tokens);
+            let sums = Spent {
+                input_tokens: event.input_tokens,
+                output_tokens: event.output_tokens,
+                cache_read_tokens: event.cache_read_tokens,
+                ..Spent::default()
+            };
+            self.executed = self.executed.each(sums, u64::max);
         }
         let cost = Spent { cost_micros: event.cost_micros, ..Spent::default() };
         self.executed = self.executed.plus(cost);
-    }
-
-    fn budget(&mut self, held: Spent) {
-        self.budget = Spent {
-            input_tokens: held.input_tokens.max(self.budget.input_tokens),
-            output_tokens: held.output_tokens.max(self.budget.output_tokens),
-            cost_micros: held.cost_micros.max(self.budget.cost_micros),
-            ..Spent::default()
-        };
     }
 }
 
@@ -249,14 +244,10 @@ fn counted_since<'a>(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accounts {
     accounts: BTreeMap<String, Account>,
-    total: Spent,
+    pub(crate) total: Spent,
 }
 
 impl Accounts {
-    pub(crate) fn total(&self) -> Spent {
-        self.total
-    }
-
     pub(crate) fn spent_by(&self, evaluation: &str) -> Spent {
         self.accounts.get(evaluation).map(Account::spent).unwrap_or_default()
     }
@@ -283,9 +274,10 @@ impl Accounts {
         held: &BudgetSnapshot,
         before: Option<&BudgetSnapshot>,
     ) -> Vec<(String, Spent)> {
-        counted_since(held, before)
-            .filter_map(|(evaluation, spent)| self.change(evaluation, |account| account.budget(spent)))
-            .collect()
+        let counted = counted_since(held, before).filter_map(|(evaluation, spent)| {
+            self.change(evaluation, |account| account.budget = account.budget.each(spent, u64::max))
+        });
+        counted.collect()
     }
 
     fn change(&mut self, evaluation: &str, change: impl FnOnce(&mut Account)) -> Option<(String, Spent)> {

@@ -1,10 +1,9 @@
 //! A temporary copy of one replicated session, for a verb that needs random access to a log. It is
 //! removed when the verb ends.
 
-use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
@@ -110,12 +109,12 @@ impl Copy {
         let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
         let store =
             Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() })?;
-        store.pull(session).map_err(|error| match source.failed.lock() {
-            // The place's own error is more helpful than the engine's.
-            Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
-            Err(_) => error.into(),
-        })?;
-        Ok(Copy { dir: store.session_dir(session), directory, standing: source.standing() })
+        // The place's own error is more helpful than the engine's.
+        store
+            .pull(session)
+            .map_err(|error| locked(&source.failed).take().map_or_else(|| error.into(), super::failure))?;
+        let standing = locked(&source.standing).clone();
+        Ok(Copy { dir: store.session_dir(session), directory, standing })
     }
 }
 
@@ -135,6 +134,7 @@ fn replace_path(failure: CommandError, names: &[(PathBuf, String); 1]) -> Comman
 }
 
 /// Lets the engine read a place's sessions for a copy. It claims and replicates nothing.
+#[derive(Debug)]
 struct CopyReplicator {
     place: Arc<dyn Place>,
     standing: Mutex<SessionStanding>,
@@ -142,22 +142,16 @@ struct CopyReplicator {
     failed: Mutex<Option<foldlog_remote::Error>>,
 }
 
-impl fmt::Debug for CopyReplicator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("place", &self.place).finish_non_exhaustive()
+impl CopyReplicator {
+    fn note_failure(&self, error: foldlog_remote::Error) -> ReplicaError {
+        let reason = error.to_string();
+        *locked(&self.failed) = Some(error);
+        ReplicaError::Failed { reason }
     }
 }
 
-impl CopyReplicator {
-    fn standing(&self) -> SessionStanding {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn note_failure(&self, error: foldlog_remote::Error) -> ReplicaError {
-        let reason = error.to_string();
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        ReplicaError::Failed { reason }
-    }
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn reads_only<T>() -> Result<T, ReplicaError> {
@@ -189,7 +183,7 @@ impl Replicator for CopyReplicator {
             })
             .map_err(|error| self.note_failure(error))?;
         let (next, epoch) = (standing.next, standing.epoch);
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        *locked(&self.standing) = standing;
         Ok(ReplicaStatus { next, epoch, is_ours: false, others_end: next })
     }
 

@@ -161,26 +161,19 @@ impl At<'_> {
 /// Adds the next step to errors about an interrupted session, a position within a call, or a file
 /// that cannot be restored.
 fn explain_failure(failure: CommandError, log: &LogReader, at: At<'_>) -> CommandError {
-    match failure {
-        CommandError::View(foldlog_view::Error::Engine(
-            error @ Error::InsideTransaction { position, .. },
-        )) => match outside(log, position) {
-            Some(next) => CommandError::usage(error.to_string(), next),
-            None => CommandError::View(foldlog_view::Error::Engine(error)),
-        },
-        CommandError::View(foldlog_view::Error::Engine(error @ Error::Interrupted { .. })) => {
-            CommandError::usage(
-                error.to_string(),
-                format!("let its host recover it, or run `{}`", recovery(at)),
-            )
-        }
-        CommandError::View(foldlog_view::Error::Engine(
-            error @ Error::Filesystem(filesystem::Error::NotRestored { .. }),
-        )) => CommandError::usage(
-            error.to_string(),
-            "the session and the other files are unchanged; remove what is in the way, and rewind again",
+    let CommandError::View(foldlog_view::Error::Engine(error)) = failure else { return failure };
+    let next = match &error {
+        Error::InsideTransaction { position, .. } => outside(log, *position),
+        Error::Interrupted { .. } => Some(format!("let its host recover it, or run `{}`", recovery(at))),
+        Error::Filesystem(filesystem::Error::NotRestored { .. }) => Some(
+            "the session and the other files are unchanged; remove what is in the way, and rewind again"
+                .to_owned(),
         ),
-        failure => failure,
+        _ => None,
+    };
+    match next {
+        Some(next) => CommandError::usage(error.to_string(), next),
+        None => error.into(),
     }
 }
 

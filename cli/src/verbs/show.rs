@@ -79,11 +79,11 @@ impl Command for Args {
                 return Ok(());
             }
             if !output.json() {
-                output.styled_line(style_of(record, path), line(record, timeline.names(), path))?;
+                output.styled_line(style_of(record, path), line(record, &timeline.names, path))?;
                 let payloads = if self.payload { payload::lines(&reader, record) } else { Vec::new() };
                 return payloads.iter().try_for_each(|payload| output.line(payload));
             }
-            let mut value = value(record, timeline.names(), path);
+            let mut value = value(record, &timeline.names, path);
             if self.payload {
                 value.set("payload", payload::value(&reader, record));
             }
@@ -94,7 +94,9 @@ impl Command for Args {
             output.value(&value)
         };
         if !is_beyond {
-            each_record(&reader, from..=to, |record| print(record, (timeline.path_of(record), None)))?;
+            each_record(&reader, from..=to, |record| {
+                print(record, (timeline.standing.path_of(record), None))
+            })?;
         }
         if end.is_some() {
             let within = from..=last.unwrap_or(SequenceNumber::MAX);

@@ -157,7 +157,7 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
         output.line(Timeline::HEADINGS)?;
     }
     each_record(&reader, from..=last, |record| {
-        print_record(record, timeline.names(), timeline.path_of(record), output)
+        print_record(record, &timeline.names, timeline.standing.path_of(record), output)
     })?;
     Ok(code_of(&reader, output))
 }

@@ -46,7 +46,9 @@ impl RecordStanding {
         RecordStanding { live, logs, logged }
     }
 
-    fn is_live(&self, sequence: SequenceNumber) -> bool {
+    /// Returns whether the record with this sequence number is live, that is, not abandoned by a
+    /// later rollback.
+    pub fn is_live(&self, sequence: SequenceNumber) -> bool {
         self.live.iter().any(|range| range.contains(&sequence))
     }
 
@@ -88,8 +90,10 @@ impl RecordStanding {
 /// Lists the records of a log, each with its name and path word.
 #[derive(Debug)]
 pub struct Timeline {
-    names: RecordNames,
-    standing: RecordStanding,
+    /// Names that the log declares.
+    pub names: RecordNames,
+    /// Path words of the records.
+    pub standing: RecordStanding,
 }
 
 impl Timeline {
@@ -102,25 +106,9 @@ impl Timeline {
         Timeline { names: reader.names(), standing: RecordStanding::new(live, &reader.declarations()) }
     }
 
-    /// Returns whether the record with this sequence number is live, that is, not abandoned by a
-    /// later rollback.
-    pub fn is_live(&self, sequence: SequenceNumber) -> bool {
-        self.standing.is_live(sequence)
-    }
-
-    /// Returns the path word of a record.
-    pub fn path_of(&self, record: &Record<'_>) -> &'static str {
-        self.standing.path_of(record)
-    }
-
-    /// Returns the names that the log declares.
-    pub fn names(&self) -> &RecordNames {
-        &self.names
-    }
-
     /// Returns a record's JSON form, with its name, its path word, and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
-        value(record, &self.names, self.path_of(record))
+        value(record, &self.names, self.standing.path_of(record))
     }
 }
 

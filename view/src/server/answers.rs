@@ -131,7 +131,7 @@ fn head(session: &mut Session) -> Result<String> {
 }
 
 fn slice_names(session: &Session) -> BTreeMap<u32, String> {
-    session.log.timeline.names().slices.clone().into_iter().collect()
+    session.log.timeline.names.slices.clone().into_iter().collect()
 }
 
 fn records(session: &mut Session, query: &Query) -> Result<String> {

@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use jsonc_parser::ast::Value;
+use jsonc_parser::ast::{ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::errors::ParseError;
 use jsonc_parser::tokens::Token;
@@ -39,8 +39,8 @@ pub(super) struct TextError {
 /// A text, with the tree and the tokens that it contains.
 #[derive(Debug)]
 pub(super) struct Document {
-    text: String,
-    root: Node,
+    pub(super) text: String,
+    pub(super) root: Node,
     commas: Vec<Range<usize>>,
     comments: Vec<Comment>,
 }
@@ -78,29 +78,17 @@ pub(super) struct Entry {
 
 impl Node {
     fn from_value(value: &Value<'_>) -> Node {
+        let entry = |range, name, value| Entry { range, name, value: Node::from_value(value) };
         let content = match value {
-            Value::Object(object) => Content::Object(
-                object
-                    .properties
-                    .iter()
-                    .map(|property| Entry {
-                        range: range_of(property),
-                        name: Some(property.name.as_str().to_owned()),
-                        value: Node::from_value(&property.value),
-                    })
-                    .collect(),
-            ),
-            Value::Array(array) => Content::Array(
-                array
-                    .elements
-                    .iter()
-                    .map(|element| Entry {
-                        range: range_of(element),
-                        name: None,
-                        value: Node::from_value(element),
-                    })
-                    .collect(),
-            ),
+            Value::Object(object) => {
+                let name = |one: &ObjectProp<'_>| Some(one.name.as_str().to_owned());
+                let properties = object.properties.iter();
+                Content::Object(properties.map(|one| entry(range_of(one), name(one), &one.value)).collect())
+            }
+            Value::Array(array) => {
+                let elements = array.elements.iter();
+                Content::Array(elements.map(|one| entry(range_of(one), None, one)).collect())
+            }
             Value::StringLit(text) => Content::Text(text.value.clone().into_owned()),
             Value::BooleanLit(boolean) => Content::Boolean(boolean.value),
             Value::NumberLit(_) | Value::NullKeyword(_) => Content::Other,
@@ -178,14 +166,6 @@ impl Document {
     pub(super) fn text_of_object(name: &str, value: &impl Serialize) -> String {
         let property = entry_text(Some(name), value, DEFAULT_INDENT, DEFAULT_INDENT, "\n");
         format!("{{\n{DEFAULT_INDENT}{property}\n}}\n")
-    }
-
-    pub(super) fn into_text(self) -> String {
-        self.text
-    }
-
-    pub(super) fn root(&self) -> &Node {
-        &self.root
     }
 
     /// Returns the line of a place in the text, counted from 1.

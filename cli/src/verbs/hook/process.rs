@@ -41,7 +41,7 @@ pub(super) fn run(mut command: Command, input: &str, deadline: Duration) -> io::
     command.stdin(stdin).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
     let started = Instant::now();
     let mut child = command.spawn()?;
-    let group = i32::try_from(child.id()).map(Pid::from_raw);
+    let group = child.id();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let status = child.wait();
@@ -54,10 +54,7 @@ pub(super) fn run(mut command: Command, input: &str, deadline: Duration) -> io::
             Ok(Some(Finished { status: status?, elapsed, stdout, stderr }))
         }
         Err(_) => {
-            if let Ok(group) = group {
-                // The group may have ended meanwhile.
-                let _ = killpg(group, Signal::SIGKILL);
-            }
+            kill_group(group);
             Ok(None)
         }
     }
@@ -79,7 +76,6 @@ pub(super) fn ask<T>(
     let until = Instant::now() + deadline;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn()?;
-    let group = i32::try_from(child.id()).map(Pid::from_raw);
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -99,12 +95,16 @@ pub(super) fn ask<T>(
         found = read(&line);
     }
     drop(written);
-    if let Ok(group) = group {
-        // The group may have ended meanwhile.
-        let _ = killpg(group, Signal::SIGKILL);
-    }
+    kill_group(child.id());
     child.wait()?;
     Ok(found)
+}
+
+/// Kills a process group, which may have ended meanwhile.
+fn kill_group(group: u32) {
+    if let Ok(group) = i32::try_from(group) {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
 }
 
 fn text_of(mut file: File) -> io::Result<String> {

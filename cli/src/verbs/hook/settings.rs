@@ -66,8 +66,8 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
         return Ok(format!("{text}\n{}", made()));
     }
     let mut document = checked(text)?;
-    if document.root().property(HOOKS).is_none() {
-        return Ok(document.append(document.root(), Some(HOOKS), &Groups(wanted))?.into_text());
+    if document.root.property(HOOKS).is_none() {
+        return Ok(document.append(&document.root, Some(HOOKS), &Groups(wanted))?.text);
     }
     let mut done = BTreeSet::new();
     while let Some((place, command)) = own_hooks(&document, wanted.agent).into_iter().find_map(|place| {
@@ -84,7 +84,7 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
         if own_hooks(&document, wanted.agent).iter().any(|place| place.hook.event == event.name) {
             continue;
         }
-        let Some((_, hooks)) = document.root().property(HOOKS) else { break };
+        let Some((_, hooks)) = document.root.property(HOOKS) else { break };
         document = match hooks.property(event.name) {
             Some((_, groups)) => document.append(groups, None, &wanted.group(event))?,
             None => document.append(hooks, Some(event.name), &[wanted.group(event)])?,
@@ -96,7 +96,7 @@ pub(super) fn with_hooks(text: Option<&str>, wanted: &WantedHooks) -> Result<Str
             None => break,
         }
     }
-    Ok(document.into_text())
+    Ok(document.text)
 }
 
 /// Returns the text of a settings file without foldlog's hooks; `None` if the file was made for them,
@@ -121,7 +121,7 @@ pub(super) fn without_hooks(text: &str, agent: &AgentProgram) -> Result<Option<S
             }
         }
     }
-    Ok(Some(document.into_text()))
+    Ok(Some(document.text))
 }
 
 /// Returns facts about the text of a settings file.
@@ -135,7 +135,7 @@ pub(super) fn facts(text: &str, agent: &AgentProgram) -> Result<SettingsFacts, T
     }
     let document = checked(text)?;
     let (path, value) = agent.disabled_by;
-    let found = path.iter().try_fold(document.root(), |node, name| Some(node.property(name)?.1));
+    let found = path.iter().try_fold(&document.root, |node, name| Some(node.property(name)?.1));
     let is_disabled = found.is_some_and(|node| matches!(node.content, Content::Boolean(is) if is == value));
     let hooks = own_hooks(&document, agent).into_iter().map(|place| place.hook).collect();
     Ok(SettingsFacts { hooks, is_disabled })
@@ -189,7 +189,7 @@ fn checked(text: &str) -> Result<Document, TextError> {
     let document = Document::parse(text.to_owned())?;
     let unexpected =
         |node: &Node, reason: String| Err(TextError { line: document.line(node.range.start), reason });
-    let root = document.root();
+    let root = &document.root;
     if !matches!(root.content, Content::Object(_)) {
         return unexpected(root, "the settings are not an object".to_owned());
     }
@@ -241,7 +241,7 @@ struct HookPlace {
 /// Returns foldlog's hooks in the order of the text.
 fn own_hooks(document: &Document, agent: &AgentProgram) -> Vec<HookPlace> {
     let mut found = Vec::new();
-    let hooks = document.root().property(HOOKS).map(|(_, hooks)| hooks.entries()).unwrap_or_default();
+    let hooks = document.root.property(HOOKS).map(|(_, hooks)| hooks.entries()).unwrap_or_default();
     for (event, groups) in hooks.iter().enumerate() {
         for (group, handlers) in groups.value.entries().iter().enumerate() {
             let handlers = handlers.value.property(HOOKS).map(|(_, handlers)| handlers.entries());
@@ -271,7 +271,7 @@ fn superfluous(document: &Document, wanted: &WantedHooks) -> Option<HookPlace> {
 /// Returns the document without a hook; `None` if nothing else would remain of a file that was made
 /// for it.
 fn without_hook(document: &Document, place: &HookPlace) -> Result<Option<Document>, TextError> {
-    let root = document.root();
+    let root = &document.root;
     let Some((index, hooks)) = root.property(HOOKS) else { return Ok(None) };
     let Some(groups) = hooks.entries().get(place.event).map(|entry| &entry.value) else { return Ok(None) };
     let group = groups.entries().get(place.group);

@@ -34,7 +34,7 @@ pub(super) fn run(
         let what = format!("operation {operation} does not exist");
         return Err(CommandError::usage(what, "`foldlog ledger SESSION` lists the operations"));
     };
-    let place = output.places.store().filter(|_| output.is_held);
+    let place = output.places.store.as_deref().filter(|_| output.is_held);
     let account = Account::read(reader, ledger, entry, place)?;
     output.print(&account, |output| print(&account, output))?;
     Ok(code_of(reader, output))

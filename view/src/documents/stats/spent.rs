@@ -113,7 +113,7 @@ impl SpendTally {
             _ => Spent::default(),
         };
         if !self.accounts.take(told).is_empty() {
-            self.points.push((record.sequence, record.time_us, self.accounts.total()));
+            self.points.push((record.sequence, record.time_us, self.accounts.total));
         }
         match told {
             SpendEvent::Requested { model } => drop(self.requested.insert(record.sequence, model.clone())),
@@ -180,7 +180,7 @@ impl SpendTally {
             {
                 call.accounts.budget(now, Some(before));
             }
-            (call.tool, call.accounts.total())
+            (call.tool, call.accounts.total)
         });
         // The end record repeats the name, for a log that starts within the call.
         let (tool, spent) = spent.unwrap_or_else(|| (end.tool.to_string(), Spent::default()));
