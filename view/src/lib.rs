@@ -64,6 +64,7 @@ pub mod error;
 mod files;
 pub mod first_difference;
 mod lists;
+mod numbered;
 pub mod payload;
 pub mod positions;
 mod records;

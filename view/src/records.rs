@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::RecordRange;
 use crate::agent_steps::{self, StepReader};
 use crate::documents::timeline::Timeline;
+use crate::numbered::Numbered;
 
 pub(crate) const CHUNK_RECORDS: usize = 1024;
 
@@ -24,8 +25,8 @@ const STRETCHES: u64 = 600;
 /// `texts`, counted from 1; 0 means none. Numbers in `slices` are indices into `sets`.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct RecordColumns {
-    texts: Vec<String>,
-    sets: Vec<Vec<u32>>,
+    texts: Numbered<String>,
+    sets: Numbered<Vec<u32>>,
     kind: Vec<u32>,
     name: Vec<u32>,
     /// Microseconds since 1970-01-01 UTC.
@@ -41,10 +42,6 @@ pub(crate) struct RecordColumns {
     tool: Vec<u32>,
     outcome: Vec<u32>,
     slices: Vec<u32>,
-    #[serde(skip)]
-    places: BTreeMap<String, u32>,
-    #[serde(skip)]
-    set_places: BTreeMap<Vec<u32>, u32>,
 }
 
 impl RecordColumns {
@@ -52,23 +49,14 @@ impl RecordColumns {
         self.kind.len()
     }
 
-    fn text(&mut self, text: &str) -> u32 {
-        if text.is_empty() {
-            return 0;
-        }
-        if let Some(place) = self.places.get(text) {
-            return *place;
-        }
-        self.texts.push(text.to_owned());
-        let place = self.texts.len() as u32;
-        self.places.insert(text.to_owned(), place);
-        place
+    fn text(&mut self, text: String) -> u32 {
+        if text.is_empty() { 0 } else { self.texts.number(text) + 1 }
     }
 
     /// Returns the ids of the slices that the records changed.
     #[cfg(feature = "server")]
     pub(crate) fn slices(&self) -> BTreeSet<u32> {
-        self.sets.iter().flatten().copied().collect()
+        self.sets.values.iter().flatten().copied().collect()
     }
 
     /// Returns the tools and the outcomes that the records name.
@@ -80,7 +68,7 @@ impl RecordColumns {
 
     #[cfg(feature = "server")]
     fn text_at(&self, place: u32) -> Option<&str> {
-        self.texts.get(place.checked_sub(1)? as usize).map(String::as_str)
+        self.texts.values.get(place.checked_sub(1)? as usize).map(String::as_str)
     }
 
     /// Returns the indices of the records that pass the filter. `kinds` are the names of the kinds
@@ -94,7 +82,7 @@ impl RecordColumns {
         let kind =
             |at: usize| self.kind.get(at).and_then(|kind| kinds.get(*kind as usize)).map(String::as_str);
         let changes = |at: usize| {
-            let set = self.slices.get(at).and_then(|place| self.sets.get(*place as usize));
+            let set = self.slices.get(at).and_then(|place| self.sets.values.get(*place as usize));
             facets.slices.is_empty() || set.is_some_and(|set| set.iter().any(|id| facets.slices.contains(id)))
         };
         (0..self.len())
@@ -105,15 +93,6 @@ impl RecordColumns {
                     && changes(*at)
             })
             .collect()
-    }
-
-    fn set(&mut self, set: Vec<u32>) -> u32 {
-        let next = self.sets.len() as u32;
-        let place = *self.set_places.entry(set.clone()).or_insert(next);
-        if place == next {
-            self.sets.push(set);
-        }
-        place
     }
 }
 
@@ -192,8 +171,8 @@ pub(crate) struct RunningOperation {
 pub(crate) struct Columns<'a> {
     timeline: &'a Timeline,
     chunk: RecordColumns,
-    kinds: Vec<String>,
-    paths: Vec<&'static str>,
+    kinds: Numbered<String>,
+    paths: Numbered<&'static str>,
     /// Runs by their start records.
     begun: BTreeMap<SequenceNumber, RunningOperation>,
     nesting: BTreeMap<OperationId, u32>,
@@ -214,8 +193,8 @@ impl<'a> Columns<'a> {
         Columns {
             timeline,
             chunk: RecordColumns::default(),
-            kinds: Vec::new(),
-            paths: Vec::new(),
+            kinds: Numbered::default(),
+            paths: Numbered::default(),
             begun: BTreeMap::new(),
             nesting: BTreeMap::new(),
             around: Vec::new(),
@@ -287,8 +266,8 @@ impl<'a> Columns<'a> {
         if outcome == Outcome::Failed.name() {
             self.failures.push(sequence);
         }
-        let kind = place_of(&mut self.kinds, record.kind.to_string());
-        let path = place_of(&mut self.paths, path);
+        let kind = self.kinds.number(record.kind.to_string());
+        let path = self.paths.number(path);
         let name = match &step {
             Some(changed) => agent_steps::record_title(changed, self.payloads),
             None => record_title(record, &self.timeline.names),
@@ -296,18 +275,18 @@ impl<'a> Columns<'a> {
         let chunk = &mut self.chunk;
         chunk.kind.push(kind);
         chunk.path.push(path);
-        let name = chunk.text(&name);
+        let name = chunk.text(name);
         chunk.name.push(name);
         chunk.time.push(record.time_us);
         chunk.bytes.push(record.body.len() as u64);
         chunk.depth.push(depth);
         chunk.operation.push(begun.as_ref().map_or(-1, |begun| begun.operation.get() as i64));
         chunk.nesting.push(begun.as_ref().map_or(0, |begun| begun.nesting));
-        let tool = chunk.text(begun.as_ref().map_or("", |begun| &begun.tool));
+        let tool = chunk.text(begun.map(|begun| begun.tool).unwrap_or_default());
         chunk.tool.push(tool);
-        let outcome = chunk.text(&outcome);
+        let outcome = chunk.text(outcome);
         chunk.outcome.push(outcome);
-        let set = chunk.set(slices);
+        let set = chunk.sets.number(slices);
         chunk.slices.push(set);
         (chunk.len() >= CHUNK_RECORDS).then(|| std::mem::take(chunk))
     }
@@ -366,7 +345,7 @@ impl<'a> Columns<'a> {
     /// Returns the last chunk and the legend of all records.
     pub(crate) fn finish(self) -> (RecordColumns, ColumnLegend) {
         let Columns { chunk, kinds, paths, failures, .. } = self;
-        (chunk, ColumnLegend { kinds, paths, failures })
+        (chunk, ColumnLegend { kinds: kinds.values, paths: paths.values, failures })
     }
 }
 
@@ -379,12 +358,4 @@ pub(crate) struct ColumnLegend {
     pub(crate) paths: Vec<&'static str>,
     /// Records that report a failure.
     pub(crate) failures: Vec<SequenceNumber>,
-}
-
-fn place_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u32 {
-    let found = all.iter().position(|other| *other == one);
-    found.unwrap_or_else(|| {
-        all.push(one);
-        all.len() - 1
-    }) as u32
 }

@@ -1,7 +1,7 @@
 //! The tasks of a session at a position, as in `foldlog task list`: each with its state, the
 //! condition that it waits for, and its record.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use foldlog::SequenceNumber;
@@ -16,6 +16,7 @@ use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::tasks::waits_text;
 use crate::lists::ListHistory;
+use crate::numbered::Numbered;
 use crate::walk::{ListPlaces, line};
 
 /// A task as a page shows it. Numbers are those of the tasks' creation.
@@ -109,9 +110,9 @@ pub(crate) struct TaskLists {
     history: ListHistory<u64>,
     /// Current tasks: by their numbers, each with the number of its row.
     now: BTreeMap<u64, u32>,
-    numbers: HashMap<Vec<u8>, u32>,
-    /// All rows so far, each with the position at which it was added.
-    lines: Vec<(SequenceNumber, Vec<u8>)>,
+    /// All rows so far, and the position at which each was added.
+    lines: Numbered<Vec<u8>>,
+    positions: Vec<SequenceNumber>,
 }
 
 impl TaskLists {
@@ -123,13 +124,8 @@ impl TaskLists {
     pub(crate) fn note(&mut self, position: SequenceNumber, rows: &[TaskRow]) -> Result<()> {
         let mut now = BTreeMap::new();
         for row in rows {
-            let line = line(b'=', row)?;
-            let next = self.lines.len() as u32;
-            let number = *self.numbers.entry(line.clone()).or_insert(next);
-            if number == next {
-                self.lines.push((position, line));
-            }
-            now.insert(row.number, number);
+            now.insert(row.number, self.lines.number(line(b'=', row)?));
+            self.positions.resize(self.lines.values.len(), position);
         }
         let differs = |one: &BTreeMap<u64, u32>, other: &BTreeMap<u64, u32>| -> Vec<(u64, u32)> {
             let unlike = one.iter().filter(|(place, number)| other.get(place) != Some(number));
@@ -146,12 +142,12 @@ impl TaskLists {
 
     /// Writes the lists and returns their places; `None` if there never was a task.
     pub(crate) fn write<W: Write>(self, blocks: &mut Blocks<W>) -> Result<Option<ListPlaces>> {
-        if self.lines.is_empty() {
+        if self.positions.is_empty() {
             return Ok(None);
         }
         let mut lines = LineBlocks::default();
-        self.lines.iter().try_for_each(|(_, line)| lines.push(line, blocks))?;
-        let names = self.lines.iter().map(|(position, _)| (*position, 0, 0));
+        self.lines.values.iter().try_for_each(|line| lines.push(line, blocks))?;
+        let names = self.positions.iter().map(|position| (*position, 0, 0));
         ListPlaces::write(self.history, names, lines, blocks).map(Some)
     }
 }

@@ -1,7 +1,7 @@
 //! One forward walk over a log: the columns and documents of its records, and the contents of each
 //! slice at every position.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use foldlog::conversation::ConversationMessage;
@@ -20,6 +20,7 @@ use crate::Result;
 use crate::blocks::{Blocks, LineBlocks};
 use crate::documents::timeline::Timeline;
 use crate::lists::ListHistory;
+use crate::numbered::Numbered;
 use crate::records::{Columns, Density};
 use crate::spend::{Accounts, SpendReader, Spent};
 use crate::summaries;
@@ -95,8 +96,7 @@ struct SliceList {
     item: String,
     history: ListHistory<ItemPlace>,
     /// Items that were ever in the slice.
-    items: Vec<ItemName>,
-    numbers: HashMap<ItemName, u32>,
+    items: Numbered<ItemName>,
 }
 
 impl SliceList {
@@ -106,18 +106,8 @@ impl SliceList {
             policy: slice.policy(),
             item: slice.item().to_owned(),
             history: ListHistory::default(),
-            items: Vec::new(),
-            numbers: HashMap::new(),
+            items: Numbered::default(),
         }
-    }
-
-    fn number(&mut self, name: ItemName) -> u32 {
-        let next = self.items.len() as u32;
-        let number = *self.numbers.entry(name).or_insert(next);
-        if number == next {
-            self.items.push(name);
-        }
-        number
     }
 }
 
@@ -144,7 +134,7 @@ impl Follow {
         for changes in now.changes_since(self.before.as_ref()) {
             let Some(list) = self.slices.get_mut(&changes.slice) else { continue };
             let removed: Vec<ItemPlace> = changes.removed.iter().map(|(place, _)| *place).collect();
-            let added = changes.added.into_iter().map(|(place, name)| (place, list.number(name)));
+            let added = changes.added.into_iter().map(|(place, name)| (place, list.items.number(name)));
             let added: Vec<(ItemPlace, u32)> = added.collect();
             list.history.change(position, &removed, &added);
             changed.push(changes.slice);
@@ -302,17 +292,17 @@ fn slices<W: Write>(
     let mut lists: Vec<_> = lists.into_iter().collect();
     lists.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
     for (id, list) in lists {
-        let SliceList { name, policy, item, history, items, .. } = list;
+        let SliceList { name, policy, item, history, items } = list;
         let mut lines = LineBlocks::default();
         if let Some(slice) = last.slice_of(id) {
             let mut failure = FirstFailure::default();
-            let read = slice.read_these(items.iter().copied(), |item, bytes| {
+            let read = slice.read_these(items.values.iter().copied(), |item, bytes| {
                 let line = item_line(&name, item, bytes, payloads);
                 Ok(failure.flow(line.and_then(|line| Ok(lines.push(&line, blocks)?))))
             });
             failure.end(read)?;
         }
-        let names = items.iter().map(|name| (name.sequence, name.ordinal, name.version));
+        let names = items.values.iter().map(|name| (name.sequence, name.ordinal, name.version));
         let list = ListPlaces::write(history, names, lines, blocks)?;
         documents.push(document! { id, name, policy: policy.name(), item, list });
     }
