@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::compare::unless_refused;
-use super::query::{Malformed, Query};
+use super::query::{Query, malformed};
 use super::session::Session;
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
 use crate::report::parent_json;
@@ -47,12 +47,6 @@ const RESULTS_MAX: usize = 200;
 
 /// Number of characters of an excerpt before and after the match.
 const AROUND: (usize, usize) = (60, 120);
-
-impl From<Malformed> for Error {
-    fn from(_: Malformed) -> Error {
-        Error::usage("the query is not valid", "reload the page")
-    }
-}
 
 /// Returns the answer to a session's page by the name of the request; `None` if there is no such
 /// request.
@@ -176,7 +170,7 @@ fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
         query.require_number("number")?,
         Session::payloads(),
     )?;
-    text(&line_json(&read.ok_or(Malformed)?))
+    text(&line_json(&read.ok_or_else(malformed)?))
 }
 
 /// Returns the contents of a step: slices with their lengths, conversations, tags.
@@ -237,7 +231,7 @@ fn window_of(query: &Query) -> Result<(u64, u64)> {
 
 fn items(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
-    let name = query.text("slice").ok_or(Malformed)?;
+    let name = query.require_text("slice")?;
     let (from, count) = window_of(query)?;
     if !session.log.is_known(at) {
         return text(&json!({ "total": null, "items": [] }));
@@ -264,7 +258,7 @@ fn items(session: &mut Session, query: &Query) -> Result<String> {
 fn messages(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let (from, count) = window_of(query)?;
-    let evaluation = query.text("evaluation").ok_or(Malformed)?;
+    let evaluation = query.require_text("evaluation")?;
     let Some(shown) = session.conversation(evaluation, at)? else {
         return text(&json!({ "total": 0, "items": [] }));
     };
@@ -304,12 +298,12 @@ fn workspaces(session: &mut Session, query: &Query) -> Result<String> {
 
 fn files(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
-    text(&session.captures()?.files(at, query.text("workspace").ok_or(Malformed)?))
+    text(&session.captures()?.files(at, query.require_text("workspace")?))
 }
 
 fn content(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
-    let (workspace, path) = (query.text("workspace").ok_or(Malformed)?, query.text("path").ok_or(Malformed)?);
+    let (workspace, path) = (query.require_text("workspace")?, query.require_text("path")?);
     text(&session.captures()?.content(at, workspace, path, Session::payloads().bytes_max()))
 }
 

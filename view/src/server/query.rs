@@ -2,12 +2,15 @@
 
 use foldlog::SequenceNumber;
 
+use crate::{Error, Result};
+
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// Error: a query refers to something that does not exist.
-#[derive(Debug)]
-pub(crate) struct Malformed;
+/// Error: a page asks for something that no page of this version asks for.
+pub(super) fn malformed() -> Error {
+    Error::usage("the query is not valid", "reload the page")
+}
 
 impl Query {
     /// Parses a query. Invalid UTF-8 is replaced.
@@ -23,23 +26,28 @@ impl Query {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
+    /// Returns the text with this name, which is required.
+    pub(crate) fn require_text(&self, name: &str) -> Result<&str> {
+        self.text(name).ok_or_else(malformed)
+    }
+
     /// Returns all values of a name.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.0.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
     }
 
     /// Returns the number with this name; `None` if the query lacks the name.
-    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Malformed> {
-        self.text(name).map(|text| text.parse().map_err(|_| Malformed)).transpose()
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>> {
+        self.text(name).map(|text| text.parse().map_err(|_| malformed())).transpose()
     }
 
     /// Returns the number with this name, which is required.
-    pub(crate) fn require_number(&self, name: &str) -> Result<u64, Malformed> {
-        self.number(name)?.ok_or(Malformed)
+    pub(crate) fn require_number(&self, name: &str) -> Result<u64> {
+        self.number(name)?.ok_or_else(malformed)
     }
 
     /// Returns the position with this name, which is required.
-    pub(crate) fn position(&self, name: &str) -> Result<SequenceNumber, Malformed> {
+    pub(crate) fn position(&self, name: &str) -> Result<SequenceNumber> {
         self.require_number(name).map(SequenceNumber::new)
     }
 }

@@ -136,27 +136,23 @@ impl ServerState {
         let answered = read(move || {
             // These scan the whole log; they run without the session's lock, so that other requests
             // are not blocked.
-            let apart = |of: &dyn Fn(&Session) -> Arc<super::session::OpenedLog>| {
-                self.sessions.with(&session, |session| Ok(of(session)))
-            };
-            let log = |session: &Session| Arc::clone(&session.log);
+            let log = |of: &SessionLocation| self.sessions.with(of, |session| Ok(Arc::clone(&session.log)));
             match name.as_str() {
                 "operations" => {
-                    let log = apart(&log)?;
+                    let log = log(&session)?;
                     answers::text(&report::operations(&log.reader, Session::payloads())?).map(Some)
                 }
                 "compare" => {
                     let other = query.text("with").and_then(|id| self.sessions.locate(id));
                     let Some(other) = other else { return Ok(None) };
-                    let other = self.sessions.with(&other, |session| Ok(log(session)))?;
-                    let here = apart(&log)?;
+                    let (other, here) = (log(&other)?, log(&session)?);
                     let (at, other_at) = (query.number("here")?, query.number("there")?);
                     compare::compare(&here, at, &other, other_at).map(Some)
                 }
-                "statistics" => answers::text(&stats(&apart(&log)?.reader)?).map(Some),
+                "statistics" => answers::text(&stats(&log(&session)?.reader)?).map(Some),
                 "integrity" => {
-                    let log = apart(&log)?;
-                    answers::text(&report::integrity(&log.reader, self.sessions.memory_bytes())?).map(Some)
+                    let log = log(&session)?;
+                    answers::text(&report::integrity(&log.reader, self.sessions.memory_bytes)?).map(Some)
                 }
                 name => self.sessions.with(&session, |session| answers::answer(session, name, &query)),
             }

@@ -25,7 +25,7 @@ type SessionSlot = Arc<Mutex<Option<Session>>>;
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shown: ServerScope,
-    memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     /// In the order of their latest requests.
     held: Mutex<Vec<(Uuid, SessionSlot)>>,
 }
@@ -93,10 +93,6 @@ impl Sessions {
         let session = Arc::clone(&held.1);
         all.push(held);
         session
-    }
-
-    pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        self.memory_bytes
     }
 
     /// Returns rows of the store in the order of ids, with the number of all sessions, and the place at
