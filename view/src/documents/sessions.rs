@@ -129,17 +129,8 @@ pub struct SessionListRow {
     /// All statuses that apply.
     #[serde(skip)]
     pub statuses: Vec<Status>,
-    /// Reason why the session, or part of it, cannot be read.
+    /// Whether the error is a damage of the log.
     #[serde(skip)]
-    pub failure: Option<ReadFailure>,
-}
-
-/// Describes why a session, or part of it, cannot be read.
-#[derive(Debug)]
-pub struct ReadFailure {
-    /// Text of the error.
-    pub text: String,
-    /// Whether the log is damaged.
     pub is_damage: bool,
 }
 
@@ -268,10 +259,8 @@ impl SessionListRow {
         found: foldlog::Result<SessionOverview>,
         holder: Option<Holder>,
     ) -> SessionListRow {
-        let running = holder.map(|holder| {
-            let Holder { pid, host, since, ended } = holder;
-            WriterProcess { pid, host, since, ended }
-        });
+        let running =
+            holder.map(|Holder { pid, host, since, ended }| WriterProcess { pid, host, since, ended });
         let fenced = inspect::read_fence(dir);
         let row = SessionListRow { session, fenced, running, ..SessionListRow::default() };
         match found {
@@ -293,9 +282,8 @@ impl SessionListRow {
         self.suspended = overview.suspended.iter().map(SessionOperationRow::from_operation).collect();
         self.resumable = overview.resumable.iter().map(Resumable::from_conversation).collect();
         if let Some(end) = overview.sound_end {
-            let text = end.damage.to_string();
-            self.error = Some(text.clone());
-            self.failure = Some(ReadFailure { text, is_damage: end.damage.is_damage() });
+            self.error = Some(end.damage.to_string());
+            self.is_damage = end.damage.is_damage();
             self.damage =
                 Some(DamageRow { segment: end.segment, offset: end.offset, sequence: end.sequence });
         }
@@ -323,17 +311,16 @@ impl SessionListRow {
         // If the directory cannot be examined, `error` reports it.
         (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
         let lost = lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
-        let (text, is_damage) = match lost {
-            Some(reason) => (format!("{}: {reason}", escape::path(dir)), true),
-            None => (error.to_string(), error.is_damage()),
-        };
-        self.status = if is_damage { Status::Damaged } else { Status::Unreadable };
+        self.is_damage = lost.is_some() || error.is_damage();
+        self.error = Some(match lost {
+            Some(reason) => format!("{}: {reason}", escape::path(dir)),
+            None => error.to_string(),
+        });
+        self.status = if self.is_damage { Status::Damaged } else { Status::Unreadable };
         self.statuses = vec![self.status];
         if self.running.is_some() {
             self.statuses.push(Status::Running);
         }
-        self.error = Some(text.clone());
-        self.failure = Some(ReadFailure { text, is_damage });
         self
     }
 }

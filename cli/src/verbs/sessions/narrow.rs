@@ -29,23 +29,19 @@ const ABOUT_MIN: usize = 16;
 struct Layout {
     /// Digits of the session's id.
     id: usize,
-    last: bool,
-    records: bool,
-    bytes: bool,
+    /// Number of optional columns: the age of the last record, the bytes, the number of records.
+    optional: u8,
 }
 
 impl Layout {
     fn for_columns(columns: u16) -> Layout {
-        let all = Layout { id: ID_CHARS, last: true, records: true, bytes: true };
-        let fewer = Layout { records: false, ..all };
-        let few = Layout { bytes: false, ..fewer };
-        let none = Layout { last: false, ..few };
+        let none = Layout { id: ID_CHARS, optional: 0 };
         let fits = |layout: &Layout| layout.columns_before() + ABOUT_MIN <= usize::from(columns);
         let narrowest = match none.columns_before() <= usize::from(columns) {
             true => none,
             false => Layout { id: DIGITS, ..none },
         };
-        [all, fewer, few].into_iter().find(fits).unwrap_or(narrowest)
+        (1..=3).rev().map(|optional| Layout { optional, ..none }).find(fits).unwrap_or(narrowest)
     }
 
     /// Returns the number of columns before the description of a session.
@@ -61,10 +57,9 @@ impl Layout {
 
     /// Returns the columns between the status and the description.
     fn middle(self, last: &str, records: &str, bytes: &str) -> String {
-        let column = |is_there: bool, column: String| if is_there { column } else { String::new() };
-        let (last, records) =
-            (column(self.last, format!("{last:<8}  ")), column(self.records, format!("{records:>8}  ")));
-        format!("  {last}{records}{}", column(self.bytes, format!("{bytes:>7}  ")))
+        let column = |least: u8, column: String| if self.optional >= least { column } else { String::new() };
+        let (last, records) = (column(1, format!("{last:<8}  ")), column(3, format!("{records:>8}  ")));
+        format!("  {last}{records}{}", column(2, format!("{bytes:>7}  ")))
     }
 }
 
