@@ -220,9 +220,13 @@ fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
         return asked.run(output);
     };
     match asked.metadata().urls {
-        Urls::Read => asked.run(output),
-        Urls::Copied => over_copy(asked, &url, output),
         Urls::Refused | Urls::Separate => Err(remote::not_written(&url)),
+        #[cfg(feature = "object-store")]
+        Urls::Read => asked.run(output),
+        #[cfg(feature = "object-store")]
+        Urls::Copied => over_copy(asked, &url, output),
+        #[cfg(not(feature = "object-store"))]
+        Urls::Read | Urls::Copied => Err(remote::not_built()),
     }
 }
 
@@ -235,11 +239,6 @@ fn over_copy(mut asked: Verb, url: &str, output: &mut Output<'_>) -> Result<u8> 
         }
         asked.run(output)
     })
-}
-
-#[cfg(not(feature = "object-store"))]
-fn over_copy(_: Verb, _: &str, _: &mut Output<'_>) -> Result<u8> {
-    Err(remote::not_built())
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::command::{Access, Argument, Command, Group, Target, Urls};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::in_store;
-use crate::remote;
 use crate::value_parsers::{days, kept_snapshots};
 
 /// Describes the fields of `gc --json`.
@@ -75,20 +74,15 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog gc STORE --yes";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        if let Some(url) = remote::url(&self.path) {
+        #[cfg(feature = "object-store")]
+        if let Some(url) = crate::remote::url(&self.path) {
             if self.calls.is_some() || self.days.is_some() || self.keep != KeptSnapshots::default() {
                 return Err(CommandError::usage(
                     "--keep, --keep-calls and --keep-days apply only to a store: a bucket or database keeps all captures",
                     "omit them",
                 ));
             }
-            #[cfg(feature = "object-store")]
-            return remote::collect(url, self.yes, output);
-            #[cfg(not(feature = "object-store"))]
-            {
-                let _ = url;
-                return Err(remote::not_built());
-            }
+            return crate::remote::collect(url, self.yes, output);
         }
         collect(&self, output)
     }

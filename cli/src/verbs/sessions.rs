@@ -16,7 +16,7 @@ use foldlog::inspect;
 use foldlog_codec::escape;
 use foldlog_view::clock::now;
 use foldlog_view::documents::sessions::{
-    ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
+    Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
 };
 use foldlog_view::text::{count_text, or_dash};
 use uuid::Uuid;
@@ -99,17 +99,15 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog sessions STORE --status interrupted";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        match crate::remote::url(&self.dir) {
-            #[cfg(feature = "object-store")]
-            Some(url) => remote::list(url, &self, output),
-            #[cfg(not(feature = "object-store"))]
-            Some(_) => Err(crate::remote::not_built()),
-            None if self.wait => {
-                let next = "leave out --wait: the statuses of a store are known at once";
-                Err(CommandError::usage("--wait applies only to a URL", next))
-            }
-            None => list(&self, output),
+        #[cfg(feature = "object-store")]
+        if let Some(url) = crate::remote::url(&self.dir) {
+            return remote::list(url, &self, output);
         }
+        if self.wait {
+            let next = "leave out --wait: the statuses of a store are known at once";
+            return Err(CommandError::usage("--wait applies only to a URL", next));
+        }
+        list(&self, output)
     }
 }
 
@@ -231,9 +229,9 @@ fn list(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     }
     let mut code = HOLDS;
     for row in rows {
-        if let Some(ReadFailure { text, is_damage }) = &row.failure {
-            output.error(text);
-            code = worse(code, if *is_damage { DOES_NOT_HOLD } else { UNUSABLE });
+        if let Some(error) = &row.error {
+            output.error(error);
+            code = worse(code, if row.is_damage { DOES_NOT_HOLD } else { UNUSABLE });
         }
         output.print(&row, |output| print(&row, output))?;
     }
@@ -261,7 +259,7 @@ fn is_asked(row: &SessionListRow, asked: &Args) -> bool {
         None => row.tags.contains_key(tag),
     };
     let is_status = asked.status.is_empty() || asked.status.iter().any(|one| row.statuses.contains(one));
-    let is_known = row.failure.is_none();
+    let is_known = row.error.is_none();
     let is_since = asked.since.is_none_or(|Since(since)| row.last_at.is_some_and(|Time(last)| last >= since));
     is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
 }

@@ -46,6 +46,7 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog tail SESSION --follow";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        #[cfg(feature = "object-store")]
         if let Some(url) = crate::remote::url(&self.session) {
             return self.tail_remote(url, output);
         }
@@ -61,8 +62,8 @@ impl Command for Args {
     }
 }
 
+#[cfg(feature = "object-store")]
 impl Args {
-    #[cfg(feature = "object-store")]
     fn tail_remote(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
         let start = match &self.from {
             None => TailStart::Last(self.lines),
@@ -76,11 +77,6 @@ impl Args {
         };
         let session = crate::remote::HeldSession::parse(url).ok_or_else(|| crate::remote::no_session(url))?;
         remote::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
-    }
-
-    #[cfg(not(feature = "object-store"))]
-    fn tail_remote(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
-        Err(crate::remote::not_built())
     }
 }
 
