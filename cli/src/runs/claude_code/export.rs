@@ -8,9 +8,10 @@ use std::path::{Component, Path, PathBuf};
 use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Slice, Value};
 use foldlog_codec::escape;
+use foldlog_codec::msgpack;
 use foldlog_view::visits::FirstFailure;
 
-use super::{RawTranscriptLines, TranscriptFiles};
+use super::{RawTranscriptLine, RawTranscriptLines, TranscriptFile, TranscriptFiles};
 use crate::failure::{CommandError, Result};
 use crate::raw_json::escape_json;
 
@@ -21,12 +22,6 @@ pub struct ExportCounts {
     pub files: u64,
     /// Number of lines, of all files.
     pub lines: u64,
-}
-
-/// A file that a session names.
-struct ExportFile {
-    file: u64,
-    name: String,
 }
 
 /// Writes the files into the directory `out`, which is created if missing, byte for byte as they
@@ -47,7 +42,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let mut exported = ExportCounts::default();
     let mut files = files.iter().zip(&parts);
     let mut current: Option<ExportFileWriter> = None;
-    each_line(&state, &mut |line| {
+    each_item::<RawTranscriptLines>(&state, &mut |line| {
         while current.as_ref().is_none_or(|open| open.file != line.file) {
             let (file, parts) =
                 files.next().ok_or_else(|| inconsistent("its lines are not in the order of its files"))?;
@@ -57,7 +52,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
         exported.lines += 1;
         let newline: &[u8] = if line.ended { b"\n" } else { b"" };
         let Some(open) = &mut current else { return Ok(()) };
-        let written = open.writer.write_all(line.bytes()).and_then(|()| open.writer.write_all(newline));
+        let written = open.writer.write_all(bytes_of(&line)).and_then(|()| open.writer.write_all(newline));
         written.map_err(|source| CommandError::file(&open.path, source))
     })?;
     close(current)?;
@@ -97,9 +92,9 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportC
         return Err(CommandError::usage(what, "give a directory for them: --out DIR"));
     }
     let mut exported = ExportCounts { files: 1, lines: 0 };
-    each_line(&state, &mut |line| {
+    each_item::<RawTranscriptLines>(&state, &mut |line| {
         exported.lines += 1;
-        let text = String::from_utf8_lossy(line.bytes());
+        let text = String::from_utf8_lossy(bytes_of(&line));
         stdout.write_all(escape_json(&text).as_bytes())?;
         Ok(stdout.write_all(b"\n")?)
     })?;
@@ -113,60 +108,39 @@ fn inconsistent(reason: &str) -> CommandError {
     )
 }
 
-struct ExportLine {
-    file: u64,
-    raw: Value,
-    ended: bool,
-}
-
-impl ExportLine {
-    fn from_item(mut item: Value) -> Option<ExportLine> {
-        let ended = item.get("ended") != Some(&Value::Bool(false));
-        Some(ExportLine { file: item.get("file")?.as_u64()?, raw: item.remove("raw")?, ended })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.raw {
-            Value::Str(text) => text.as_bytes(),
-            Value::Bin(bytes) => bytes,
-            _ => &[],
-        }
+/// Returns a line in its original form, without its newline.
+fn bytes_of(line: &RawTranscriptLine) -> &[u8] {
+    match &line.raw {
+        Value::Str(text) => text.as_bytes(),
+        Value::Bin(bytes) => bytes,
+        _ => &[],
     }
 }
 
 /// Passes the items of a slice to `visit`, in order.
-fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
+fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(S::Item) -> Result<()>) -> Result<()> {
     let Some(slice) = state.slice(S::NAME) else {
         return Err(inconsistent("a slice of the transcript is missing"));
     };
     let mut failure = FirstFailure::default();
     let read = slice.read(|_, bytes| {
-        let value = Value::decode(bytes).map_err(|error| inconsistent(&error.to_string()));
-        Ok(failure.flow(value.and_then(&mut *visit)))
+        let item = msgpack::from_slice(bytes).map_err(|error| inconsistent(&error.to_string()));
+        Ok(failure.flow(item.and_then(&mut *visit)))
     });
     failure.end(read)
 }
 
-fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
-    each_item::<RawTranscriptLines>(state, &mut |item| {
-        visit(ExportLine::from_item(item).ok_or_else(|| inconsistent("an item is not a line"))?)
-    })
-}
-
-fn list_files(state: &StateReader) -> Result<Vec<ExportFile>> {
+fn list_files(state: &StateReader) -> Result<Vec<TranscriptFile>> {
     let mut files = Vec::new();
-    each_item::<TranscriptFiles>(state, &mut |item| {
-        let name = item.get("name").and_then(Value::as_str).map(str::to_owned);
-        let file = item.get("file").and_then(Value::as_u64);
-        let named = file.zip(name).map(|(file, name)| ExportFile { file, name });
-        files.push(named.ok_or_else(|| inconsistent("an item is not the name of a file"))?);
+    each_item::<TranscriptFiles>(state, &mut |file| {
+        files.push(file);
         Ok(())
     })?;
     if files.is_empty() { Err(inconsistent("it names no file")) } else { Ok(files) }
 }
 
 /// Splits a name into its components, none of which leads out of the directory.
-fn parts(named: &ExportFile) -> Result<Vec<&str>> {
+fn parts(named: &TranscriptFile) -> Result<Vec<&str>> {
     let parts: Vec<&str> = named.name.split('/').collect();
     let is_name = |part: &&str| {
         let mut components = Path::new(part).components();
@@ -190,7 +164,7 @@ fn make_directory(path: &Path) -> Result<()> {
 }
 
 /// Creates a file below the directory, with its parent directories. None of these may be a link.
-fn make(out: &Path, file: &ExportFile, parts: &[&str]) -> Result<ExportFileWriter> {
+fn make(out: &Path, file: &TranscriptFile, parts: &[&str]) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
     let failed = |path: &Path, source| CommandError::file(path, source);
     let Some((name, directories)) = parts.split_last() else {
