@@ -131,54 +131,26 @@ impl Command for Args {
     const EXAMPLE: &'static str = "foldlog import claude-code transcript.jsonl --store STORE";
 
     fn run(self, output: &mut Output<'_>) -> Result<u8> {
+        let since = Instant::now();
         match self {
-            Args::TauBench(FileArgs { file, store }) => tau_bench(&file, &store, output),
-            Args::SweAgent(FilesArgs { files, store }) => swe_agent(&files, &store, output),
-            Args::ClaudeCode(FilesArgs { files, store }) => claude_code(&files, &store, output),
+            Args::TauBench(FileArgs { file, store }) => write(&read_tau_bench(&file)?, &store, since, output),
+            Args::SweAgent(FilesArgs { files, store }) => {
+                let runs: Result<Vec<AgentRun>> = files.iter().map(|file| read_swe_agent(file)).collect();
+                write(&runs?, &store, since, output)
+            }
+            Args::ClaudeCode(FilesArgs { files, store }) => claude_code(&files, &store, since, output),
             Args::Aca { dir, store, partial: true, by, reason } => {
                 aca_partly(&dir, &store, by.as_deref().zip(reason.as_deref()), output)
             }
             Args::Aca { dir, store, .. } => aca(&dir, &store, output),
             Args::SnapshotJson(FileArgs { file, store }) => snapshot_json(&file, &store, output),
-            Args::Openai(FileArgs { file, store }) => openai(&file, &store, output),
+            Args::Openai(FileArgs { file, store }) => openai(&file, &store, since, output),
         }
     }
 }
 
 /// Number of findings of one kind that a person is shown.
 const SHOWN_MAX: usize = 20;
-
-/// Imports the runs of a tau-bench file into the store at `store`. If any run is malformed, none is
-/// imported.
-///
-/// # Errors
-///
-/// - [`Error::File`](foldlog_view::Error::File) or
-///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
-///   malformed; then nothing is imported.
-/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
-///   before the failed one remain.
-pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let since = Instant::now();
-    let runs = read_tau_bench(file)?;
-    write(&runs, store, since, output)
-}
-
-/// Imports trajectories of SWE-agent, one run per file, into the store at `store`. If any file is
-/// malformed, none is imported.
-///
-/// # Errors
-///
-/// - [`Error::File`](foldlog_view::Error::File) or
-///   [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or is
-///   malformed; then nothing is imported.
-/// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written; runs
-///   before the failed one remain.
-pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let since = Instant::now();
-    let runs: Result<Vec<AgentRun>> = files.iter().map(|file| read_swe_agent(file)).collect();
-    write(&runs?, store, since, output)
-}
 
 fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
     // The store is created even if there are no runs, so that `sessions` finds it.
@@ -203,16 +175,14 @@ fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_
 ///   [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read or is
 ///   malformed; then nothing is imported.
 /// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
-pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let since = Instant::now();
+fn openai(file: &Path, store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     let written = messages(store, file, &text, file.file_name().and_then(|name| name.to_str()))?;
     report(written, since, output)
 }
 
 /// Imports transcripts of Claude Code, with their sub-agents, into the store at `store`.
-pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let since = Instant::now();
+fn claude_code(files: &[PathBuf], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
     let imported = import_transcripts(store, files)?;
     let (lines, rewinds, agents) = (imported.lines, imported.rewinds, imported.agents);
     if output.json() {
@@ -289,7 +259,7 @@ fn from_sound_files(
 /// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged or missing; then
 ///   nothing is imported.
 /// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
-pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
     // Read first, so that no store is created for an unreadable tree.
     import_tree(dir, output.tree_limits())?;
@@ -330,7 +300,7 @@ pub fn aca(dir: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
 ///   [`Error::Engine`](foldlog_view::Error::Engine) if it is not such an export, or was
 ///   exported while calls were open. Then nothing is imported.
 /// - [`Error::Engine`](foldlog_view::Error::Engine) if the store cannot be written.
-pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     // Read first, so that no store is created for an invalid file.
     let export = Export::from_json(&text)?;

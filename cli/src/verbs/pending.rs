@@ -154,22 +154,6 @@ impl PendingRow {
         }
     }
 
-    /// Describes a call that was interrupted and that only a person or its host can judge.
-    fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<PendingRow> {
-        let decide = choices(reader, unsettled.operation, None, &quote_word(reader.dir().as_os_str()));
-        PendingRow::of_call(reader, unsettled.operation, unsettled.begin, "decision", INTERRUPTED, decide)
-    }
-
-    /// Describes a call whose process has ended and whose session has not been recovered since.
-    /// `command` recovers the session.
-    fn of_open(reader: &LogReader, open: &OpenOperation, command: String) -> Result<PendingRow> {
-        let recover = DecisionChoice {
-            meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
-            command,
-        };
-        PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
-    }
-
     /// Describes a call without a question of its own.
     fn of_call(
         reader: &LogReader,
@@ -228,8 +212,11 @@ fn recovery(reader: &LogReader) -> Result<String> {
 fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     let waits = |one: &&UnsettledOperation| one.idempotency.needs_settling() && !one.run_again;
     let unsettled = reader.report().unsettled.iter().filter(waits);
-    let mut rows: Vec<PendingRow> =
-        unsettled.map(|one| PendingRow::of_unsettled(reader, one)).collect::<Result<_>>()?;
+    let unsettled = unsettled.map(|one| {
+        let decide = choices(reader, one.operation, None, &quote_word(reader.dir().as_os_str()));
+        PendingRow::of_call(reader, one.operation, one.begin, "decision", INTERRUPTED, decide)
+    });
+    let mut rows: Vec<PendingRow> = unsettled.collect::<Result<_>>()?;
     rows.extend(
         reader.pending_questions(now())?.into_iter().map(|one| PendingRow::from_question(reader, one)),
     );
@@ -239,7 +226,12 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     if stuck.peek().is_some() {
         let command = recovery(reader)?;
         for open in stuck {
-            rows.push(PendingRow::of_open(reader, open, command.clone())?);
+            let recover = DecisionChoice {
+                meaning: "its host does not return: restore its workspaces, with `--workspace` for each directory",
+                command: command.clone(),
+            };
+            let (operation, decide) = (open.operation, vec![recover]);
+            rows.push(PendingRow::of_call(reader, operation, open.begin, "recovery", UNRECOVERED, decide)?);
         }
     }
     rows.sort_by_key(|row| row.operation);

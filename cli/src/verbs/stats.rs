@@ -136,13 +136,9 @@ const SPENT_ROWS_MAX: usize = 10;
 fn print_spending(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     let all = stats.spent.last().map(|last| last.spent).unwrap_or_default();
     let columns = |names: &[&'static str]| -> Vec<&'static str> {
+        let tokens: &[&str] = if all.has_tokens() { &["sent", "answered"] } else { &[] };
         let cost = all.cost_micros.map(|_| "cost");
-        names
-            .iter()
-            .copied()
-            .chain(all.has_tokens().then_some(["sent", "answered"]).into_iter().flatten())
-            .chain(cost)
-            .collect()
+        names.iter().chain(tokens).copied().chain(cost).collect()
     };
     let spent_row = |output: &mut Output<'_>, name: &dyn Display, numbers: &[u64], spent: Option<Spent>| {
         let mut cells: Vec<String> = numbers.iter().map(u64::to_string).collect();

@@ -291,13 +291,11 @@ fn inspect(
         facts.hooks.iter().filter_map(|hook| program_of(&hook.command, agent)).collect();
     status.programs = programs.iter().map(|program| ProgramState::of(program)).collect();
     let mut problems = Vec::new();
-    for program in &status.programs {
-        match program {
-            ProgramState { exists: false, program, .. } => problems.push(format!("{program} does not exist")),
-            ProgramState { is_executable: false, program, .. } => {
-                problems.push(format!("{program} is not executable"));
-            }
-            _ => {}
+    for ProgramState { program, exists, is_executable, .. } in &status.programs {
+        if !exists {
+            problems.push(format!("{program} does not exist"));
+        } else if !is_executable {
+            problems.push(format!("{program} is not executable"));
         }
     }
     if facts.is_disabled {
@@ -308,25 +306,18 @@ fn inspect(
     let known: BTreeSet<&str> = agent.known_events(version).iter().map(|event| event.name).collect();
     let wanted = agent.wanted_events(version, status.scope == Scope::Shared);
     let wanted: BTreeSet<&'static str> = wanted.iter().map(|event| event.name).collect();
-    let list = |names: Vec<&str>| names.join(", ");
-    let missing: Vec<&'static str> =
-        wanted.iter().copied().filter(|name| !installed.contains(name)).collect();
-    status.missing.clone_from(&missing);
-    if !missing.is_empty() {
-        let option = status.scope.name();
-        let missing = list(missing);
+    status.missing = wanted.into_iter().filter(|name| !installed.contains(name)).collect();
+    if !status.missing.is_empty() {
+        let (option, missing) = (status.scope.name(), status.missing.join(", "));
         problems.push(format!("no hook for {missing}; `foldlog hook install {name} --{option}` adds it"));
     }
     if let Some(version) = version.filter(|_| agent.shared_events_of.is_some()) {
-        let unknown = agent
-            .events
-            .iter()
-            .map(|event| event.name)
-            .filter(|name| installed.contains(name) && !known.contains(name));
-        let unknown: Vec<&str> = unknown.collect();
+        let events = agent.events.iter().map(|event| event.name);
+        let unknown: Vec<&str> =
+            events.filter(|name| installed.contains(name) && !known.contains(name)).collect();
         if !unknown.is_empty() {
-            problems
-                .push(format!("{title} {version} may ignore this file: it does not know {}", list(unknown)));
+            let unknown = unknown.join(", ");
+            problems.push(format!("{title} {version} may ignore this file: it does not know {unknown}"));
         }
     }
     status.hooks = facts.hooks.iter().map(|hook| run_hook(agent, hook)).collect::<Result<_>>()?;
@@ -348,28 +339,17 @@ fn run_hook(agent: &AgentProgram, hook: &InstalledHook) -> Result<HookRun> {
     command.envs(agent.project_variable.map(|name| (name, project.path())));
     command.env("XDG_STATE_HOME", state.path());
     let ran = process::run(command, &event_input(agent, &hook.event, project.path()), HOOK_DEADLINE);
-    let mut run = HookRun {
-        event: hook.event.clone(),
-        command: hook.command.clone(),
-        exit_code: None,
-        milliseconds: None,
-        error: None,
-    };
-    match ran {
+    let (exit_code, milliseconds, error) = match ran {
         Ok(Some(ended)) => {
-            run.exit_code = ended.status.code();
-            run.milliseconds = u64::try_from(ended.elapsed.as_millis()).ok();
-            if !ended.status.success() {
-                let reason = ended.stderr.lines().next().unwrap_or_default();
-                run.error = Some(format!("{}: {reason}", ended.status));
-            }
+            let reason = ended.stderr.lines().next().unwrap_or_default();
+            let error = (!ended.status.success()).then(|| format!("{}: {reason}", ended.status));
+            (ended.status.code(), u64::try_from(ended.elapsed.as_millis()).ok(), error)
         }
-        Ok(None) => {
-            run.error = Some(format!("did not end within {} seconds", HOOK_DEADLINE.as_secs()));
-        }
-        Err(error) => run.error = Some(format!("cannot be run: {error}")),
-    }
-    Ok(run)
+        Ok(None) => (None, None, Some(format!("did not end within {} seconds", HOOK_DEADLINE.as_secs()))),
+        Err(error) => (None, None, Some(format!("cannot be run: {error}"))),
+    };
+    let (event, command) = (hook.event.clone(), hook.command.clone());
+    Ok(HookRun { event, command, exit_code, milliseconds, error })
 }
 
 /// Returns what the program writes to the standard input of a hook.

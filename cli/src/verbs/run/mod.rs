@@ -296,6 +296,10 @@ fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
 
 /// Prints the notices of a workspace's captures that fail no call.
 fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &mut Output<'_>) {
+    let listed = |paths: &[String], more| {
+        let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+        format!("{}{more}", paths.join(", "))
+    };
     for notice in notices {
         match notice {
             WorkspaceNotice::NotUndone { left } => left.into_iter().for_each(|UnrestoredPath { path, reason, .. }| {
@@ -306,11 +310,9 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
             ),
             WorkspaceNotice::Mounted { paths } => output
                 .note(format_args!("note: not captured and unchanged: the file systems mounted at {}", paths.join(", "))),
-            WorkspaceNotice::Changed { paths, more } => output.note(format_args!(
-                "note: changed since the last call: {}{}",
-                paths.join(", "),
-                if more == 0 { String::new() } else { format!(", and {more} more") }
-            )),
+            WorkspaceNotice::Changed { paths, more } => {
+                output.note(format_args!("note: changed since the last call: {}", listed(&paths, more)));
+            }
             WorkspaceNotice::CapturesNotHeld { store, .. } => output.note(format_args!(
                 "note: the captures of the workspace are not replicated; they exist only on this machine, in {}",
                 escape::path(&store)
@@ -318,11 +320,8 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
             WorkspaceNotice::Unknown { reason } => output.note(format_args!(
                 "note: it is unknown whether the workspace has changed since the last call: {reason}"
             )),
-            WorkspaceNotice::ChangedSinceBoot { paths, more } => output.note(format_args!(
-                "note: changed since the machine was rebooted: {}{}",
-                paths.join(", "),
-                if more == 0 { String::new() } else { format!(", and {more} more") }
-            )),
+            WorkspaceNotice::ChangedSinceBoot { paths, more } => output
+                .note(format_args!("note: changed since the machine was rebooted: {}", listed(&paths, more))),
             WorkspaceNotice::UnknownSinceBoot { reason } => output.note(format_args!(
                 "note: it is unknown whether a power cut changed the workspace: {reason}"
             )),
