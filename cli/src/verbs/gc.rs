@@ -105,7 +105,7 @@ fn collect(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     };
     let options = CollectOptions {
         session,
-        snapshots: asked.keep.into(),
+        snapshots: asked.keep,
         younger_than: asked.days.map(days),
         dry_run: !asked.yes,
         ..CollectOptions::default()
