@@ -24,7 +24,7 @@ impl SessionLog<'_> {
     /// Records which bodies a compaction dropped, if a replica has them.
     pub(crate) fn say_dropped(&self) -> Result<()> {
         let Some(replica) = &self.session.inner.replica else { return Ok(()) };
-        replica.note_compacted();
+        replica.dropped.lock().is_to_say = true;
         self.session.inner.note_dropped()
     }
 

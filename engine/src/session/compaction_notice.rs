@@ -23,7 +23,7 @@ use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, Observed, Payload};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::replica_feed::read_object;
+use super::replica_feed::{DroppedBodiesNotice, read_object};
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ impl SessionInner {
     /// Records which bodies compactions have dropped, if the replica has any of them and no record
     /// lists them. Does nothing if the session accepts no records.
     pub(super) fn note_dropped(self: &Arc<Self>) -> Result<()> {
-        let Some(replica) = self.replica.as_ref().filter(|replica| replica.is_to_say()) else {
+        let Some(replica) = self.replica.as_ref().filter(|replica| replica.dropped.lock().is_to_say) else {
             return Ok(());
         };
         let places = self.state.lock().log.places.clone();
@@ -87,7 +87,8 @@ impl SessionInner {
             Ok(())
         })?;
         // The log of a different worker may have been compacted elsewhere, or further.
-        if let Some(before) = replica.said_dropped() {
+        let before = replica.dropped.lock().said.clone();
+        if let Some(before) = before {
             dropped = dropped.merge_earlier(&before);
         }
         let (data, time_us) = (dropped.encode(), self.now_us());
@@ -100,7 +101,7 @@ impl SessionInner {
         let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
         let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
-        replica.note_said(Arc::new(dropped));
+        *replica.dropped.lock() = DroppedBodiesNotice { said: Some(Arc::new(dropped)), is_to_say: false };
         self.finish_write(state, sequence, false).map(drop)
     }
 
@@ -108,7 +109,7 @@ impl SessionInner {
     /// may have dropped bodies that it needs.
     pub(super) fn check_held(&self, state: &WriterState, position: SequenceNumber) -> Result<()> {
         let said = match &self.replica {
-            Some(replica) => replica.said_dropped(),
+            Some(replica) => replica.dropped.lock().said.clone(),
             None => self.said_in_log(state)?,
         };
         match said.filter(|said| said.hides(position)) {

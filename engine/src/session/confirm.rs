@@ -2,7 +2,6 @@
 //! [`crate::replication`] explains why an acknowledged start record is not enough, and which window
 //! remains.
 
-#[cfg(feature = "async")]
 use std::sync::Arc;
 
 use super::replica_feed::{Replica, replica_error};
@@ -61,9 +60,9 @@ impl SessionInner {
     /// Returns whether a tool may start now. Does no I/O.
     fn is_confirmed(&self) -> Result<bool> {
         let Some(replica) = self.confirms() else { return Ok(true) };
-        match replica.failure() {
+        match replica.gate.failure() {
             Some(cause) => Err(Error::clone(&cause)),
-            None => Ok(replica.claim_confirmer().is_confirmed(self.id, replica.epoch())),
+            None => Ok(replica.replication.replicator.is_confirmed(self.id, replica.epoch)),
         }
     }
 
@@ -81,7 +80,7 @@ impl SessionInner {
     fn confirm(&self) -> Result<()> {
         self.check_process()?;
         let Some(replica) = self.confirms() else { return Ok(()) };
-        let confirmed = replica.claim_confirmer().confirm(self.id, replica.epoch());
+        let confirmed = replica.replication.replicator.confirm(self.id, replica.epoch);
         confirmed.map_err(|error| self.stop_unconfirmed(error))
     }
 
@@ -91,6 +90,6 @@ impl SessionInner {
         if let ReplicaError::Fenced { epoch, by } = &error {
             self.note_fenced(SessionFence { from: replica.replicated_end(), epoch: *epoch, by: by.clone() });
         }
-        self.stop_for(&replica.fail(replica_error(self.id, error)))
+        self.stop_for(&replica.gate.fail(Arc::new(replica_error(self.id, error))))
     }
 }

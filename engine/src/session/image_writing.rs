@@ -69,8 +69,8 @@ pub(super) struct ImageStatus {
     next_sequence: SequenceNumber,
     /// Bytes of the log that the last started image covers. It may not be written yet.
     taken_log_bytes: u64,
-    /// Whether a segment ended since the last image was considered.
-    rolled_over: bool,
+    /// Whether a segment ended since the last image was considered, so that one may be due.
+    pub(super) rolled_over: bool,
     /// Whether the image that is due now should have been written by the last writer at closing.
     left_out: bool,
     /// Whether an image is pending.
@@ -94,18 +94,6 @@ impl ImageStatus {
             opened_at,
             waits: false,
         }
-    }
-
-    /// Notes whether a segment ended with the last record.
-    #[inline]
-    pub(super) fn note_rollover(&mut self, rolled_over: bool) {
-        self.rolled_over |= rolled_over;
-    }
-
-    /// Returns whether an image may be due.
-    #[inline]
-    pub(super) fn is_to_consider(&self) -> bool {
-        self.rolled_over
     }
 
     /// Makes the next image due as if there were none, if the log is rolled back to a position

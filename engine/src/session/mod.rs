@@ -556,11 +556,6 @@ impl SessionInner {
 }
 
 impl Session {
-    /// Returns the first handle of a session.
-    fn from_inner(inner: Arc<SessionInner>) -> Session {
-        Session::with(Arc::new(Handles(inner)))
-    }
-
     /// Returns one more counted handle.
     fn with(handles: Arc<Handles>) -> Session {
         Session {

@@ -27,7 +27,7 @@ use super::replica_feed::{Replica, ReplicaClaim};
 use super::schedule::{RunningCalls, WriteScope};
 use super::sync::SyncRequests;
 use super::write::{Mode, PendingRecord};
-use super::{Session, SessionInner, WriterState};
+use super::{Handles, Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::projection::LogSlices;
@@ -328,7 +328,7 @@ fn assemble(
             replica.wake();
         }
     }
-    let session = Session::from_inner(inner);
+    let session = Session::with(Arc::new(Handles(inner)));
     // A read-only handle must not be registered as the writer, or the writer's records would not be
     // synced.
     if session.inner.lock.lock().is_some() {

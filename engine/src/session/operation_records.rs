@@ -84,7 +84,7 @@ pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Resul
 }
 
 /// Returns captures in their recorded form, by the names of the resources.
-pub(super) fn captures_of(
+pub(crate) fn captures_of(
     resources: Vec<ResourceSnapshot<'_>>,
     objects: &Objects,
 ) -> Result<RecordedCaptures> {

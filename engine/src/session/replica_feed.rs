@@ -45,11 +45,11 @@ const APPEND_RECORDS: usize = 4_096;
 /// Feed of one session: the claim, and the progress of the replicator.
 #[derive(Debug)]
 pub(super) struct Replica {
-    replication: Replication,
+    pub(super) replication: Replication,
     session: Uuid,
-    epoch: u64,
-    /// Everything below its end is replicated.
-    gate: SyncGate<Error>,
+    pub(super) epoch: u64,
+    /// Everything below its end is replicated. Fails with the replicator, which ends acknowledgement.
+    pub(super) gate: SyncGate<Error>,
     feeding: Arc<FeederWakeup>,
     /// Records written since.
     lag: Mutex<Lag>,
@@ -62,16 +62,16 @@ pub(super) struct Replica {
     /// Compaction whose known positions of slices are replicated, with the first record that it
     /// dropped and that was fed after it.
     compaction: Mutex<Option<Arc<Compaction>>>,
-    dropped: Mutex<DroppedBodiesNotice>,
+    pub(super) dropped: Mutex<DroppedBodiesNotice>,
 }
 
 /// State of the records that list dropped bodies for the replicator.
 #[derive(Debug, Default)]
-struct DroppedBodiesNotice {
+pub(super) struct DroppedBodiesNotice {
     /// The newest such record in the log.
-    said: Option<Arc<DroppedBodies>>,
+    pub(super) said: Option<Arc<DroppedBodies>>,
     /// Whether the replica has bodies that were dropped, and no record lists them.
-    is_to_say: bool,
+    pub(super) is_to_say: bool,
 }
 
 /// Wakes the thread that feeds the records that no call waits for.
@@ -133,46 +133,6 @@ impl Replica {
             compaction: Mutex::default(),
             dropped: Mutex::new(DroppedBodiesNotice { said: said_dropped, is_to_say: false }),
         }
-    }
-
-    /// Returns whether the replica has bodies that compactions have dropped, and no record lists
-    /// them.
-    pub(super) fn is_to_say(&self) -> bool {
-        self.dropped.lock().is_to_say
-    }
-
-    /// Notes that a compaction has dropped bodies that the replica has.
-    pub(super) fn note_compacted(&self) {
-        self.dropped.lock().is_to_say = true;
-    }
-
-    /// Returns the newest record of dropped bodies.
-    pub(super) fn said_dropped(&self) -> Option<Arc<DroppedBodies>> {
-        self.dropped.lock().said.clone()
-    }
-
-    /// Notes that a record lists the dropped bodies.
-    pub(super) fn note_said(&self, dropped: Arc<DroppedBodies>) {
-        *self.dropped.lock() = DroppedBodiesNotice { said: Some(dropped), is_to_say: false };
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the replicator, which confirms that the claim is still the session's newest one.
-    pub(super) fn claim_confirmer(&self) -> &Arc<dyn Replicator> {
-        &self.replication.replicator
-    }
-
-    /// Returns the failure that ended acknowledgement.
-    pub(super) fn failure(&self) -> Option<Arc<Error>> {
-        self.gate.failure()
-    }
-
-    /// Notes a failure of the replicator outside of an append.
-    pub(super) fn fail(&self, error: Error) -> Arc<Error> {
-        self.gate.fail(Arc::new(error))
     }
 
     /// Returns the log's record about the replica of the session.
@@ -294,7 +254,7 @@ impl SessionInner {
     /// replicated.
     pub(super) fn note_takeover(self: &Arc<Self>, by: &str, reason: &str) -> Result<()> {
         let text = |text: &str| Value::Str(text.to_owned());
-        let epoch = self.replica.as_ref().map_or(Value::Nil, |replica| Value::from(replica.epoch()));
+        let epoch = self.replica.as_ref().map_or(Value::Nil, |replica| Value::from(replica.epoch));
         let data = [("by", text(by)), ("reason", text(reason)), ("epoch", epoch)];
         let data = Value::Map(data.into_iter().map(|(name, value)| (Value::from(name), value)).collect());
         let data = data.encode();

@@ -31,11 +31,12 @@ pub(crate) struct LoggedCapture {
     pub(crate) recorded: Option<Vec<u8>>,
 }
 
-pub(crate) struct LoggedCaptures {
-    pub(crate) record: SequenceNumber,
-    /// Whether the record is the call's end.
-    pub(crate) is_end: bool,
-    pub(crate) captured: RecordedCaptures,
+/// Captures that a record names, by the names of the resources.
+pub(crate) type LoggedCaptures = BTreeMap<String, LoggedCapture>;
+
+fn logged(record: SequenceNumber, is_end: bool, captured: RecordedCaptures) -> LoggedCaptures {
+    let logged = |recorded| LoggedCapture { record, is_end, recorded };
+    captured.into_iter().map(|(name, recorded)| (name, logged(recorded))).collect()
 }
 
 /// Returns whether a recorded capture of the resource of this name belongs to a different place.
@@ -70,12 +71,19 @@ impl<'a> Sought<'a> {
         self.passed_over.borrow().contains(name)
     }
 
-    fn wants(&self, record: SequenceNumber, name: &str, recorded: Option<&[u8]>) -> bool {
+    /// Leaves out captures that are not wanted.
+    fn pick(&self, mut logged: LoggedCaptures) -> LoggedCaptures {
+        logged.retain(|name, capture| self.wants(name, capture));
+        logged
+    }
+
+    fn wants(&self, name: &str, capture: &LoggedCapture) -> bool {
         if !self.names.contains(name) {
             return false;
         }
-        let is_shared = self.shared.is_some_and(|shared| record <= shared);
-        let passes = is_shared && recorded.is_some_and(|recorded| (self.is_elsewhere)(name, recorded));
+        let is_shared = self.shared.is_some_and(|shared| capture.record <= shared);
+        let recorded = capture.recorded.as_deref().filter(|_| is_shared);
+        let passes = recorded.is_some_and(|recorded| (self.is_elsewhere)(name, recorded));
         if passes {
             self.passed_over.borrow_mut().insert(name.to_owned());
         }
@@ -96,11 +104,7 @@ impl SessionCalls<'_> {
     /// Returns the captures of these resources at a position: those left by the last call that had
     /// ended by then. For a resource without one, returns the first capture in a later start record
     /// that has the position on its live path.
-    pub(crate) fn captures_at(
-        &self,
-        to: SequenceNumber,
-        names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, LoggedCapture>> {
+    pub(crate) fn captures_at(&self, to: SequenceNumber, names: &Sought<'_>) -> Result<LoggedCaptures> {
         let path = self.session.log().live_path();
         let mut found = self.last_captures(names, &|end| end <= to && path.is_live(end, to))?;
         if found.len() == names.names.len() {
@@ -114,8 +118,7 @@ impl SessionCalls<'_> {
             }
         }
         for begin in begins {
-            let captured = self.read_begin(begin)?.resources;
-            take(&mut found, names, LoggedCaptures { record: begin, is_end: false, captured });
+            take(&mut found, names, self.logged_at_begin(begin)?);
             if found.len() == names.names.len() {
                 break;
             }
@@ -127,18 +130,16 @@ impl SessionCalls<'_> {
         &self,
         begin: SequenceNumber,
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, LoggedCapture>> {
-        let captured = self.read_begin(begin)?.resources;
-        Ok(wanted_captures(names, LoggedCaptures { record: begin, is_end: false, captured }))
+    ) -> Result<LoggedCaptures> {
+        Ok(names.pick(self.logged_at_begin(begin)?))
     }
 
-    pub(crate) fn captures_of_end(
-        &self,
-        end: SequenceNumber,
-        names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, LoggedCapture>> {
-        let captured = self.read_end_resources(end)?;
-        Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
+    pub(crate) fn logged_at_begin(&self, begin: SequenceNumber) -> Result<LoggedCaptures> {
+        Ok(logged(begin, false, self.read_begin(begin)?.resources))
+    }
+
+    pub(crate) fn captures_of_end(&self, end: SequenceNumber, names: &Sought<'_>) -> Result<LoggedCaptures> {
+        Ok(names.pick(logged(end, true, self.read_end_resources(end)?)))
     }
 
     /// Returns the captures that the rollback of a call found, for those of these resources in
@@ -149,12 +150,12 @@ impl SessionCalls<'_> {
         begin: SequenceNumber,
         end: SequenceNumber,
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, LoggedCapture>> {
+    ) -> Result<LoggedCaptures> {
         let mut replaced = self.captures_replaced_at(end)?;
         for (name, first) in self.captures_before_rollback(begin, end)? {
             replaced.entry(name).and_modify(|found| *found = first);
         }
-        Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured: replaced }))
+        Ok(names.pick(logged(end, true, replaced)))
     }
 
     /// Returns the last capture of each resource that outlives its process, by the names of the
@@ -179,7 +180,7 @@ impl SessionCalls<'_> {
         &self,
         names: &Sought<'_>,
         wanted: &dyn Fn(SequenceNumber) -> bool,
-    ) -> Result<BTreeMap<String, LoggedCapture>> {
+    ) -> Result<LoggedCaptures> {
         let mut found = BTreeMap::new();
         self.calls_back(&mut |item| {
             let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
@@ -192,9 +193,8 @@ impl SessionCalls<'_> {
     /// Returns the captures that a call with the end record `end` left. A restore that failed or
     /// was interrupted left none: it may have worked on a different directory.
     pub(crate) fn captures_left_by(&self, call: &ToolInvoked, end: SequenceNumber) -> Result<LoggedCaptures> {
-        let at_end = |captured| LoggedCaptures { record: end, is_end: true, captured };
         if call.tool == RESTORE && call.outcome != Outcome::Committed {
-            return Ok(at_end(RecordedCaptures::new()));
+            return Ok(LoggedCaptures::new());
         }
         // The changes of a failed or interrupted call were rolled back.
         let left = match call.outcome {
@@ -202,10 +202,9 @@ impl SessionCalls<'_> {
             _ => RecordedCaptures::new(),
         };
         if !left.is_empty() || call.outcome == Outcome::Committed {
-            return Ok(at_end(left));
+            return Ok(logged(end, true, left));
         }
-        let captured = self.read_begin(call.begin)?.resources;
-        Ok(LoggedCaptures { record: call.begin, is_end: false, captured })
+        self.logged_at_begin(call.begin)
     }
 
     /// Passes the calls that have ended to `visit`, the last one first, until it returns `false`.
@@ -278,19 +277,9 @@ impl SessionCalls<'_> {
     }
 }
 
-/// Returns the captures that are wanted.
-fn wanted_captures(sought: &Sought<'_>, logged: LoggedCaptures) -> BTreeMap<String, LoggedCapture> {
-    let mut found = BTreeMap::new();
-    take(&mut found, sought, logged);
-    found
-}
-
 /// Adds the wanted captures that are not found yet.
-pub(crate) fn take(found: &mut BTreeMap<String, LoggedCapture>, sought: &Sought<'_>, logged: LoggedCaptures) {
-    let LoggedCaptures { record, is_end, captured } = logged;
-    let wanted =
-        captured.into_iter().filter(|(name, recorded)| sought.wants(record, name, recorded.as_deref()));
-    for (name, recorded) in wanted {
-        found.entry(name).or_insert(LoggedCapture { record, is_end, recorded });
+pub(crate) fn take(found: &mut LoggedCaptures, sought: &Sought<'_>, logged: LoggedCaptures) {
+    for (name, capture) in sought.pick(logged) {
+        found.entry(name).or_insert(capture);
     }
 }

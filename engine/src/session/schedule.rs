@@ -437,8 +437,7 @@ impl Session {
         if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
             return Err(Error::Stuck { operation });
         }
-        if let Some(operation) = running_calls.waits_for_own(other.ticket).filter(|_| patience.holds_thread())
-        {
+        if let Some(operation) = running_calls.waits_for_own(other.ticket).filter(|_| patience.holds_thread) {
             return Err(Error::InsideOperation { operation });
         }
         patience.check(|| other.as_blocker())?;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Replicated;
 
-use super::replica_feed::Replica;
 use super::{RecoveryReport, Session};
 use crate::options::Durability;
 
@@ -74,7 +73,7 @@ impl<'a> SessionLog<'a> {
     /// claims before. Returns `None` without a replicator, and for a session that was opened for
     /// reading.
     pub fn epoch(&self) -> Option<u64> {
-        self.session.inner.replica.as_ref().map(Replica::epoch)
+        self.session.inner.replica.as_ref().map(|replica| replica.epoch)
     }
 
     /// Returns the log's record about the replica of the session; `None` if the session is not

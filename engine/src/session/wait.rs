@@ -29,8 +29,9 @@ pub(crate) struct Patience {
     /// Longest time that the call may wait.
     limit: Duration,
     since: Instant,
-    /// Whether the wait blocks this thread.
-    holds_thread: bool,
+    /// Whether the wait blocks this thread, so that the thread must not wait for an operation that
+    /// only it can end.
+    pub(super) holds_thread: bool,
 }
 
 impl Patience {
@@ -48,12 +49,6 @@ impl Patience {
     #[cfg(feature = "async")]
     pub(crate) fn for_no_wait(self) -> Patience {
         Patience { limit: Duration::ZERO, holds_thread: false, ..self }
-    }
-
-    /// Returns whether the wait blocks this thread, so that the thread must not wait for an
-    /// operation that only it can end.
-    pub(super) fn holds_thread(&self) -> bool {
-        self.holds_thread
     }
 
     /// Returns the same patience, but for a call that has to end by `until`, if that is earlier.

@@ -235,8 +235,7 @@ impl SessionInner {
     ) -> Result<SequenceNumber> {
         let due = self.due(&mut state);
         let promised = self.falls_behind(&state, sequence) || promised;
-        let asks =
-            promised || due != Due::Nothing || state.imaged.is_to_consider() || self.subscribers.listen();
+        let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
@@ -308,7 +307,7 @@ impl SessionInner {
         if begins {
             self.gate.raise(log.recovered_end());
         }
-        imaged.note_rollover(segments != log.places.segments.len());
+        imaged.rolled_over |= segments != log.places.segments.len();
         let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
         apply(live, sequence, sources).map_err(|error| self.poison_on_error(error))?;
         Ok(sequence)

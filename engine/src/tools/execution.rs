@@ -7,6 +7,7 @@
 //! run under the leases of the call that opened the child, as guests of the parent's schedule. They
 //! therefore wait for other work on these resources, and that call does not end before them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -33,7 +34,7 @@ use crate::options::Durability;
 use crate::session::operations::{Admission, Guest};
 use crate::session::{Asker, Patience, Session, SnapshotOptions, SyncCaptures};
 use crate::storage::whole_path;
-use crate::tools::resources::{CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
+use crate::tools::resources::{AnyResource, CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
 
 /// Names of the environment variables of this process that the programs of tools inherit by default
 /// (see [`ExecutionStateBuilder::inheriting`]): paths of programs and temporary files, the user,
@@ -275,15 +276,13 @@ impl ExecutionState {
     /// Makes the captures of a killed process durable, before the session's first append attests
     /// their records. If that fails, the session rejects writes.
     fn sync_earlier(&self) {
-        if self.live_resources().captured_resources().is_empty() {
+        if self.live_captured().is_empty() {
             return;
         }
         let synced = self.session().calls().unattested_captures().and_then(|captured| {
-            captured.iter().try_for_each(|(name, recorded)| {
-                match self.live_resources().captured_resources().get(name.as_str()) {
-                    Some(resource) => resource.sync_captures(recorded),
-                    None => Ok(()),
-                }
+            captured.iter().try_for_each(|(name, recorded)| match self.live_captured().get(name.as_str()) {
+                Some(resource) => resource.sync_captures(recorded),
+                None => Ok(()),
             })
         });
         if let Err(error) = synced {
@@ -343,6 +342,11 @@ impl ExecutionState {
     /// registered. A replay has none.
     pub(crate) fn live_resources(&self) -> &ResourceRegistry {
         &self.inner.resources
+    }
+
+    /// Returns those of the [live resources](ExecutionState::live_resources) that are captured.
+    pub(super) fn live_captured(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
+        self.inner.resources.captured_resources()
     }
 
     /// Returns the run's clock. Its readings are not recorded; use [`now`](ExecutionState::now) for
@@ -456,7 +460,7 @@ impl ExecutionState {
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before
             // any record names them.
-            let captured = self.live_resources().captured_resources().values();
+            let captured = self.live_captured().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
         let captures = captures?;
@@ -468,7 +472,7 @@ impl ExecutionState {
     /// disk.
     pub(crate) fn free_caches(&self) {
         self.session().give_up_caches();
-        for resource in self.live_resources().captured_resources().values() {
+        for resource in self.live_captured().values() {
             // A host's resource may panic; the recovery continues.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
@@ -490,7 +494,7 @@ impl ExecutionState {
             return Ok(());
         }
         let directory = self.session().dir();
-        let mut captured = self.live_resources().captured_resources().iter();
+        let mut captured = self.live_captured().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(directory)) {
             let reason = format!("the session's own directory is in it, {}", directory.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
@@ -503,7 +507,7 @@ impl ExecutionState {
     /// change the resources. Requires the lease that excludes the other children.
     pub(crate) fn announce_work(&self) -> Result<()> {
         match &self.inner.parent {
-            Some(parent) if !self.live_resources().captured_resources().is_empty() => parent.announce_work(),
+            Some(parent) if !self.live_captured().is_empty() => parent.announce_work(),
             _ => Ok(()),
         }
     }

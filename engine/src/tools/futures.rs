@@ -393,7 +393,7 @@ async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
     for asked in calls {
         running.push(match asked.start().await {
             Ok(ControlFlow::Continue((operation, tool))) => {
-                let ends_there = tool.ends_at_once();
+                let ends_there = tool.outside_only;
                 Box::pin(run_tool(tool, operation, asked.call.arguments, ends_there))
             }
             Ok(ControlFlow::Break(report)) => Box::pin(ready(Ran::Ended(Ok(report)))),

@@ -63,10 +63,12 @@ impl ToolRunner {
                         continue;
                     }
                 };
+                // A call that only acts outside ends at once, and waits for no call before it.
+                let ends_there = tool.outside_only;
                 // Taken by the thread, or by this one if no thread can be started.
                 let operation = Arc::new(Mutex::new(Some(operation)));
                 let run = move || match operation.lock().take() {
-                    Some(operation) => operation.run(tool, &call.arguments, tool.ends_at_once()),
+                    Some(operation) => operation.run(tool, &call.arguments, ends_there),
                     None => Ran::Ended(Err(over())),
                 };
                 running.push(thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run()));

@@ -511,14 +511,6 @@ impl Operation {
     }
 }
 
-impl DynTool {
-    /// Returns whether one of several concurrent calls of the tool ends as soon as the tool has
-    /// returned, without waiting for the calls before it.
-    pub(super) fn ends_at_once(&self) -> bool {
-        self.outside_only
-    }
-}
-
 /// Runs the handler of a started call, on this thread, unless its effects come from the log.
 /// Returns the ending of the call.
 fn run_handler(

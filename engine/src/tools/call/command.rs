@@ -112,7 +112,7 @@ impl ToolCommand {
         let inherited = call.state.inner.inherited.iter();
         command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         #[cfg(feature = "host-filesystem")]
-        if let Some(workspace) = call.resources().get::<foldlog_filesystem::HostFilesystem>() {
+        if let Some(workspace) = call.state.resources().get::<foldlog_filesystem::HostFilesystem>() {
             command.current_dir(workspace.root());
         }
         ToolCommand { command, call, stdin: Vec::new(), kept_max: KEPT_MAX }

@@ -68,7 +68,7 @@ impl ToolContext {
     pub fn resources(&self) -> &ResourceRegistry {
         match self.running.info.outside_only {
             true => self.running.uncaptured_resources(),
-            false => self.running.resources(),
+            false => self.running.state.resources(),
         }
     }
 

@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
 use crate::session::Session;
+use crate::session::operation_records::captures_of;
 
 /// Describes an interrupted call to the tool that undoes or verifies its effects outside of STATE
 /// and resources.
@@ -62,11 +63,6 @@ impl InterruptedCall {
                 return Ok(());
             }
             let arguments = Value::decode(&source.objects.resolve(body.arguments)?).map_err(&bad)?;
-            let captures = body.resources.into_iter().map(|resource| {
-                let capture = resource.snapshot.map(|capture| source.objects.resolve(capture));
-                let capture = capture.transpose()?.map(std::borrow::Cow::into_owned);
-                Ok((resource.resource.into_owned(), capture))
-            });
             undone = Some(InterruptedCall {
                 operation,
                 begin,
@@ -76,7 +72,7 @@ impl InterruptedCall {
                 origin: body.origin,
                 parent: body.parent,
                 arguments: arguments.as_str().unwrap_or_default().to_owned(),
-                captures: captures.collect::<Result<_>>()?,
+                captures: captures_of(body.resources, &source.objects)?,
             });
             Ok(())
         })?;

@@ -260,12 +260,8 @@ impl fmt::Debug for RunningCall {
 }
 
 impl RunningCall {
-    pub(in crate::tools) fn resources(&self) -> &ResourceRegistry {
-        self.state.resources()
-    }
-
     pub(in crate::tools) fn uncaptured_resources(&self) -> &ResourceRegistry {
-        self.uncaptured.get_or_init(|| self.resources().without_captured())
+        self.uncaptured.get_or_init(|| self.state.resources().without_captured())
     }
 
     pub(in crate::tools) fn children(&self) -> &Arc<Mutex<Children>> {

@@ -25,7 +25,7 @@ use foldlog_codec::msgpack;
 use super::{CaptureMoment, CaptureSet, CaptureTaken, ExecutionState, ResourceRewound, RewindRecord};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
-use crate::session::rewind::{LoggedCapture, LoggedCaptures, Sought, take};
+use crate::session::rewind::{LoggedCaptures, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
@@ -36,7 +36,7 @@ impl ExecutionState {
         &self,
         names: &BTreeSet<String>,
         present: &CaptureSet,
-    ) -> Result<(BTreeMap<String, LoggedCapture>, BTreeSet<String>)> {
+    ) -> Result<(LoggedCaptures, BTreeSet<String>)> {
         let mut found = BTreeMap::new();
         let mut left = vec![(SequenceNumber::MAX, names.clone())];
         while let Some((end, names)) = left.pop() {
@@ -49,11 +49,7 @@ impl ExecutionState {
     /// Examines the last call on each resource whose capture is of another place than `present`. If
     /// it was a rewind in the resource's present place, its name is returned. If it was an undo
     /// there, the capture that the undo restored replaces the found one.
-    fn brought_here(
-        &self,
-        found: &mut BTreeMap<String, LoggedCapture>,
-        present: &CaptureSet,
-    ) -> Result<BTreeSet<String>> {
+    fn brought_here(&self, found: &mut LoggedCaptures, present: &CaptureSet) -> Result<BTreeSet<String>> {
         let (session, mut here) = (self.session(), BTreeSet::new());
         let elsewhere = |name: &str, recorded: Option<&[u8]>| {
             recorded.is_some_and(|recorded| present.is_elsewhere(self.live_resources(), name, recorded))
@@ -109,7 +105,7 @@ impl ExecutionState {
         &self,
         limit: SequenceNumber,
         names: BTreeSet<String>,
-        found: &mut BTreeMap<String, LoggedCapture>,
+        found: &mut LoggedCaptures,
         sought: &mut Vec<(SequenceNumber, BTreeSet<String>)>,
     ) -> Result<()> {
         let session = self.session();
@@ -134,9 +130,7 @@ impl ExecutionState {
                     (Some(undone), _) => sought.push((undone.into(), only)),
                     (None, CaptureMoment::CallEnded) => sought.push((record + 1, only)),
                     (None, _) => {
-                        let captured = session.calls().read_begin(record)?.resources;
-                        let logged = LoggedCaptures { record, is_end: false, captured };
-                        take(found, &Sought::all(only), logged);
+                        take(found, &Sought::all(only), session.calls().logged_at_begin(record)?);
                     }
                 }
             }

@@ -75,8 +75,7 @@ impl ExecutionState {
     /// Returns whether a recorded capture of a resource was taken of this run's place; `None` if
     /// the resource is not rolled back with a tool, or the capture cannot be decoded.
     fn is_here(&self, name: &str, recorded: &[u8]) -> Option<bool> {
-        let resource =
-            self.live_resources().captured_resources().get(name).filter(|resource| resource.rolls_back())?;
+        let resource = self.live_captured().get(name).filter(|resource| resource.rolls_back())?;
         catch_panic(name, || Ok(!resource.is_from_elsewhere(&resource.recall(recorded)?))).ok()
     }
 
@@ -84,7 +83,7 @@ impl ExecutionState {
     fn find_unfilled(&self) -> Result<BTreeSet<String>> {
         let (session, mut unfilled) = (self.session(), BTreeSet::new());
         let mut open: BTreeSet<String> =
-            self.live_resources().captured_resources().keys().map(|name| name.clone().into_owned()).collect();
+            self.live_captured().keys().map(|name| name.clone().into_owned()).collect();
         if open.is_empty() {
             return Ok(unfilled);
         }
@@ -121,7 +120,7 @@ impl ExecutionState {
     /// also for fills by earlier processes.
     pub(super) fn rebind_filled(&self) -> Result<()> {
         let (session, mut filled) = (self.session(), BTreeSet::new());
-        if self.live_resources().captured_resources().is_empty() {
+        if self.live_captured().is_empty() {
             return Ok(());
         }
         session.calls().calls_back(&mut |call| {
@@ -143,8 +142,7 @@ impl ExecutionState {
 
     /// Permits captures of other places to be restored into these resources.
     fn rebind(&self, names: &BTreeSet<String>, overwrite: bool) -> Result<()> {
-        let mut named =
-            self.live_resources().captured_resources().iter().filter(|(name, _)| names.contains(&***name));
+        let mut named = self.live_captured().iter().filter(|(name, _)| names.contains(&***name));
         named.try_for_each(|(name, resource)| catch_panic(name, || resource.rebind(overwrite)))
     }
 }

@@ -352,8 +352,7 @@ impl ExecutionState {
     /// Lists the resources that the last call captured and this run does not have.
     fn missing_resources(&self) -> Result<Vec<SkippedResource>> {
         let names = self.session().calls().captures_left()?.into_keys();
-        let lacking =
-            names.filter(|name| !self.live_resources().captured_resources().contains_key(name.as_str()));
+        let lacking = names.filter(|name| !self.live_captured().contains_key(name.as_str()));
         Ok(lacking
             .map(|name| SkippedResource { name, reason: "this run does not have it".to_owned() })
             .collect())
@@ -443,7 +442,7 @@ impl ExecutionState {
             _ => None,
         };
         let is_elsewhere = Box::new(|name: &str, recorded: &[u8]| {
-            let resource = self.live_resources().captured_resources().get(name);
+            let resource = self.live_captured().get(name);
             resource.is_some_and(|resource| {
                 resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
             })
