@@ -74,14 +74,8 @@ impl SessionCalls<'_> {
         let state = self.session.inner.state.lock();
         let stuck: Vec<OperationId> =
             state.running_calls.stuck_operations(self.session.inner.store.options.grace).collect();
-        state
-            .live
-            .projection
-            .operations
-            .open()
-            .filter(|open| stuck.contains(&open.operation))
-            .cloned()
-            .collect()
+        let open = state.live.projection.operations.open();
+        open.filter(|open| stuck.contains(&open.operation)).cloned().collect()
     }
 
     /// Returns whether the session accepts no writes until it is recovered.
@@ -112,10 +106,8 @@ impl SessionCalls<'_> {
     /// Returns whether no open operation may make changes, and none can be open at the next
     /// opening. After a failed write, the contents of the log are unknown.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.session
-            .inner
-            .settleable()
-            .is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
+        let state = self.session.inner.settleable();
+        state.is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
     }
 
     /// Returns the session that started the first open operation with possible changes. It differs

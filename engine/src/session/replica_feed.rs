@@ -10,13 +10,14 @@ use std::ops::ControlFlow;
 #[cfg(feature = "host-filesystem")]
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Observed, Payload, Replicated, SessionOpening};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::fetch::ReplicaExtent;
@@ -50,7 +51,8 @@ pub(super) struct Replica {
     pub(super) epoch: u64,
     /// Everything below its end is replicated. Fails with the replicator, which ends acknowledgement.
     pub(super) gate: SyncGate<Error>,
-    feeding: Arc<FeederWakeup>,
+    /// Wakes the thread that feeds the records that no call waits for, once it has started.
+    feeder: OnceLock<SyncSender<()>>,
     /// Records written since.
     lag: Mutex<Lag>,
     quiet: Quiet,
@@ -72,19 +74,6 @@ pub(super) struct DroppedBodiesNotice {
     pub(super) said: Option<Arc<DroppedBodies>>,
     /// Whether the replica has bodies that were dropped, and no record lists them.
     pub(super) is_to_say: bool,
-}
-
-/// Wakes the thread that feeds the records that no call waits for.
-#[derive(Debug, Default)]
-struct FeederWakeup {
-    asked: Mutex<FeedRequest>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct FeedRequest {
-    feed: bool,
-    ended: bool,
 }
 
 /// A claim of a session by this process.
@@ -124,7 +113,7 @@ impl Replica {
             session,
             epoch,
             gate: SyncGate::new(next),
-            feeding: Arc::default(),
+            feeder: OnceLock::new(),
             lag: Mutex::default(),
             quiet: Quiet::default(),
             #[cfg(feature = "host-filesystem")]
@@ -194,25 +183,18 @@ impl Replica {
 
     /// Wakes the session's thread to feed the durable records.
     pub(super) fn wake(&self) {
-        self.feeding.asked.lock().feed = true;
-        self.feeding.changed.notify_one();
+        // If it is full, the thread is about to feed anyway.
+        let _ = self.feeder.get().map(|feeder| feeder.try_send(()));
     }
 
     /// Starts the session's thread. Without one, records that no call waits for are fed by the next
     /// call that waits.
     pub(super) fn start(&self, session: Weak<SessionInner>) {
-        let feeding = Arc::clone(&self.feeding);
+        let (feeder, asked) = mpsc::sync_channel(1);
+        let _ = self.feeder.set(feeder);
         let feed = move || {
-            loop {
-                let mut asked = feeding.asked.lock();
-                while !asked.feed && !asked.ended {
-                    feeding.changed.wait(&mut asked);
-                }
-                if asked.ended {
-                    return;
-                }
-                asked.feed = false;
-                drop(asked);
+            // Ends with the replica, which owns the sender.
+            while asked.recv().is_ok() {
                 let Some(session) = session.upgrade() else { return };
                 // A failure poisons the session, and its next call reports it.
                 let _ = session.hold_through(session.gate.synced_end());
@@ -224,8 +206,6 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        self.feeding.asked.lock().ended = true;
-        self.feeding.changed.notify_one();
         self.release();
     }
 }

@@ -9,12 +9,10 @@ use std::sync::{Arc, Weak};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::Mutex;
-use smol_str::SmolStr;
 
 use super::write::PendingEvent;
 use super::{SessionInner, SessionLog};
 use crate::error::panic_message;
-use crate::items::AnyValue;
 use crate::types::Event;
 
 /// Maximum number of subscriber panics that are stored.
@@ -23,12 +21,10 @@ const WARNINGS_MAX: usize = 64;
 /// Describes a record to a subscriber.
 #[derive(Clone)]
 pub struct RecordNotification {
-    sequence: SequenceNumber,
-    time_us: i64,
-    kind: RecordKind,
-    name: Option<SmolStr>,
-    version: u32,
-    event: Option<AnyValue>,
+    pub(super) sequence: SequenceNumber,
+    pub(super) time_us: i64,
+    pub(super) kind: RecordKind,
+    pub(super) event: Option<PendingEvent>,
 }
 
 impl fmt::Debug for RecordNotification {
@@ -36,25 +32,12 @@ impl fmt::Debug for RecordNotification {
         f.debug_struct("Notice")
             .field("sequence", &self.sequence)
             .field("kind", &self.kind)
-            .field("name", &self.name)
+            .field("name", &self.event_name())
             .finish()
     }
 }
 
 impl RecordNotification {
-    pub(super) fn new(
-        sequence: SequenceNumber,
-        time_us: i64,
-        kind: RecordKind,
-        event: Option<PendingEvent>,
-    ) -> RecordNotification {
-        let (name, version, event) = match event {
-            Some(event) => (Some(event.name), event.version, event.value),
-            None => (None, 0, None),
-        };
-        RecordNotification { sequence, time_us, kind, name, version, event }
-    }
-
     /// Returns the sequence number of the record.
     pub fn sequence(&self) -> SequenceNumber {
         self.sequence
@@ -72,18 +55,18 @@ impl RecordNotification {
 
     /// Returns the event's name and version, if the record dispatched an event.
     pub fn event_name(&self) -> Option<(&str, u32)> {
-        self.name.as_deref().map(|name| (name, self.version))
+        self.event.as_ref().map(|event| (event.name.as_str(), event.version))
     }
 
     /// Returns the event, if the record dispatched one of type `E`.
     pub fn event<E: Event>(&self) -> Option<&E> {
-        self.event.as_ref()?.downcast_ref()
+        self.event.as_ref()?.value.as_ref()?.downcast_ref()
     }
 
     /// Returns the event as a value, if neither the dispatch nor the declaration of the event gave
     /// it a Rust type.
     pub fn event_value(&self) -> Option<&Value> {
-        self.event.as_ref()?.downcast_ref()
+        self.event.as_ref()?.value.as_ref()?.downcast_ref()
     }
 }
 
@@ -201,15 +184,10 @@ impl Subscribers {
 }
 
 /// A subscription, which ends when this is dropped.
+#[derive(Debug)]
 pub(crate) struct SubscriptionGuard {
     session: Weak<SessionInner>,
     subscription: Subscription,
-}
-
-impl fmt::Debug for SubscriptionGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.subscription.fmt(f)
-    }
 }
 
 impl Drop for SubscriptionGuard {

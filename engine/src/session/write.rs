@@ -57,6 +57,7 @@ pub(super) struct PendingRecord<'a> {
     pub(super) event: Option<PendingEvent>,
 }
 
+#[derive(Clone)]
 pub(super) struct PendingEvent {
     pub(super) name: SmolStr,
     pub(super) version: u32,
@@ -222,7 +223,8 @@ impl SessionInner {
         event: impl FnOnce() -> Option<PendingEvent>,
     ) {
         let durable_first = if promised { sequence + 1 } else { SequenceNumber::MIN };
-        self.subscribers.queue(durable_first, || RecordNotification::new(sequence, time_us, kind, event()));
+        let notification = || RecordNotification { sequence, time_us, kind, event: event() };
+        self.subscribers.queue(durable_first, notification);
     }
 
     /// Syncs the last written record if its durability promises that, and notifies the subscribers.

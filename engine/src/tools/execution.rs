@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::captures::CaptureSet;
 use super::checkpoints::CheckpointStore;
@@ -63,9 +63,8 @@ pub(super) struct RunState {
     /// Captures from before calls of this run that could not be ended, by start record. The log
     /// lacks captures that do not outlive the process.
     pub(super) unended: Mutex<BTreeMap<SequenceNumber, CaptureSet>>,
-    shared: Mutex<SharedLeases>,
-    /// Notified when a call has taken the leases, or has failed to.
-    taken: Condvar,
+    /// Leases that the running calls share. Locked while a call takes them for all.
+    shared: Mutex<Weak<Leases>>,
     /// Set once the resources were compared with their state after the session's last call.
     pub(super) compared: OnceLock<()>,
     /// Set once it is verified that no resource contains the session's own files.
@@ -113,27 +112,6 @@ impl Drop for Leases {
             // If this fails, the mark remains, and the next session reads a log unnecessarily.
             let _ = catch_unwind(AssertUnwindSafe(|| lease.rest()));
         }
-    }
-}
-
-/// Leases shared by the running calls of a run.
-#[derive(Default)]
-struct SharedLeases {
-    leases: Weak<Leases>,
-    /// Whether a call is taking the leases for all.
-    is_being_taken: bool,
-}
-
-/// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, successful or
-/// not, and wakes the waiting calls.
-struct LeaseAttempt<'a> {
-    inner: &'a RunState,
-}
-
-impl Drop for LeaseAttempt<'_> {
-    fn drop(&mut self) {
-        self.inner.shared.lock().is_being_taken = false;
-        self.inner.taken.notify_all();
     }
 }
 
@@ -261,7 +239,6 @@ impl ExecutionState {
             latest: Mutex::default(),
             unended: Mutex::default(),
             shared: Mutex::default(),
-            taken: Condvar::new(),
             compared: OnceLock::new(),
             apart: OnceLock::new(),
             directory: OnceLock::new(),
@@ -551,23 +528,15 @@ impl ExecutionState {
         if inner.parent.is_none() && !inner.resources.is_shared() {
             return Ok(None);
         }
-        let mut shared = inner.shared.lock();
-        loop {
-            if let Some(leases) = shared.leases.upgrade() {
-                return Ok(Some(leases));
-            }
-            if !shared.is_being_taken {
-                break;
-            }
-            let resource = || inner.resources.captured_resources().keys().next().map(ToString::to_string);
-            patience
-                .check(|| Blocker::Resource { resource: resource().unwrap_or_default(), holder: None })?;
-            inner.taken.wait_until(&mut shared, patience.over_at());
+        let blocker = || {
+            let resource = inner.resources.captured_resources().keys().next().map(ToString::to_string);
+            Blocker::Resource { resource: resource.unwrap_or_default(), holder: None }
+        };
+        let shared = inner.shared.try_lock_until(patience.over_at());
+        let mut shared = shared.ok_or_else(|| patience.waited_for(blocker()))?;
+        if let Some(leases) = shared.upgrade() {
+            return Ok(Some(leases));
         }
-        shared.is_being_taken = true;
-        drop(shared);
-        // Dropped after `shared` has the leases, and also if a resource fails or panics.
-        let _taking = LeaseAttempt { inner };
         let mut leases = Leases { session: self.session.clone_uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {
             let reads_only = reads_only || inner.resources.captured_resources().is_empty();
@@ -575,8 +544,8 @@ impl ExecutionState {
         } else {
             let directory = inner.directory.get_or_init(|| whole_path(self.session.dir()));
             let holder = LeaseHolder::new(&self.session, directory);
-            let shared = inner.resources.captured_resources().iter();
-            for (name, resource) in shared.filter(|(_, resource)| resource.is_shared()) {
+            let captured = inner.resources.captured_resources().iter();
+            for (name, resource) in captured.filter(|(_, resource)| resource.is_shared()) {
                 let unnamed = || Blocker::Resource { resource: name.to_string(), holder: None };
                 let lease = resource.lease(&holder, patience.over_at()).map_err(|error| match error {
                     Error::DeadlineExceeded { operation: None } => patience.waited_for(unnamed()),
@@ -587,7 +556,7 @@ impl ExecutionState {
             }
         }
         let leases = Arc::new(leases);
-        inner.shared.lock().leases = Arc::downgrade(&leases);
+        *shared = Arc::downgrade(&leases);
         Ok(Some(leases))
     }
 }

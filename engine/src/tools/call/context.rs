@@ -159,12 +159,9 @@ impl ToolContext {
         let mut hasher = blake3::Hasher::new();
         hasher.update(CHILD_SESSION.as_bytes()).update(self.session.id().as_bytes());
         hasher.update(&self.operation().get().to_le_bytes()).update(&ordinal.to_le_bytes());
-        let hash = hasher.finalize();
-        let mut id = [0; 16];
-        let mut seed = [0; 8];
-        let (first, rest) = hash.as_bytes().split_at(id.len());
-        id.copy_from_slice(first);
-        seed.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        let (mut id, mut seed, mut output) = ([0; 16], [0; 8], hasher.finalize_xof());
+        output.fill(&mut id);
+        output.fill(&mut seed);
         (uuid::Builder::from_custom_bytes(id).into_uuid(), u64::from_le_bytes(seed))
     }
 

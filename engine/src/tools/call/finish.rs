@@ -213,12 +213,6 @@ impl Drop for CallEndGuard<'_> {
 /// Maximum length in bytes of a message that is recorded on a full disk.
 const SHORT_BYTES: usize = 256;
 
-/// Truncates a message to at most [`SHORT_BYTES`], between two characters.
-fn short(message: &str) -> String {
-    let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
-    message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
-}
-
 impl RunningCall {
     /// Leaves the call open before its tool has started: no restore is needed.
     pub(super) fn leave_open(&self) {
@@ -273,8 +267,8 @@ impl RunningCall {
                 ending.fail(reason);
                 found = self.roll_back(&before, &mut ending)?;
             }
-            (ending.message, ending.value, ending.overrides, after) =
-                (short(&ending.message), None, None, None);
+            ending.message.truncate(ending.message.floor_char_boundary(SHORT_BYTES));
+            (ending.value, ending.overrides, after) = (None, None, None);
             let not_undone = std::mem::take(&mut ending.not_undone);
             let counted = ending.replaced.iter().map(ReplacedContent::without_paths).collect();
             let replaced = std::mem::replace(&mut ending.replaced, counted);
