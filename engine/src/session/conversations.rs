@@ -490,18 +490,11 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
     let (mut inputs, mut ends) = (Vec::new(), BTreeMap::new());
     for (sequence, entry) in live.back(place) {
         match entry.kind {
+            // There is no later answer: this is the record of the turn.
+            EntryKind::Turn if answer.is_none() => turn = turn.or(Some((sequence, entry))),
             EntryKind::Turn => {
-                let of = entry.origin.map(|origin| origin.answer);
-                if answer.is_none() {
-                    // There is no later answer: this is the record of the turn.
-                    turn = turn.or(Some((sequence, entry.flag)));
-                    continue;
-                }
-                if of != answer.map(|(answer, _)| answer) {
-                    number = entry.number.saturating_add(1);
-                    break;
-                }
-                turn = turn.or(Some((sequence, entry.flag)));
+                number = entry.number.saturating_add(1);
+                break;
             }
             EntryKind::Answer if answer.is_none() => {
                 answer = Some((sequence, entry.number));
@@ -528,11 +521,8 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
         }
     }
     inputs.reverse();
-    if let Some((turn, _)) = turn
-        && let Some(own) = conversations.entry(turn)
-    {
-        number = own.number;
-    }
+    let number = turn.map_or(number, |(_, own)| own.number);
+    let turn = turn.map(|(turn, own)| (turn, own.flag));
     let calls = 0..u32::try_from(calls).unwrap_or(u32::MAX);
     let ends = calls.map(|ordinal| ends.get(&CallOrigin { answer, ordinal }).copied()).collect();
     Some(TurnParts { number, inputs, answer, ends, turn })

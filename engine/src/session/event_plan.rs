@@ -334,7 +334,7 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) 
         implicit,
     };
     match names.event_named(name) {
-        Some(before) if same_but_id(before, &event) => {}
+        Some(before) if EventDeclaration { id: event.id, ..before.clone() } == event => {}
         _ => declare.events.push(event),
     }
     Ok((declare != Declare::default()).then_some(declare))
@@ -365,10 +365,6 @@ fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &DeclaredName
         }
         _ => Ok(()),
     }
-}
-
-fn same_but_id(before: &EventDeclaration, now: &EventDeclaration) -> bool {
-    EventDeclaration { id: now.id, ..before.clone() } == *now
 }
 
 pub(super) fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Option<SliceDeclaration> {

@@ -252,22 +252,17 @@ impl Session {
     /// - [`Error::Compacted`] if a compaction has dropped the position
     /// - the errors of [`dispatch`](Session::dispatch) that do not concern events
     pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
-        let position = position.into();
-        self.roll_back(position, true)
-    }
-
-    pub(crate) fn roll_back(&self, to: SequenceNumber, preserve_logs: bool) -> Result<RollbackReport> {
-        self.roll_back_past(to, preserve_logs, None)
+        self.roll_back(position.into(), true, None)
     }
 
     /// Rolls back to a position before the operation of this handle, which restores a composite
     /// snapshot.
     pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
-        self.roll_back_past(position, true, self.calls().call_scope().map(|within| within.operation()))
+        self.roll_back(position, true, self.calls().call_scope().map(|within| within.operation()))
     }
 
     /// Rolls back to `to`. The operation `past` may have started later than that.
-    fn roll_back_past(
+    pub(crate) fn roll_back(
         &self,
         to: SequenceNumber,
         preserve_logs: bool,

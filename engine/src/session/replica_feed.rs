@@ -137,12 +137,7 @@ impl Replica {
 
     /// Notes that a record was written. Returns whether that write has to wait because the lag
     /// exceeds its limits.
-    #[inline]
-    pub(super) fn note_written(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
-        !self.quiet.holds(written) && self.look(written, clock)
-    }
-
-    fn look(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
+    fn note_written(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
         let WrittenRecord { sequence, log_bytes, .. } = written;
         let now_us = clock.steady_us();
         let mut lag = self.lag.lock();
@@ -276,7 +271,7 @@ impl SessionInner {
         let Some(replica) = &self.replica else { return false };
         let (log_bytes, time_us) = (state.log.used_bytes(), state.log.last_time_us());
         let written = WrittenRecord { sequence, log_bytes, time_us };
-        replica.note_written(written, self.store.options.clock.as_ref())
+        !replica.quiet.holds(written) && replica.note_written(written, self.store.options.clock.as_ref())
     }
 
     /// Fails if writes are refused because of the lag of the replicator, and wakes the feed then.

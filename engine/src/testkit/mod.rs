@@ -80,6 +80,5 @@ pub fn rollback_discarding_logs(
     session: &Session,
     position: impl Into<SequenceNumber>,
 ) -> Result<RollbackReport> {
-    let position = position.into();
-    session.roll_back(position, false)
+    session.roll_back(position.into(), false, None)
 }

@@ -369,19 +369,17 @@ impl ToolRunner {
         };
         let asks = !run_again && !undone && can_verify(idempotency) && handler.verifies;
         let manual = idempotency.needs_settling() && !run_again;
-        if manual && !asks {
-            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
-        }
+        let needs_settling = || Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         // A rollback to before the call also took back the decision about it.
-        if run_again && self.decision_is_gone(operation, begin)? {
-            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+        if manual && !asks || run_again && self.decision_is_gone(operation, begin)? {
+            return needs_settling();
         }
         let call = self.call_again(begin, tool, call_id.as_ref())?;
         // The call is no longer requested, and its effects outside are unknown.
         if !run_again
             && call.origin.is_some_and(|origin| self.state.session().conversation().is_abandoned(origin))
         {
-            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+            return needs_settling();
         }
         let verified = match asks {
             true => self.verify(unsettled, &call, handler, options)?,
@@ -392,9 +390,7 @@ impl ToolRunner {
             (CallVerification::Done(result), Some(asked)) => {
                 return self.settle_verified(unsettled, result, asked).map(Recovery::Verified);
             }
-            (CallVerification::Unknown, _) if manual => {
-                return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
-            }
+            (CallVerification::Unknown, _) if manual => return needs_settling(),
             (CallVerification::NotDone, _) => false,
             _ => true,
         };
