@@ -270,15 +270,13 @@ impl CallRequest {
             Ok(ControlFlow::Break(Some(EarlierCall::Recorded(report)))) => Ok(ControlFlow::Break(*report)),
             // In the last case, another call of the same origin committed while this one waited.
             Ok(ControlFlow::Break(_)) | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
-                Ok(ControlFlow::Break(self.execute_on_thread().await?))
+                let (runner, call) = (self.runner.clone(), self.call.clone());
+                let options = self.remaining_options();
+                let executed = offload_and_poll(move || runner.execute(&call, &options)).await;
+                executed.map(ControlFlow::Break)
             }
             Err(error) => Err(error),
         }
-    }
-
-    async fn execute_on_thread(&self) -> Result<ToolReport> {
-        let (runner, call, options) = (self.runner.clone(), self.call.clone(), self.remaining_options());
-        offload_and_poll(move || runner.execute(&call, &options)).await
     }
 
     /// Starts the call that `info` describes, once the schedule and the leases allow that. Breaks

@@ -66,18 +66,6 @@ pub struct RecoveredOperation {
     pub children: Vec<ChildReport>,
 }
 
-impl RecoveredOperation {
-    pub(super) fn new(
-        operation: OperationId,
-        tool: SmolStr,
-        call_id: Option<SmolStr>,
-        recovery: Recovery,
-    ) -> RecoveredOperation {
-        let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
-        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
-    }
-}
-
 /// Describes the outcome of a recovery for one interrupted operation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -252,9 +240,10 @@ impl ToolRunner {
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
             let told = put_back.take_if(|(operation, _)| *operation == unsettled.operation);
             let children = announced.report(self.state.session(), unsettled.operation);
-            let recovered = self.run_again(unsettled, options);
+            let recovery = self.run_again(&unsettled, options).unwrap_or_else(Recovery::Failed);
             let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
-            RecoveredOperation { not_undone, replaced, children, ..recovered }
+            let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
+            RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
         });
         // If an operation was settled while this waited for the schedule, no recovery is needed.
         let is_settled = |RecoveredOperation { operation, recovery, .. }: &RecoveredOperation| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
@@ -346,20 +335,13 @@ impl ToolRunner {
         Ok(first.map(|first| (first.operation, put_back)))
     }
 
-    /// Runs the tool of an unsettled operation again, and reports the outcome.
-    pub(super) fn run_again(
-        &self,
-        unsettled: UnsettledOperation,
-        options: &ExecuteOptions,
-    ) -> RecoveredOperation {
-        let recovery = self.run_tool_again(&unsettled, options).unwrap_or_else(Recovery::Failed);
-        let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        RecoveredOperation::new(operation, tool, call_id, recovery)
-    }
-
     /// Runs the tool of an unsettled operation again if it may run again. A
     /// [`Compensate`](Idempotency::Compensate) tool undoes the work of the interrupted call first.
-    fn run_tool_again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
+    pub(super) fn run_again(
+        &self,
+        unsettled: &UnsettledOperation,
+        options: &ExecuteOptions,
+    ) -> Result<Recovery> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled;
         let (operation, begin, idempotency, run_again) = (*operation, *begin, *idempotency, *run_again);

@@ -164,7 +164,7 @@ impl ToolRunner {
             Some(EarlierCall::Unsettled(unsettled)) => {
                 let patience = self.session.patience(options.deadline.map(clock::after), options.wait);
                 let _recovering = self.session.lock_recovery(&patience)?;
-                return match self.run_again(unsettled, options).recovery {
+                return match self.run_again(&unsettled, options)? {
                     Recovery::RanAgain(report) | Recovery::Verified(report) | Recovery::NotUndone(report) => {
                         Ok(report)
                     }
@@ -248,15 +248,8 @@ impl ToolRunner {
         worker: Worker,
     ) -> Result<Operation> {
         let still_due = self.still_due(call);
-        let info = CallInfo { worker, ..self.to_begin(call)? };
-        self.start(info, &self.patience(options), &still_due)?.confirm_claim()
-    }
-
-    /// Describes a call of a tool that runs elsewhere, before its start.
-    #[track_caller]
-    fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
-        match self.find_earlier_call(call)? {
-            None => {}
+        let info = match self.find_earlier_call(call)? {
+            None => self.describe(call),
             Some(EarlierCall::Recorded(report)) => {
                 return Err(Error::NoSuchOperation { operation: report.operation, reason: HAS_RESULT });
             }
@@ -265,10 +258,11 @@ impl ToolRunner {
             }
             Some(EarlierCall::Suspended(suspended, standing)) => {
                 let info = self.call_to_continue(&suspended, standing)?.0;
-                return Ok(CallInfo { at: Location::caller(), is_held: true, ..info });
+                CallInfo { at: Location::caller(), ..info }
             }
-        }
-        Ok(CallInfo { is_held: true, ..self.describe(call) })
+        };
+        let info = CallInfo { worker, is_held: true, ..info };
+        self.start(info, &self.patience(options), &still_due)?.confirm_claim()
     }
 
     /// Describes a first run of a call, whose tool may run elsewhere.

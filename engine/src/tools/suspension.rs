@@ -156,8 +156,16 @@ impl ToolRunner {
             let recovery = self.continue_suspended(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
-            let operation = RecoveredOperation::new(operation, tool, call_id, recovery);
-            recovered.push(RecoveredOperation { children, ..operation });
+            let (not_undone, replaced) = (Vec::new(), Vec::new());
+            recovered.push(RecoveredOperation {
+                operation,
+                tool,
+                call_id,
+                recovery,
+                not_undone,
+                replaced,
+                children,
+            });
         }
         Ok(recovered)
     }
