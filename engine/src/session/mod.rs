@@ -134,8 +134,8 @@ pub(crate) use load::{
     Images, LoadedSession, OutlineSource, ReadGround, VisitFrame, open_read, read_outline, read_outline_by,
 };
 pub(crate) use open::{
-    OpenAs, RecordedPart, SessionSeed, TakeoverNote, begin, check_declared, left_open, lock_or_read_only,
-    lock_to_write, open, open_as_read, open_claimed, open_recorded, open_to_preview,
+    OpenAs, RecordedPart, TakeoverNote, begin, check_declared, left_open, lock_or_read_only, lock_to_write,
+    open, open_as_read, open_claimed, open_recorded, open_to_preview,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};

@@ -44,13 +44,6 @@ use crate::storage::process_mark;
 use crate::types::SessionTypes;
 use crate::wakeups::ChangeNotifier;
 
-pub(crate) struct SessionSeed {
-    pub(crate) opened: SessionOpening,
-    pub(crate) durability: Durability,
-    pub(crate) types: SessionTypes,
-    pub(crate) lock: WriterLock,
-}
-
 pub(crate) struct OpenAs {
     pub(crate) types: Option<SessionTypes>,
     pub(crate) durability: Durability,
@@ -182,7 +175,7 @@ fn open_beside(
         ..WriterState::new(log, folded, openings)
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
-    let session = assemble(store, dir, open_as, report, gate, state, Mode::Live, replica)?;
+    let session = assemble(store, dir, open_as, report, gate, state, Mode::Live, replica);
     session.inner.note_replica()?;
     session.inner.note_dropped()?;
     Ok(session)
@@ -221,7 +214,7 @@ pub(crate) fn open_recorded(
         WriterState { interrupted: !report.interrupted.is_empty(), ..WriterState::new(log, live, openings) };
     let durability = Durability::Process;
     let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
-    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state, mode, None)
+    Ok(assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state, mode, None))
 }
 
 /// Shows STATE as it was before the first open call that may have changed it.
@@ -239,33 +232,19 @@ fn show_state_before_open_calls(folded: &mut LiveState) {
 pub(crate) fn begin(
     store: &Arc<OpenStore>,
     dir: &FilePath,
-    seed: SessionSeed,
+    opened: SessionOpening,
+    mut open_as: OpenAs,
     log: LogWriter,
     rest: Vec<(RecordKind, Vec<u8>)>,
 ) -> Result<Session> {
-    let (id, body) = (seed.opened.session, seed.opened.encode());
-    let openings = vec![(SequenceNumber::MIN, seed.opened)];
-    let state = WriterState::new(log, LiveState::new(LogSlices::InLog), openings);
+    let (id, body) = (opened.session, opened.encode());
+    let state = WriterState::new(log, LiveState::new(LogSlices::InLog), vec![(SequenceNumber::MIN, opened)]);
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
-    let mut open_as = OpenAs {
-        types: Some(seed.types),
-        durability: seed.durability,
-        lock: Some(seed.lock),
-        read_only: None,
-    };
     lock_directory(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
     let note = replica.as_ref().map(|replica| (RecordKind::Replicated, replica.note().encode()));
-    let session = assemble(
-        store,
-        dir,
-        open_as,
-        report,
-        SyncGate::new(SequenceNumber::MIN),
-        state,
-        Mode::Live,
-        replica,
-    )?;
+    let gate = SyncGate::new(SequenceNumber::MIN);
+    let session = assemble(store, dir, open_as, report, gate, state, Mode::Live, replica);
     let time_us = session.inner.now_us();
     let opened = (RecordKind::Opened, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
@@ -293,7 +272,7 @@ fn assemble(
     state: WriterState,
     mode: Mode,
     replica: Option<Replica>,
-) -> Result<Session> {
+) -> Session {
     let id = state.opening_record().session;
     let clock = match &mode {
         Mode::Live => Arc::clone(&store.options.clock),
@@ -334,7 +313,7 @@ fn assemble(
     if session.inner.lock.lock().is_some() {
         store.writers.register(&session);
     }
-    Ok(session)
+    session
 }
 
 /// Checks the declarations of the log against the types of the host.

@@ -40,8 +40,7 @@ use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
-    OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
-    open_to_preview,
+    OpenAs, ReadGround, Session, Settlement, begin, lock_or_read_only, lock_to_write, open, open_to_preview,
 };
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
@@ -288,8 +287,8 @@ impl Store {
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = SessionOpening { session: id, seed, tags: options.tags, parent };
         let durability = options.durability.unwrap_or(self.inner.options.durability);
-        let seed = SessionSeed { opened, durability, types: types.clone(), lock };
-        let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
+        let open_as = OpenAs { types: Some(types.clone()), durability, lock: Some(lock), read_only: None };
+        let begun = kept.and_then(|()| begin(&self.inner, &dir, opened, open_as, log, rest));
         if begun.is_err() {
             // The session was never acknowledged, so none of its files may stay. Files that cannot
             // be removed are leftovers.

@@ -89,13 +89,10 @@ impl ReplyReader<'_> {
             let (call_id, name) = (call.id.clone().into_owned(), call.name.clone().into_owned());
             Ok(ToolCallRecord { call_id, name, arguments: self.text(call.arguments)? })
         };
-        let blocks = match answer.blocks {
-            Some(blocks) => Some(ContentBlocks {
-                format: blocks.format.clone().into_owned(),
-                json: self.text(blocks.json)?,
-            }),
-            None => None,
-        };
+        let blocks = answer.blocks.map(|blocks| {
+            let format = blocks.format.clone().into_owned();
+            self.text(blocks.json).map(|json| ContentBlocks { format, json })
+        });
         let payload = self.optional(answer.payload)?;
         let no_json = |error: serde_json::Error| Error::Inconsistent {
             sequence: self.sequence,
@@ -107,7 +104,7 @@ impl ReplyReader<'_> {
             content: self.optional(answer.content)?,
             calls: answer.calls.iter().map(call).collect::<Result<_>>()?,
             last_call_incomplete,
-            blocks,
+            blocks: blocks.transpose()?,
             stop: answer.stop.map(Cow::into_owned),
             continues: answer.continues,
             model: answer.model.map(Cow::into_owned),
