@@ -48,13 +48,20 @@ impl ToolRunner {
         if !self.run_at_once(calls) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
         }
-        let begun: Vec<_> = calls.iter().map(|call| (call, self.begin_together(call, options))).collect();
+        let begun: Vec<_> = calls.iter().map(|call| self.begin_together(call, options)).collect();
         let ran: Vec<Ran> = thread::scope(|scope| {
-            let running = begun.into_iter().map(|(call, begun)| {
-                let (operation, tool) = match begun {
-                    Ok(ControlFlow::Continue(begun)) => begun,
-                    Ok(ControlFlow::Break(report)) => return Err(Ran::Ended(Ok(report))),
-                    Err(error) => return Err(Ran::Ended(Err(error))),
+            let mut running = Vec::with_capacity(calls.len());
+            for (together, call) in begun.into_iter().zip(calls) {
+                let (operation, tool) = match together {
+                    Ok(ControlFlow::Continue(running)) => running,
+                    Ok(ControlFlow::Break(report)) => {
+                        running.push(Err(Ran::Ended(Ok(report))));
+                        continue;
+                    }
+                    Err(error) => {
+                        running.push(Err(Ran::Ended(Err(error))));
+                        continue;
+                    }
                 };
                 // A call that only acts outside ends at once, and waits for no call before it.
                 let ends_there = tool.outside_only;
@@ -64,9 +71,8 @@ impl ToolRunner {
                     Some(operation) => operation.run(tool, &call.arguments, ends_there),
                     None => Ran::Ended(Err(over())),
                 };
-                thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run())
-            });
-            let running: Vec<_> = running.collect();
+                running.push(thread::Builder::new().spawn_scoped(scope, run.clone()).map_err(|_| run()));
+            }
             let died = |_| Ran::Ended(Err(over()));
             let ran = |thread: Result<thread::ScopedJoinHandle<'_, Ran>, Ran>| {
                 thread.map_or_else(|ran| ran, |thread| thread.join().unwrap_or_else(died))
