@@ -20,6 +20,9 @@ const HELD_BYTES_MAX: u64 = 256 << 20;
 /// Approximate memory of a line in addition to its name, in bytes.
 pub(super) const LINE_BYTES: u64 = 160;
 
+/// Takes a path whose entries differ between two trees, with the directories there.
+type ShowDifference<'s> = dyn FnMut(&[u8], [Option<ObjectId>; 2]) + 's;
+
 /// Trees by name. They are immutable, so the cache stays valid.
 pub(super) struct Trees {
     held: HashMap<ObjectId, Arc<[TreeEntry]>>,
@@ -196,7 +199,7 @@ impl Trees {
         &mut self,
         objects: &Objects,
         trees: [ObjectId; 2],
-        show: &mut dyn FnMut(&[u8], [Option<ObjectId>; 2]),
+        show: &mut ShowDifference<'_>,
     ) -> Result<()> {
         let mut left = vec![(Vec::new(), trees.map(Some))];
         while let Some((path, trees)) = left.pop() {

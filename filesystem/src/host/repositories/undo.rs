@@ -565,7 +565,7 @@ fn name_within(repository: &[u8], path: &[u8]) -> String {
 
 fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     // A leftover of a killed restore.
-    discard(&directory, temporary);
+    discard(directory, temporary);
     open_at(directory, temporary.as_bytes(), NEW_FILE, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
