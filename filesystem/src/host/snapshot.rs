@@ -149,17 +149,17 @@ impl HostFilesystem {
     ///
     /// No snapshot was taken, and all earlier ones are unchanged:
     ///
-    /// - [`Error::Path`] if an entry of the workspace cannot be a part of a snapshot (a pipe, a
-    ///   socket, a device, more than 256 nested directories, a `.gitignore` of more than 1 MiB,
-    ///   content crafted to cause a SHA-1 collision), if it changes each time it is read, or if the
-    ///   workspace no longer exists.
-    /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
+    /// - [`Error::Path`](crate::Error::Path) if an entry of the workspace cannot be a part of a
+    ///   snapshot (a pipe, a socket, a device, more than 256 nested directories, a `.gitignore` of
+    ///   more than 1 MiB, content crafted to cause a SHA-1 collision), if it changes each time it is
+    ///   read, or if the workspace no longer exists.
+    /// - [`Error::Io`](crate::Error::Io) if a file cannot be read or an object cannot be written.
     ///   [`uncapturable`](HostFilesystem::uncapturable) lists such files in advance.
-    /// - [`Error::Full`] if the disk has no space for an object.
-    /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
-    ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
-    /// - [`Error::Replaced`] if the workspace is leased and its path leads to a different
-    ///   directory.
+    /// - [`Error::Full`](crate::Error::Full) if the disk has no space for an object.
+    /// - [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge) if the snapshot would read more
+    ///   than [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
+    /// - [`Error::Replaced`](crate::Error::Replaced) if the workspace is leased and its path leads to
+    ///   a different directory.
     pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
         self.snapshot_until(tag, durable, None)
     }
@@ -169,8 +169,8 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if `until` passed; otherwise the errors of
-    /// [`snapshot`](HostFilesystem::snapshot).
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if `until` passed; otherwise the
+    /// errors of [`snapshot`](HostFilesystem::snapshot).
     pub fn snapshot_until(
         &self,
         tag: Option<&str>,
@@ -312,8 +312,8 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the store cannot be synced, now or in an earlier call. A failed sync is not
-    /// retried, since the next one may succeed without having written anything.
+    /// [`Error::Io`](crate::Error::Io) if the store cannot be synced, now or in an earlier call. A
+    /// failed sync is not retried, since the next one may succeed without having written anything.
     pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
             let mut earlier = earlier.iter().filter_map(|snapshot| ObjectId::parse(&snapshot.commit));
