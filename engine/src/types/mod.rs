@@ -7,9 +7,10 @@
 //! | `reducer` | [`SliceOp`], views, type-erased reducers, and the resolution of a [`SliceOp`] to an effect |
 //! | `tool_invoked` | the LOG slice that every session has |
 //! | `values` | values of events and items without a Rust type |
-//! | `registry` | [`SessionTypes`] |
+//! | `registry`, `builder` | [`SessionTypes`], and their declaration by [`SessionTypesBuilder`] |
 //! | `dynamic` | run-time declarations, and their agreement with those of Rust types |
 
+mod builder;
 mod dynamic;
 mod event;
 mod reducer;
@@ -18,10 +19,11 @@ mod slice;
 mod tool_invoked;
 mod values;
 
+pub use builder::SessionTypesBuilder;
 pub use dynamic::{BuiltInReducer, DynamicEvent, DynamicSlice};
 pub use event::{Event, UpcastError};
 pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
-pub use registry::{SessionTypes, SessionTypesBuilder};
+pub use registry::SessionTypes;
 pub use slice::{EventSlice, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
