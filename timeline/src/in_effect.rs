@@ -33,9 +33,18 @@ struct EarlierUndo {
     is_partial: bool,
     /// Whether the steps affect all calls that it affects.
     is_within: bool,
-    /// Files and directories that it has changed.
-    changed: BTreeSet<String>,
+    changed: ChangedPaths,
 }
+
+/// Changed paths. A file and a directory of one name are changed separately: one can have been
+/// removed before the other is created.
+#[derive(Default)]
+pub(crate) struct ChangedPaths {
+    pub(crate) files: BTreeSet<String>,
+    pub(crate) directories: BTreeSet<String>,
+}
+
+type SelectPaths = fn(&ChangedPaths) -> &BTreeSet<String>;
 
 impl EarlierUndos {
     pub(crate) fn new(
@@ -57,24 +66,32 @@ impl EarlierUndos {
 
     /// Returns the effect of a file's change in an interval.
     pub(crate) fn effect(&self, interval: &Interval<'_>, path: &str) -> Effect {
-        self.effect_after(path, &|undo| {
+        self.effect_after(path, |changed| &changed.files, &|undo| {
             interval.attribution(path, undo.is_partial).is_undone(&undo.of, undo.is_partial)
         })
     }
 
     /// Returns the effect of a directory's creation or removal in an interval.
     pub(crate) fn effect_on_directory(&self, interval: &Interval<'_>, path: &str) -> Effect {
-        self.effect_after(path, &|undo| !undo.is_partial && interval.directory_belongs_to(path, &undo.of))
+        self.effect_after(path, |changed| &changed.directories, &|undo| {
+            !undo.is_partial && interval.directory_belongs_to(path, &undo.of)
+        })
     }
 
     /// Returns the effect of a change that some undos can have reversed.
-    fn effect_after(&self, path: &str, is_of_change: &dyn Fn(&EarlierUndo) -> bool) -> Effect {
-        let Some(undo) = self.latest(path, is_of_change) else { return Effect::Own };
-        let Some(redo) = self.latest(path, &|redo| redo.of.contains(&undo.number)) else {
-            return Effect::Undone;
+    fn effect_after(
+        &self,
+        path: &str,
+        paths: SelectPaths,
+        is_of_change: &dyn Fn(&EarlierUndo) -> bool,
+    ) -> Effect {
+        let latest = |is_wanted: &dyn Fn(&EarlierUndo) -> bool| {
+            self.0.iter().find(|undo| paths(&undo.changed).contains(path) && is_wanted(undo))
         };
+        let Some(undo) = latest(is_of_change) else { return Effect::Own };
+        let Some(redo) = latest(&|redo| redo.of.contains(&undo.number)) else { return Effect::Undone };
         // The redo can be undone and redone, too. This ends, as an undo is later than the undone steps.
-        match self.effect_after(path, &|undo| undo.of.contains(&redo.number)) {
+        match self.effect_after(path, paths, &|undo| undo.of.contains(&redo.number)) {
             // Together with other calls, the redo brought back more than this change.
             Effect::Own if !redo.is_within => Effect::Own,
             Effect::Own => Effect::Redone(redo.number),
@@ -82,28 +99,20 @@ impl EarlierUndos {
         }
     }
 
-    fn latest(&self, path: &str, is_wanted: &dyn Fn(&EarlierUndo) -> bool) -> Option<&EarlierUndo> {
-        self.0.iter().find(|undo| undo.changed.contains(path) && is_wanted(undo))
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-fn changed_paths(
-    undo: u64,
-    intervals: &Intervals<'_>,
-    reader: &mut SnapshotReader,
-) -> Result<BTreeSet<String>> {
+fn changed_paths(undo: u64, intervals: &Intervals<'_>, reader: &mut SnapshotReader) -> Result<ChangedPaths> {
     let of_undo = BTreeSet::from([undo]);
-    let mut paths = BTreeSet::new();
+    let mut paths = ChangedPaths::default();
     for interval in intervals.of_steps(&of_undo) {
         let files = interval.changes(reader)?.into_iter().map(|change| change.path);
-        paths.extend(files.filter(|path| interval.attribution(path, false) == Attribution::Step(undo)));
+        paths.files.extend(files.filter(|path| interval.attribution(path, false) == Attribution::Step(undo)));
         let directories = reader.directory_changes(&interval.from, &interval.to)?.into_iter();
         let directories = directories.map(|change| change.path);
-        paths.extend(directories.filter(|path| interval.directory_belongs_to(path, &of_undo)));
+        paths.directories.extend(directories.filter(|path| interval.directory_belongs_to(path, &of_undo)));
     }
     Ok(paths)
 }

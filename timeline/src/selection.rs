@@ -7,7 +7,7 @@ use foldlog::filesystem::{DirectoryChange, FileChange, SnapshotReader};
 
 use crate::Result;
 use crate::attribution::{Attribution, Interval, Intervals};
-use crate::in_effect::{EarlierUndos, Effect};
+use crate::in_effect::{ChangedPaths, EarlierUndos, Effect};
 use crate::step::Step;
 
 /// The steps and paths of an undo, without changes that earlier undos have reversed.
@@ -17,7 +17,7 @@ pub(crate) struct Selection<'a> {
     pub(crate) paths: &'a [String],
     earlier: EarlierUndos,
     /// Changes of redos to be reversed in place of those of the steps, by redo.
-    pub(crate) redone: BTreeMap<u64, BTreeSet<String>>,
+    pub(crate) redone: BTreeMap<u64, ChangedPaths>,
 }
 
 impl<'a> Selection<'a> {
@@ -33,21 +33,20 @@ impl<'a> Selection<'a> {
         if selection.earlier.is_empty() {
             return Ok(selection);
         }
-        let mut redone: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
-        let mut add = |effect, path: String| {
-            if let Effect::Redone(redo) = effect {
-                redone.entry(redo).or_default().insert(path);
-            }
-        };
+        let mut redone: BTreeMap<u64, ChangedPaths> = BTreeMap::new();
         for interval in intervals.of_steps(steps) {
             for FileChange { path, .. } in interval.changes(reader)? {
-                if selection.is_of_steps(interval, &path) {
-                    add(selection.earlier.effect(interval, &path), path);
+                if selection.is_of_steps(interval, &path)
+                    && let Effect::Redone(redo) = selection.earlier.effect(interval, &path)
+                {
+                    redone.entry(redo).or_default().files.insert(path);
                 }
             }
             for DirectoryChange { path, .. } in reader.directory_changes(&interval.from, &interval.to)? {
-                if interval.directory_belongs_to(&path, steps) {
-                    add(selection.earlier.effect_on_directory(interval, &path), path);
+                if interval.directory_belongs_to(&path, steps)
+                    && let Effect::Redone(redo) = selection.earlier.effect_on_directory(interval, &path)
+                {
+                    redone.entry(redo).or_default().directories.insert(path);
                 }
             }
         }
@@ -87,7 +86,7 @@ impl<'a> Selection<'a> {
         self.contains(path)
             && match self.is_of_steps(interval, path) {
                 true => self.earlier.effect(interval, path) == Effect::Own,
-                false => self.is_redone(interval, path),
+                false => self.redone_in(interval).any(|redone| redone.files.contains(path)),
             }
     }
 
@@ -96,7 +95,7 @@ impl<'a> Selection<'a> {
         self.paths.is_empty()
             && match interval.directory_belongs_to(path, self.steps) {
                 true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
-                false => self.is_redone(interval, path),
+                false => self.redone_in(interval).any(|redone| redone.directories.contains(path)),
             }
     }
 
@@ -105,8 +104,8 @@ impl<'a> Selection<'a> {
         interval.attribution(path, is_named).is_undone(self.steps, is_named)
     }
 
-    fn is_redone(&self, interval: &Interval<'_>, path: &str) -> bool {
-        let mut redos = interval.owners().filter_map(|owner| self.redone.get(&owner.number));
-        redos.any(|paths| paths.contains(path))
+    /// Returns the changes of redos in an interval that are reversed.
+    fn redone_in(&self, interval: &Interval<'_>) -> impl Iterator<Item = &ChangedPaths> {
+        interval.owners().filter_map(|owner| self.redone.get(&owner.number))
     }
 }

@@ -35,6 +35,7 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
     world.set_mode("removed/deep", 0o750);
     world.write("merged", "1\n2\n3\n4\n5\n");
     world.link("changed", "link");
+    world.write("replaced", "a file");
     fs::create_dir(world.root.join("removed/empty")).unwrap();
     let unwritten = world.manifest();
     let call = world.call("call", || {
@@ -44,6 +45,8 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
         world.remove("link");
         world.write("new/file", "x");
         world.write("link", "a file");
+        world.remove("replaced");
+        world.write("replaced/by/this", "x");
     });
     world.write("merged", "one\n2\n3\n4\nfive\n");
     let after = world.manifest();
