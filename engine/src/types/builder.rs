@@ -307,6 +307,22 @@ impl SessionTypesBuilder {
     }
 }
 
+impl TypeDeclarations {
+    /// Fails if a slice with a Rust type is not bound to any event and is not in `seeded`.
+    fn check_bound(&self, seeded: &BTreeSet<&'static str>) -> Result<()> {
+        let reducers = self.events.values().flat_map(|event| &event.reducers);
+        let bound = reducers.map(|(slice, _)| slice.as_str());
+        let retired = self.retired.iter().map(|(_, slice)| slice.as_str());
+        let changed: BTreeSet<&str> = bound.chain(retired).chain(seeded.iter().copied()).collect();
+        let is_unbound =
+            |slice: &&SliceTypes| !slice.item_type.is_dynamic() && !changed.contains(slice.name.as_str());
+        match self.slices.values().find(is_unbound) {
+            Some(slice) => Err(Error::SliceUnbound { slice: slice.name.to_string() }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Converts through JSON text, the format of another program's export. serde's JSON knows that a
 /// map's integer keys were text there.
 fn recode<T: Serialize + DeserializeOwned>(name: &str, item: &Value) -> Result<Vec<u8>> {

@@ -1,5 +1,5 @@
 use std::any::TypeId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::builder::SessionTypesBuilder;
 use super::reducer::Reduce;
 use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, encode_value};
 use super::{Decoder, RecordedBytes};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::items::AnyValue;
 use crate::items::index::KeyIndex;
 use crate::items::rows::Rows;
@@ -207,22 +207,6 @@ impl EventTypes {
             check_kept(&self.name, &value, &kept, &keeps)?;
         }
         Ok((event, kept))
-    }
-}
-
-impl TypeDeclarations {
-    /// Fails if a slice with a Rust type is not bound to any event and is not in `seeded`.
-    pub(super) fn check_bound(&self, seeded: &BTreeSet<&'static str>) -> Result<()> {
-        let reducers = self.events.values().flat_map(|event| &event.reducers);
-        let bound = reducers.map(|(slice, _)| slice.as_str());
-        let retired = self.retired.iter().map(|(_, slice)| slice.as_str());
-        let changed: BTreeSet<&str> = bound.chain(retired).chain(seeded.iter().copied()).collect();
-        let is_unbound =
-            |slice: &&SliceTypes| !slice.item_type.is_dynamic() && !changed.contains(slice.name.as_str());
-        match self.slices.values().find(is_unbound) {
-            Some(slice) => Err(Error::SliceUnbound { slice: slice.name.to_string() }),
-            None => Ok(()),
-        }
     }
 }
 
