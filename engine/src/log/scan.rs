@@ -277,6 +277,14 @@ struct Recovery {
     attested: bool,
 }
 
+impl Recovery {
+    /// Returns the recovery that began its segment with this frame, if the frame is of a recovery.
+    fn new(resumed: &Resumed, segment: &Segment) -> Option<Recovery> {
+        let below = segment.header.watermark;
+        resumed.recovered.map(|through| Recovery { through, below, attested: false })
+    }
+}
+
 impl<'a> ChainWalk<'a> {
     fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> ChainWalk<'a> {
         ChainWalk {
@@ -402,8 +410,7 @@ impl<'a> ChainWalk<'a> {
                 let resumed = Resumed::decode(at.frame.body).map_err(body)?;
                 self.scan.epoch = self.scan.epoch.max(resumed.epoch);
                 self.scan.boot_id = resumed.boot_id;
-                let below = at.segment.header.watermark;
-                self.recovery = resumed.recovered.map(|through| Recovery { through, below, attested: false });
+                self.recovery = Recovery::new(&resumed, at.segment);
             }
             RecordKind::Seal => {
                 let seal = Seal::decode(at.frame.body).map_err(body)?;

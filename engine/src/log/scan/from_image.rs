@@ -16,15 +16,19 @@
 
 use std::sync::Arc;
 
+use foldlog_codec::body::Resumed;
+use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::image::{Image, LastFrame};
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{RecordKind, SequenceNumber};
 
-use super::{ChainWalk, Location, LogScan, Scanner};
+use super::{ChainWalk, Location, LogScan, Recovery, Scanner};
 use crate::error::{Error, Result};
 use crate::log::chain::{SealFrame, Segment};
 use crate::log::copy::{Spot, check};
 use crate::log::dropped_ranges::Compaction;
 use crate::log::reader::{Index, RecordLocator};
+use crate::log::window::Window;
 
 impl Scanner<'_> {
     /// Makes the walk begin after the records that `image` covers, and returns the locator of these
@@ -38,7 +42,7 @@ impl Scanner<'_> {
                 && segment.end.is_none_or(|end| end >= last.end)
         });
         let Some(at) = found else { return Ok(None) };
-        let Some(kind) = self.walk.names_a_frame(at, image)? else { return Ok(None) };
+        let Some((kind, recovery)) = self.walk.names_a_frame(at, image)? else { return Ok(None) };
         let mut used_bytes = last.end;
         for index in 0..at {
             let Some(bytes) = self.walk.held_bytes(index, image)? else { return Ok(None) };
@@ -66,6 +70,7 @@ impl Scanner<'_> {
         (walk.scan.last_crc, walk.scan.last_offset) = (last.crc, Some(last.offset));
         walk.scan.last_time_us = image.time_us;
         walk.last_kind = Some(kind);
+        walk.recovery = recovery;
         walk.scan.epoch = image.epoch;
         walk.scan.boot_id = image.boot_id;
         walk.scan.used_bytes = used_bytes;
@@ -115,10 +120,28 @@ impl Scanner<'_> {
     }
 }
 
+impl Recovery {
+    /// Reads the recovery that began a segment, if one did.
+    fn read(segment: &Segment, window: &mut Window<'_>) -> Result<Option<Recovery>> {
+        let (context, start) = (segment.context(), SEGMENT_HEADER_LEN as u64);
+        // The first frame of another segment may be large, and is not read.
+        let header = frame::peek(context, window.bytes(start, FRAME_HEADER_LEN as u64)?);
+        if !header.is_ok_and(|header| header.kind == RecordKind::Resumed) {
+            return Ok(None);
+        }
+        let resumed = window.frame(context, start)?.ok().and_then(|first| Resumed::decode(first.body).ok());
+        Ok(resumed.and_then(|resumed| Recovery::new(&resumed, segment)))
+    }
+}
+
 impl ChainWalk<'_> {
-    /// Returns the kind of the frame that the image names. Returns `None` if the segment has no
-    /// such frame.
-    fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<RecordKind>> {
+    /// Returns the kind of the frame that the image names, and the recovery that ends with the next
+    /// frame, if there is one. Returns `None` if the segment has no such frame.
+    fn names_a_frame(
+        &self,
+        index: usize,
+        image: &Image<'_>,
+    ) -> Result<Option<(RecordKind, Option<Recovery>)>> {
         let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
         let mut window = segment.window(self.storage)?;
         let Ok(frame) = window.frame(segment.context(), image.last.offset)? else {
@@ -128,7 +151,13 @@ impl ChainWalk<'_> {
         let same = header.crc == image.last.crc
             && image.last.offset + frame.len() as u64 == image.last.end
             && header.next_sequence() == image.next_sequence;
-        Ok(same.then_some(header.kind))
+        if !same {
+            return Ok(None);
+        }
+        // The frame that attests a recovery follows its last record.
+        let ends_next =
+            |recovery: &Recovery| recovery.through == image.next_sequence && !header.kind.is_envelope();
+        Ok(Some((header.kind, Recovery::read(segment, &mut window)?.filter(ends_next))))
     }
 
     /// Returns the number of bytes of a segment before the image's. Returns `None` if neither its

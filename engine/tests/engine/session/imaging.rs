@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, MemoryStorage, Op, Storage as _};
-use foldlog::{BackgroundSync, Durability, Error, Event, SessionTypes, Slice, Store, StoreOptions};
+use foldlog::{
+    BackgroundSync, Durability, Error, Event, SessionOptions, SessionTypes, Slice, Store, StoreOptions,
+};
 use foldlog_test_support::Watched;
 use foldlog_test_support::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -82,6 +84,49 @@ fn a_rollback_to_before_an_image_makes_the_next_one_due() {
         let report = store.open_session(id, &types()).unwrap().log().recovery().clone();
         assert_eq!(report.from_image.map(u64::from), Some(report.records), "{to}");
     }
+}
+
+/// A log that ends with a recovery was said to be durable through its end with an image of that
+/// end, and only through the last sync before the recovery without one.
+#[test]
+fn an_image_of_a_recoverys_end_changes_nothing_that_is_said_of_the_log() {
+    let disk = MemoryStorage::new();
+    let store = |disk: &MemoryStorage| {
+        let options = StoreOptions {
+            storage: Arc::new(disk.process()),
+            durability: Durability::Process,
+            image_bytes_min: 1,
+            background: BackgroundSync::Inline,
+            ..StoreOptions::default()
+        };
+        Store::open_with("/store", options).unwrap()
+    };
+    let session = store(&disk).create(&types()).unwrap();
+    let id = session.id();
+    session.dispatch(step("one")).unwrap();
+    disk.crash(CrashKind::Process);
+    let recovering = store(&disk);
+    let session = recovering.open_session(id, &types()).unwrap();
+    // A fork needs the parent's log to be durable.
+    recovering.fork(id, 0_u64, &types(), SessionOptions::default()).unwrap();
+    let recovered = disk.dump();
+    session.close().unwrap();
+    let images = |path: &Path| path.extension().is_some_and(|extension| extension == "image");
+    let closed: Vec<_> = disk.dump().into_iter().filter(|(path, _)| images(path)).collect();
+    let opened = |with_images: bool| {
+        let disk = MemoryStorage::new();
+        let files = recovered.iter().filter(|(path, _)| !images(path));
+        for (path, bytes) in
+            files.chain(closed.iter().map(|(path, bytes)| (path, bytes)).filter(|_| with_images))
+        {
+            disk.write_file(path, bytes.clone()).unwrap();
+        }
+        let session = store(&disk).open_session(id, &types()).unwrap();
+        (session.log().recovery().from_image.is_some(), session.log().synced_end())
+    };
+    let ((with_image, synced_end), without) = (opened(true), opened(false));
+    assert!(with_image);
+    assert_eq!((false, synced_end), without);
 }
 
 /// Images were written in the background, or at closing. A session that was repeatedly killed
