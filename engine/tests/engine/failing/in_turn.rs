@@ -132,8 +132,10 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let [days, refused, poisoned, harmless] = [&told.days, &told.refused, &told.poisoned, &told.harmless]
         .map(|count| count.load(Ordering::Relaxed));
     println!("{days} days of {whole}: {refused} with a refusal, {poisoned} poisoned, {harmless} unharmed");
-    // A call that fails for lack of space is usually repeated with the space of dispensable files.
-    assert!(poisoned > days / 20 && refused > 0 && harmless < days, "{poisoned} poisoned, {refused} refused");
+    assert!(poisoned > days / 20 && harmless < days, "{poisoned} poisoned");
+    // A call that fails for lack of space is usually repeated with the space of dispensable files, so
+    // that a sample of the days may have no refusal.
+    assert!(step > 1 || refused > 0, "{refused} refused");
 }
 
 /// `FOLDLOG_FAILING_SEED=n` runs that day alone; `FOLDLOG_FAILING_SEEDS=count` sets their number.
