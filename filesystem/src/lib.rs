@@ -62,7 +62,7 @@ pub use host::{
     RewindMergeInputs, SnapshotPacker, SnapshotReader, SnapshotsAudited, TimeChange, Uncapturable,
     WantedEntry, WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots,
     collect_pool, collect_snapshots, damage_of_object, escape_path, keeps_any, open_regular_file,
-    read_regular_file, remember_collected, unpool,
+    read_regular_file, remember_collected, unescape_path, unpool,
 };
 pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

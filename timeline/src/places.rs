@@ -1,10 +1,10 @@
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use foldlog::filesystem::read_regular_file;
+use foldlog::filesystem::{read_regular_file, unescape_path};
 use uuid::Uuid;
 
 use crate::working_tree::WorkingTree;
@@ -51,6 +51,13 @@ impl TimelinePlace {
             .collect();
         let dir = timelines.join(format!("{name}-{}", hash.get(..16).unwrap_or_default()));
         TimelinePlace { root, dir }
+    }
+
+    /// Returns the absolute path of an escaped path relative to the root, like that of a
+    /// [`FileChange`](foldlog::filesystem::FileChange).
+    pub fn absolute(&self, path: &str) -> PathBuf {
+        let bytes = unescape_path(path).unwrap_or_else(|| path.as_bytes().to_vec());
+        self.root.join(OsStr::from_bytes(&bytes))
     }
 
     /// Returns the place of the timeline with exactly this root, if there is one. The root may have

@@ -385,7 +385,7 @@ impl Timeline {
         let Some(before) = self.latest_capture()? else { return Ok(()) };
         for change in self.reader().changes(Some(&before), capture)? {
             // The time of the last change of state is set by the system, and cannot be faked.
-            let changed = fs::symlink_metadata(self.place.root.join(&change.path)).ok();
+            let changed = fs::symlink_metadata(self.place.absolute(&change.path)).ok();
             let changed = changed.and_then(|found| {
                 DateTime::from_timestamp(found.ctime(), u32::try_from(found.ctime_nsec()).unwrap_or(0))
             });

@@ -236,7 +236,7 @@ impl Timeline {
     ) -> Vec<String> {
         let mut created = Vec::new();
         for (path, kind) in not_kept {
-            let is_lost = fs::symlink_metadata(self.place.root.join(&path)).is_err();
+            let is_lost = fs::symlink_metadata(self.place.absolute(&path)).is_err();
             match (kind, is_lost) {
                 (ChangeKind::Created, true) => {}
                 (ChangeKind::Created, false) => created.push(path),
@@ -256,7 +256,7 @@ impl Timeline {
         // From the innermost outwards.
         changes.sort_by(|one, other| other.path.cmp(&one.path));
         changes.retain(|DirectoryChange { path, kind, .. }| {
-            let found = fs::read_dir(self.place.root.join(path));
+            let found = fs::read_dir(self.place.absolute(path));
             if *kind == ChangeKind::Removed {
                 return found.is_err() && !self.is_blocked(path, &removed);
             }
@@ -283,7 +283,7 @@ impl Timeline {
         let emptied = directories.iter().filter(|change| change.kind == ChangeKind::Created);
         removed.extend(emptied.map(|change| change.path.clone()));
         files.retain(|FileUndo { path, change, .. }| {
-            let place = self.place.root.join(path);
+            let place = self.place.absolute(path);
             let reason = if *change != ChangeKind::Created {
                 return true;
             } else if place.is_dir() && !place.is_symlink() && !removed.contains(path) {
@@ -302,7 +302,7 @@ impl Timeline {
     /// around it.
     fn is_blocked(&self, directory: &str, removed: &BTreeSet<String>) -> bool {
         with_directories_around(directory).any(|path| {
-            let found = fs::symlink_metadata(self.place.root.join(path));
+            let found = fs::symlink_metadata(self.place.absolute(path));
             found.is_ok_and(|found| !found.is_dir()) && !removed.contains(path)
         })
     }

@@ -165,7 +165,7 @@ impl Timeline {
     fn working_tree(&self, path: &str) -> Option<WorkingTree> {
         match path {
             "" => WorkingTree::around(&self.place.root),
-            path => WorkingTree::at(&self.place.root.join(path)),
+            path => WorkingTree::at(&self.place.absolute(path)),
         }
     }
 }

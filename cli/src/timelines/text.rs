@@ -266,7 +266,7 @@ pub(crate) fn undos_for_model(
     }
     let paths: BTreeSet<&String> = undos.iter().filter_map(|undo| undo.paths.as_ref()).flatten().collect();
     let (present, removed): (Vec<&String>, Vec<&String>) =
-        paths.into_iter().partition(|path| timeline.place().root.join(path).exists());
+        paths.into_iter().partition(|path| timeline.place().absolute(path).exists());
     for (title, paths) in [("Changed files, to be read again", present), ("Removed files", removed)] {
         let full = |path: &&String| match elsewhere {
             Some(root) => root.join(path).to_string_lossy().into_owned(),

@@ -35,7 +35,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::RenameFlags;
 
 use super::HostFilesystem;
-use super::manifest::{FileKind, Stat, unshown};
+use super::manifest::{FileKind, Stat, unescape_path};
 use super::objects::{Hasher, ObjectKind};
 use super::path_edits::rename;
 use super::rules::{EDITING, is_editing};
@@ -127,7 +127,7 @@ impl HostFilesystem {
     pub fn recover_edits<'a>(&self, paths: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let root = self.bound_root()?;
         let mut names: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>> = BTreeMap::new();
-        for path in paths.into_iter().filter_map(unshown) {
+        for path in paths.into_iter().filter_map(unescape_path) {
             // A missing directory of the path was created in its parent directory.
             let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
             for end in ends.chain([path.len()]) {

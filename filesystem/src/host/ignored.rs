@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::changes::SnapshotReader;
 use super::leave_out::LeaveOut;
-use super::manifest::{GitMode, display_path, is_too_deep, join, unshown};
+use super::manifest::{GitMode, display_path, is_too_deep, join, unescape_path};
 use super::objects::{ObjectId, ObjectKind};
 use super::regular_files::read_regular_file;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
@@ -86,7 +86,7 @@ impl IgnoredPaths {
     /// like that of a [`FileChange`](super::FileChange). A path that is not escaped correctly is
     /// ignored.
     pub fn contains(&self, path: &str) -> bool {
-        let Some(path) = unshown(path) else { return true };
+        let Some(path) = unescape_path(path) else { return true };
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let mut ends: Vec<usize> = slashes.collect();
         ends.push(path.len());
@@ -127,7 +127,7 @@ impl SnapshotReader {
         ignored.add_patterns(&snapshot.ignored);
         // A list that is only noted has unknown lines.
         for entry in &snapshot.noted {
-            let path = unshown(&entry.path).unwrap_or_default();
+            let path = unescape_path(&entry.path).unwrap_or_default();
             if let Some(directory) = path.strip_suffix(GITIGNORE)
                 && (directory.is_empty() || directory.ends_with(b"/"))
             {

@@ -412,7 +412,7 @@ impl Permissions {
         let mut others = Vec::new();
         for line in lines {
             let (permissions, path) = line.split_once(' ')?;
-            others.push((unshown(path.strip_prefix("./")?)?, octal(permissions)?));
+            others.push((unescape_path(path.strip_prefix("./")?)?, octal(permissions)?));
         }
         others.is_sorted_by(|left, right| left.0 < right.0).then_some(Permissions {
             directory,
@@ -547,7 +547,8 @@ pub fn escape_path(path: &[u8]) -> String {
     text
 }
 
-pub(super) fn unshown(text: &str) -> Option<Vec<u8>> {
+/// Parses the text of [`escape_path`]. Returns `None` if it has another escape.
+pub fn unescape_path(text: &str) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     let mut rest = text;
     while let Some((plain, escaped)) = rest.split_once('\\') {

@@ -26,7 +26,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::manifest::{
-    Attributes, FileForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
+    Attributes, FileForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unescape_path,
+    visit,
 };
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
@@ -240,7 +241,7 @@ impl Metadata {
         let mut others = Vec::new();
         for line in lines {
             let (words, path) = line.split_once(" ./")?;
-            others.push((unshown(path)?, PathMetadata::decode(words)?));
+            others.push((unescape_path(path)?, PathMetadata::decode(words)?));
         }
         let sorted = others.is_sorted_by(|(left, _), (right, _)| left < right);
         let metadata = Metadata { owner, times, others };

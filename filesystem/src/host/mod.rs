@@ -151,7 +151,7 @@ pub use directory_check::{Rebind, WorkspaceNotice};
 pub use file_merge::FileVersion;
 pub use ignored::IgnoredPaths;
 pub use lease::WorkspaceLease;
-pub use manifest::{FileForm, escape_path};
+pub use manifest::{FileForm, escape_path, unescape_path};
 pub use mark::WorkspaceMark;
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions, PartialCapture};

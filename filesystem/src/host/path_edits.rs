@@ -32,7 +32,7 @@ use super::attributes::Target;
 use super::changes::FileFacts;
 use super::edit_leftovers::{TemporaryNames, keep_aside};
 use super::file_merge::FileVersion;
-use super::manifest::{FileForm, FileKind, Stat, unshown};
+use super::manifest::{FileForm, FileKind, Stat, unescape_path};
 use super::objects::{Hasher, ObjectId, ObjectKind};
 use super::shared::Shared;
 use super::sparse::Sparse;
@@ -153,7 +153,7 @@ impl HostFilesystem {
         if edit.path.is_empty() && matches!(edit.wanted, WantedEntry::Unchanged { .. }) {
             return Ok(set_time(root, b".", None, edit.modified_ns)?);
         }
-        let path = unshown(&edit.path).filter(|path| is_plain(path));
+        let path = unescape_path(&edit.path).filter(|path| is_plain(path));
         let Some(path) = path else { return refused("it is not a path in the workspace") };
         let is_made = matches!(
             edit.wanted,

@@ -13,7 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::changes::{FileChange, FileFacts, SnapshotReader};
 use super::file_merge::FileVersion;
-use super::manifest::{FileForm, GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unshown};
+use super::manifest::{
+    FileForm, GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unescape_path,
+};
 use super::objects::{ObjectKind, Objects};
 use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
@@ -212,7 +214,7 @@ fn present_ns() -> Option<i64> {
 }
 
 fn by_path(changes: Vec<FileChange>) -> BTreeMap<Vec<u8>, FileChange> {
-    changes.into_iter().filter_map(|change| Some((unshown(&change.path)?, change))).collect()
+    changes.into_iter().filter_map(|change| Some((unescape_path(&change.path)?, change))).collect()
 }
 
 /// Compares two contents; a missing file has none. `left` is the number of bytes that diffs may

@@ -385,7 +385,7 @@ impl RestoreSide {
             (true, None) => Gitignore::Recorded(trees.gitignores(objects, commit.tree)?),
             (false, _) => Gitignore::Unread,
         };
-        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
+        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unescape_path(path)).collect();
         let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
         let metadata = snapshot.read_metadata(objects)?;
         let times = metadata.as_ref().and_then(|metadata| metadata.times);

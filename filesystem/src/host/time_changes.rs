@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::changes::{CHANGE_BYTES, CHANGES_BYTES_MAX, SnapshotReader};
-use super::manifest::{escape_path, join, unshown};
+use super::manifest::{escape_path, join, unescape_path};
 use super::objects::{ObjectId, len};
 use super::plan::CapturedDirectory;
 use super::snapshot::FilesystemSnapshot;
@@ -44,7 +44,9 @@ impl SnapshotReader {
     ///
     /// [`Error::Object`](crate::Error::Object) if an object that is needed is missing or damaged.
     pub fn modified_ns(&mut self, snapshot: &FilesystemSnapshot, path: &str) -> Result<Option<i64>> {
-        let (Some(root), Some(path)) = (self.timed_root(snapshot)?, unshown(path)) else { return Ok(None) };
+        let (Some(root), Some(path)) = (self.timed_root(snapshot)?, unescape_path(path)) else {
+            return Ok(None);
+        };
         let (mut directory, mut around) = (root, Vec::new());
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             let (_, entries) = self.timed_entries(directory, &around)?;

@@ -313,6 +313,29 @@ fn a_file_that_became_a_directory_and_then_nothing_is_restored_by_one_undo_of_bo
     assert_eq!(world.manifest(), after);
 }
 
+/// Such a directory stayed, empty, or was not created again.
+#[test]
+fn a_directory_whose_name_needs_an_escape_is_undone_like_others() {
+    let world = World::new();
+    let names = ["line\nbreak", "back\\slash", "tab\t/in\r"];
+    for name in names {
+        world.write(&format!("{name}/old/in"), "x");
+    }
+    let before = world.manifest();
+    let call = world.call("call", || {
+        for name in names {
+            fs::remove_dir_all(world.root.join(name).join("old")).unwrap();
+            fs::create_dir_all(world.root.join(name).join("new\n/empty")).unwrap();
+            world.write(&format!("{name}/new\n/file"), "y");
+        }
+    });
+    let after = world.manifest();
+    let undo = world.undo(&[call]);
+    assert_eq!(world.manifest(), before);
+    world.undo(&[undo.number]);
+    assert_eq!(world.manifest(), after);
+}
+
 #[test]
 fn an_undo_of_a_redone_call_undoes_the_redo_too() {
     let world = World::new();

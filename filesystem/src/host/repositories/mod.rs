@@ -49,7 +49,7 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{FileKind, Owner, Stat, escape_path, join, unshown};
+use super::manifest::{FileKind, Owner, Stat, escape_path, join, unescape_path};
 use super::object_files::open_directory;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
@@ -249,7 +249,7 @@ impl Repositories {
                 "-" => None,
                 copy => Some(ObjectId::parse(copy)?),
             };
-            let path = unshown(path)?;
+            let path = unescape_path(path)?;
             // A restore follows them from the workspace's root.
             if path.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
                 return None;
