@@ -74,7 +74,7 @@ impl EarlierUndos {
     /// Returns the effect of a directory's creation or removal in an interval.
     pub(crate) fn effect_on_directory(&self, interval: &Interval<'_>, path: &str) -> Effect {
         self.effect_after(path, |changed| &changed.directories, &|undo| {
-            !undo.is_partial && interval.directory_belongs_to(path, &undo.of)
+            interval.directory_belongs_to(path, &undo.of)
         })
     }
 

@@ -92,7 +92,7 @@ impl<'a> Selection<'a> {
 
     /// Returns whether the creation or removal of a directory in an interval is undone.
     pub(crate) fn contains_directory(&self, interval: &Interval<'_>, path: &str) -> bool {
-        self.paths.is_empty()
+        self.contains(path)
             && match interval.directory_belongs_to(path, self.steps) {
                 true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
                 false => self.redone_in(interval).any(|redone| redone.directories.contains(path)),

@@ -100,9 +100,9 @@ fn made_directories(changes: &[DirectoryChange]) -> Vec<String> {
 }
 
 impl Timeline {
-    /// Captures the root, and plans the undo of steps. With `paths`, only changes of these files,
-    /// and of files in these directories, are undone, including those that overlapping calls share
-    /// and those that are possibly the user's. The empty path is the root.
+    /// Captures the root, and plans the undo of steps. With `paths`, only changes at these paths, and
+    /// in these directories, are undone, including changes of files that overlapping calls share or
+    /// that are possibly the user's. The empty path is the root.
     ///
     /// Later changes of other steps and of the user stay. If a later change is in the same file,
     /// both are separated line by line, and where that is not possible, the file is a conflict.
@@ -426,11 +426,9 @@ impl OtherChanges {
         if interval.from.repositories != interval.to.repositories {
             self.repository_of.extend(unlimited);
         }
-        if selection.paths.is_empty() {
-            let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
-            changes.retain(|change| selection.contains_directory(interval, &change.path));
-            self.directories.extend(changes);
-        }
+        let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
+        changes.retain(|change| selection.contains_directory(interval, &change.path));
+        self.directories.extend(changes);
         Ok(())
     }
 }

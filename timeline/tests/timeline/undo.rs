@@ -313,6 +313,35 @@ fn a_file_that_became_a_directory_and_then_nothing_is_restored_by_one_undo_of_bo
     assert_eq!(world.manifest(), after);
 }
 
+/// The undo of a path left an empty directory in place of the file.
+#[test]
+fn a_file_that_became_a_directory_is_restored_by_an_undo_of_its_path() {
+    let world = World::new();
+    world.write("g", "a file\n");
+    world.write("other", "1\n");
+    let before = world.manifest();
+    let call = world.call("call", || {
+        world.remove("g");
+        world.write("g/deep/in", "x");
+        fs::create_dir(world.root.join("elsewhere")).unwrap();
+        world.write("other", "2\n");
+    });
+    let after = world.manifest();
+    let report = world.try_undo(&[call], &["g"]).unwrap();
+    assert!(report.conflicts.is_empty(), "{report:?}");
+    assert_eq!(world.read("g").unwrap(), "a file\n");
+    assert_eq!(world.read("other").unwrap(), "2\n");
+    assert!(world.root.join("elsewhere").is_dir());
+    // The rest of the call, all of it again, and nothing of it.
+    let rest = world.undo(&[call]);
+    assert_eq!(world.manifest(), before);
+    world.undo(&[rest.number]);
+    world.undo(&[report.number]);
+    assert_eq!(world.manifest(), after);
+    world.undo(&[call]);
+    assert_eq!(world.manifest(), before);
+}
+
 /// Such a directory stayed, empty, or was not created again.
 #[test]
 fn a_directory_whose_name_needs_an_escape_is_undone_like_others() {
