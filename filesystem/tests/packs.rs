@@ -6,6 +6,7 @@
 
 mod noise;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use foldlog_filesystem::{
@@ -183,6 +184,43 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
         std::fs::write(&path, bytes).unwrap();
     }
     assert_eq!(packed(&mut site.packer(), &snapshot).len(), 1);
+}
+
+/// Returns the content of an object that has a file of its own.
+fn content_of(store: &Path, object: &str) -> Vec<u8> {
+    let mut found = Vec::new();
+    files_in(store, &mut found);
+    let (first, rest) = object.split_at(2);
+    let path = found.iter().find(|path| path.ends_with(format!("{first}/{rest}"))).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::ZlibDecoder::new(std::fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+    bytes.split_off(bytes.iter().position(|byte| *byte == 0).unwrap() + 1)
+}
+
+/// The collection took the file for the list, and removed the copies that the list names.
+#[test]
+fn a_file_with_the_content_of_a_list_of_repositories_costs_no_copies() {
+    let site = Site::new();
+    let (store, work) = (site.directory.path().join("store"), site.directory.path().join("work"));
+    for directory in [".git/objects", ".git/refs"] {
+        std::fs::create_dir_all(work.join(directory)).unwrap();
+    }
+    std::fs::write(work.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let first = site.snapshot();
+    let list = first.repositories.as_deref().unwrap();
+    site.work.write("file", &content_of(&store, list)).unwrap();
+    let second = site.snapshot();
+    assert_eq!(second.repositories.as_deref(), Some(list));
+    let asked = CaptureCollectOptions {
+        keep: std::slice::from_ref(&second),
+        give_up: std::slice::from_ref(&first),
+        pool: None,
+        dry_run: false,
+    };
+    assert!(collect_snapshots(&store, &asked).unwrap().objects > 0);
+    std::fs::write(work.join(".git/HEAD"), "ref: refs/heads/other\n").unwrap();
+    site.work.restore(&second).unwrap();
+    assert_eq!(std::fs::read_to_string(work.join(".git/HEAD")).unwrap(), "ref: refs/heads/main\n");
 }
 
 /// A collected snapshot's content was captured again, which recreated its objects, but not its
