@@ -289,14 +289,6 @@ impl fmt::Display for RecordLabel<'_> {
     }
 }
 
-/// Returns the kind of a record. For a dispatch or observation, a space and its name follow.
-pub(crate) fn record_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
-    match kind {
-        RecordKind::Dispatch | RecordKind::Observed => shown_name(kind, body, names),
-        _ => kind.to_string(),
-    }
-}
-
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = RecordLabel(&self.record);

@@ -349,7 +349,7 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         encode_dispatch(&json(r#"{"text":"b"}"#), None),
     );
     let lane = LaneName { within: None, name: Some("mail\u{7}box".to_owned()) };
-    let record = record_name(RecordKind::Dispatch, &old, &names());
+    let record = shown_name(RecordKind::Dispatch, &old, &names());
     let difference = find_difference(RecordKind::Dispatch, &old, &new).unwrap();
     let changed = Divergence::changed(17.into(), lane, record, difference);
     assert_eq!(

@@ -225,7 +225,7 @@ impl Projection {
             RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, decoded_values, folding)?,
             RecordBody::Import(import) => self.import(sequence, import, folding)?,
             RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
-            RecordBody::Snapshot | RecordBody::Observed | RecordBody::Conversation(_) => {}
+            RecordBody::Snapshot | RecordBody::NoEffect | RecordBody::Conversation(_) => {}
             RecordBody::Dropped if self.gathers() || self.log_slices == LogSlices::Outline => {}
             RecordBody::Dropped => {
                 let reason = "its body was dropped, and no base contains its effect".to_owned();
@@ -327,7 +327,7 @@ impl Projection {
             RecordBody::Dispatch(Dispatch { action: action @ Action::Tag { .. }, .. }) => {
                 RecordBody::Dispatch(Dispatch { action, effects: None })
             }
-            RecordBody::Dispatch(_) | RecordBody::Rollback(_) => RecordBody::Observed,
+            RecordBody::Dispatch(_) | RecordBody::Rollback(_) => RecordBody::NoEffect,
             RecordBody::Import(import) => RecordBody::Import(Import { slices: Vec::new(), ..import }),
             content => content,
         }

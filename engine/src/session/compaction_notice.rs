@@ -99,7 +99,7 @@ impl SessionInner {
         let reference = self.store_if_large(&state, &data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(&data));
         let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
-        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::NoEffect);
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         *replica.dropped.lock() = DroppedBodiesNotice { said: Some(Arc::new(dropped)), is_to_say: false };
         self.finish_write(state, sequence, false).map(drop)

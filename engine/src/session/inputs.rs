@@ -188,6 +188,6 @@ impl SessionInner {
         let data = Payload::new(reference.as_deref().unwrap_or(data));
         let mut body = Observed { name: name.to_owned(), data }.encode();
         lane.add_to(&mut body, 0);
-        self.write(state, time_us, [PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed)])
+        self.write(state, time_us, [PendingRecord::new(RecordKind::Observed, &body, RecordBody::NoEffect)])
     }
 }

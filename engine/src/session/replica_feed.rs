@@ -235,7 +235,7 @@ impl SessionInner {
         let data = data.encode();
         let body = Observed { name: TAKEN_OVER.to_owned(), data: Payload::new(&data) }.encode();
         let mut state = self.settleable()?;
-        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::Observed, &body, RecordBody::NoEffect);
         let sequence = self.write_pending(&mut state, self.now_us(), pending, true)?;
         self.finish_write(state, sequence, true).map(drop)
     }

@@ -14,6 +14,7 @@ use crate::names::DeclaredNames;
 pub(super) const RULES: RecordRules = RecordRules {
     added_items,
     subject: |body, names| Some(action_name(&Dispatch::decode(body).ok()?.action, names)),
+    subject_identifies: true,
     title: |body, names| Dispatch::decode(body).ok().map(|dispatch| title(&dispatch, names)),
     payloads: |body| match Dispatch::decode(body).ok()?.action {
         Action::Event { data, .. } => Some(vec![("data", data)]),

@@ -70,8 +70,8 @@ pub(crate) enum RecordBody<'a> {
     Import(Import<'a>),
     Rollback(Rollback),
     Snapshot,
-    /// A fact that changes no slice.
-    Observed,
+    /// A record that changes no slice and nothing else of the fold.
+    NoEffect,
     ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
     ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
@@ -152,6 +152,9 @@ pub(crate) struct RecordRules {
     pub(crate) excluded_in_both: fn(&[u8]) -> Option<&'static str>,
     /// Returns the name that follows the kind in a [`Divergence`](crate::Divergence).
     pub(crate) subject: fn(&[u8], &DeclaredNames) -> Option<String>,
+    /// Whether a replay takes records with different subjects for different records, and not for one
+    /// that has changed.
+    pub(crate) subject_identifies: bool,
     /// Returns the record's name in a listing.
     title: fn(&[u8], &RecordNames) -> Option<String>,
     /// Returns the payloads that a person is shown.
@@ -180,6 +183,7 @@ impl RecordRules {
             json_texts: &[],
             excluded_in_both: |_| None,
             subject: |_, _| None,
+            subject_identifies: false,
             title: |_, _| None,
             payloads: |_| None,
         }

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use super::fold::ProducedFold;
 use super::{LogReader, ReducersReplayed, ReplayReducers};
-use crate::divergence::{self, Difference, Divergence, LeaveOut, ReducedEvent, record_name};
+use crate::divergence::{self, Difference, Divergence, LeaveOut, ReducedEvent, shown_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{LogSlices, Projection};
@@ -208,7 +208,7 @@ impl<'a> Replay<'a> {
         self.report.diverged += 1;
         if self.report.divergences.len() < self.options.divergences_max {
             let lane = Lane::decode(record.kind, record.body).unwrap_or_default().into();
-            let name = record_name(record.kind, record.body, names);
+            let name = shown_name(record.kind, record.body, names);
             self.report.divergences.push(Divergence::changed(record.sequence, lane, name, difference));
         }
     }

@@ -11,10 +11,9 @@ use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, AddedItems, Dispatch, Effect, Lane, ObjectId, Payload};
 
 use super::recorded_log::ReplayRecord;
-use crate::divergence::{
-    BodyComparison, Difference, LeaveOut, OtherRecord, record_name, resolve_effects, shown_name,
-};
+use crate::divergence::{BodyComparison, Difference, LeaveOut, OtherRecord, resolve_effects, shown_name};
 use crate::error::Error;
+use crate::fold::record_kinds::RecordRules;
 use crate::log::objects::Objects;
 use crate::names::DeclaredNames;
 use crate::types::{RecordedBytes, SessionTypes};
@@ -40,10 +39,13 @@ struct UpToDate {
 }
 
 impl RecordComparison<'_> {
-    /// Returns whether a recorded record has the kind and name of the produced one.
+    /// Returns whether a recorded record has the kind of the produced one, and its name if the kind is
+    /// one of named records.
     pub(super) fn is_alike(&self, recorded: &ReplayRecord) -> bool {
-        let name = |body| record_name(self.kind, body, self.names);
-        self.kind == recorded.kind && name(&recorded.body) == name(self.produced)
+        let RecordRules { subject, subject_identifies, .. } = RecordRules::of(self.kind);
+        self.kind == recorded.kind
+            && (!subject_identifies
+                || subject(&recorded.body, self.names) == subject(self.produced, self.names))
     }
 
     pub(super) fn describe_record(&self, recorded: &ReplayRecord) -> OtherRecord {
