@@ -4,8 +4,8 @@
 //! bit set. Their frames attest, seal and introduce segments; they are not content, take no
 //! sequence number and are in no digest.
 //!
-//! The first version numbers all planned kinds, so that an older reader can name a record that it
-//! does not understand. 0 is never a kind: a range of zeros must never decode as a record.
+//! A reader shows a kind of a later version by its number. 0 is never a kind: a range of zeros must
+//! never decode as a record.
 
 use std::cmp::Ordering;
 use std::fmt;
