@@ -1,4 +1,11 @@
 //! Opens a session or a store at a path, and notes facts that its reader should know.
+//!
+//! | function | a damaged session | contents of items |
+//! |---|---|---|
+//! | [`open_session`] | is an error | are read |
+//! | [`open_outline`] | is an error | are not read |
+//! | [`open_sound`] | is read until the damage; [`code_of`] reports it at the end | are read |
+//! | [`open_sound_outline`] | the same | are not read |
 
 use std::io;
 use std::path::{Path, PathBuf};

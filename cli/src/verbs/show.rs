@@ -22,8 +22,7 @@ use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 /// in a LOG slice remains.
 ///
 /// If a session is damaged, the records before the first damage are listed, and the exit
-/// code is 1. The same applies to state, diff, stats, ledger and export. `tail` does not
-/// see damage before the segment of its first record.
+/// code is 1. `tail` does not see damage before the segment of its first record.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Directory of the session, or URL/sessions/ID in a bucket or database
