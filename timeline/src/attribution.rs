@@ -201,7 +201,7 @@ impl Interval<'_> {
     /// Returns whether the creation or removal of a directory belongs to these steps alone.
     pub(crate) fn directory_belongs_to(&self, path: &str, steps: &BTreeSet<u64>) -> bool {
         if let Some(undo) = self.owners().find(|owner| owner.undo().is_some()) {
-            return steps.contains(&undo.number);
+            return steps.contains(&undo.number) && undo.can_undo_change(path);
         }
         match self.attribution(path, false) {
             Attribution::Step(author) => steps.contains(&author),

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use foldlog::filesystem::FilesystemSnapshot;
@@ -125,7 +126,7 @@ pub struct Undo {
     /// Whether changes stay because of later ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_conflicts: bool,
-    /// Directories that it creates, in ascending order.
+    /// Directories that it creates or removes, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directories: Vec<String>,
     /// Whether the lanes of the undone calls have been informed, so that their models know.
@@ -192,6 +193,16 @@ impl Step {
         let top = self.working_tree.as_deref().unwrap_or_default();
         let is_in = path.strip_prefix(top).is_some_and(|rest| top.is_empty() || rest.starts_with('/'));
         is_in.then_some(top.len())
+    }
+
+    /// Returns whether a changed directory can be a change of this undo. The captures around a killed
+    /// undo also contain later changes by the user, until the next event or command.
+    pub(crate) fn can_undo_change(&self, directory: &str) -> bool {
+        let Some(undo) = self.undo().filter(|_| self.outcome == Some(Outcome::Interrupted)) else {
+            return true;
+        };
+        let mut planned = undo.directories.iter().chain(self.paths.iter().flatten());
+        planned.any(|path| Path::new(path).starts_with(directory))
     }
 
     /// Returns whether the step owns a path.

@@ -87,15 +87,14 @@ impl UndoPlan {
             of: self.steps.clone(),
             is_partial: self.is_partial,
             has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
-            directories: made_directories(&self.directories),
+            directories: changed_paths(&self.directories),
             is_reported: false,
         }
     }
 }
 
-fn made_directories(changes: &[DirectoryChange]) -> Vec<String> {
-    let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed);
-    let paths: BTreeSet<&String> = removed.map(|change| &change.path).collect();
+fn changed_paths(changes: &[DirectoryChange]) -> Vec<String> {
+    let paths: BTreeSet<&String> = changes.iter().map(|change| &change.path).collect();
     paths.into_iter().cloned().collect()
 }
 

@@ -37,6 +37,7 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
     world.link("changed", "link");
     world.write("replaced", "a file");
     fs::create_dir(world.root.join("removed/empty")).unwrap();
+    fs::create_dir(world.root.join("elsewhere")).unwrap();
     let unwritten = world.manifest();
     let call = world.call("call", || {
         world.write("changed", "2\n");
@@ -63,6 +64,9 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
     let with_line = |manifest: &Manifest, line: &str| {
         let mut manifest = manifest.clone();
         manifest.get_mut("merged").unwrap().1.extend_from_slice(line.as_bytes());
+        if !line.is_empty() {
+            manifest.insert("elsewhere/mine".to_owned(), manifest["elsewhere"].clone());
+        }
         manifest
     };
     let mut left = 0;
@@ -72,8 +76,12 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
             .unwrap()
             .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".foldlog"))
             .count();
-        // A line that the user then adds stays, and is no reason to take the file for undone.
+        // A line that the user then adds stays, and is no reason to take the file for undone. So does
+        // an empty directory.
         let mine = if nth % 2 == 0 { "6\n" } else { "" };
+        if !mine.is_empty() {
+            fs::create_dir(world.root.join("elsewhere/mine")).unwrap();
+        }
         world.write("merged", &(world.read("merged").unwrap() + mine));
         // The next command of any kind removes what is left.
         drop(world.open());
@@ -90,6 +98,7 @@ fn an_undo_that_is_killed_at_any_moment_is_completed_and_reversed_by_one_redo() 
         if !mine.is_empty() {
             assert!(world.read("merged").unwrap().ends_with(mine), "{call:?}");
             world.write("merged", "one\n2\n3\n4\nfive\n");
+            fs::remove_dir(world.root.join("elsewhere/mine")).unwrap();
         }
         assert_eq!(world.manifest(), after, "{call:?}");
         assert!(world.open().last_undo().is_err(), "{call:?}: one redo reverses all of it");
