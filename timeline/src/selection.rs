@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use foldlog::filesystem::{DirectoryChange, FileChange, SnapshotReader};
+use foldlog::filesystem::{ChangeKind, DirectoryChange, FileChange, SnapshotReader};
 
 use crate::Result;
 use crate::attribution::{Attribution, Interval, Intervals};
@@ -92,11 +92,26 @@ impl<'a> Selection<'a> {
 
     /// Returns whether the creation or removal of a directory in an interval is undone.
     pub(crate) fn contains_directory(&self, interval: &Interval<'_>, path: &str) -> bool {
-        self.contains(path)
-            && match interval.directory_belongs_to(path, self.steps) {
-                true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
-                false => self.redone_in(interval).any(|redone| redone.directories.contains(path)),
-            }
+        self.contains(path) && self.is_directory_changed(interval, path)
+    }
+
+    /// Returns whether a change of a directory is undone, or is needed for a path in it: a removed
+    /// directory gets its permissions back with the first file that is restored in it.
+    pub(crate) fn contains_directory_change(
+        &self,
+        interval: &Interval<'_>,
+        change: &DirectoryChange,
+    ) -> bool {
+        let is_around = |selected: &String| Path::new(selected).starts_with(&change.path);
+        let is_needed = change.kind == ChangeKind::Removed && self.paths.iter().any(is_around);
+        (is_needed || self.contains(&change.path)) && self.is_directory_changed(interval, &change.path)
+    }
+
+    fn is_directory_changed(&self, interval: &Interval<'_>, path: &str) -> bool {
+        match interval.directory_belongs_to(path, self.steps) {
+            true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
+            false => self.redone_in(interval).any(|redone| redone.directories.contains(path)),
+        }
     }
 
     fn is_of_steps(&self, interval: &Interval<'_>, path: &str) -> bool {

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use foldlog::filesystem::{
     ChangeKind, DirectoryChange, FileChange, FileFacts, FileVersion, FilesystemSnapshot, PathEdit,
@@ -171,6 +172,10 @@ impl Timeline {
         let mut directories = net_changes(directories);
         self.retain_possible(&mut directories, &files);
         self.remove_blocked(&mut files, &directories, &mut conflicts);
+        directories.retain(|change| {
+            let is_around = |file: &FileUndo| Path::new(&file.path).starts_with(&change.path);
+            selection.contains(&change.path) || files.iter().any(is_around)
+        });
         let mut conflicts = with_authors(conflicts, &intervals, &wanted, present, &mut reader)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
         let not_kept = self.split_not_kept(not_kept, &mut conflicts);
@@ -426,7 +431,7 @@ impl OtherChanges {
             self.repository_of.extend(unlimited);
         }
         let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
-        changes.retain(|change| selection.contains_directory(interval, &change.path));
+        changes.retain(|change| selection.contains_directory_change(interval, change));
         self.directories.extend(changes);
         Ok(())
     }

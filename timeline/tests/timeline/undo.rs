@@ -342,6 +342,30 @@ fn a_file_that_became_a_directory_is_restored_by_an_undo_of_its_path() {
     assert_eq!(world.manifest(), before);
 }
 
+/// It was created with 755, so that others could read what was private.
+#[test]
+fn a_directory_around_a_path_of_an_undo_gets_its_permissions_back() {
+    let world = World::new();
+    world.write("private/deep/key", "x");
+    world.write("private/other/key", "y");
+    world.set_mode("private", 0o700);
+    world.set_mode("private/deep", 0o710);
+    let before = world.manifest();
+    let call = world.call("call", || fs::remove_dir_all(world.root.join("private")).unwrap());
+    let nothing = world.manifest();
+    assert!(world.open().plan_undo(&[call], &["private/none".to_owned()]).unwrap().is_empty());
+    let undo = world.try_undo(&[call], &["private/deep/key"]).unwrap();
+    let manifest = world.manifest();
+    assert_eq!(manifest.keys().collect::<Vec<_>>(), ["private", "private/deep", "private/deep/key"]);
+    assert!(manifest.iter().all(|(path, entry)| before[path] == *entry), "{manifest:?}");
+    world.undo(&[call]);
+    assert_eq!(world.manifest(), before);
+    let last = world.open().last_undo().unwrap();
+    world.undo(&[last]);
+    world.undo(&[undo.number]);
+    assert_eq!(world.manifest(), nothing);
+}
+
 /// Such a directory stayed, empty, or was not created again.
 #[test]
 fn a_directory_whose_name_needs_an_escape_is_undone_like_others() {
