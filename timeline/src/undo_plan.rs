@@ -391,7 +391,7 @@ pub(crate) fn with_attempts(steps: &[Step], mut wanted: BTreeSet<u64>) -> BTreeS
 }
 
 /// Returns whether an undo of these steps was interrupted or failed.
-fn has_attempt(steps: &[Step], wanted: &BTreeSet<u64>) -> bool {
+pub(crate) fn has_attempt(steps: &[Step], wanted: &BTreeSet<u64>) -> bool {
     let is_attempt = |step: &&Step| {
         step.undo().is_some_and(|undo| undo.of.iter().any(|of| wanted.contains(of)))
             && step.outcome.is_some_and(|outcome| outcome != Outcome::Succeeded)

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use foldlog::filesystem::SnapshotReader;
+
 use crate::attribution::Intervals;
+use crate::selection::Selection;
 use crate::step::{Lane, Outcome, Step, StepChanged, StepKind, Undo};
 use crate::timeline::Timeline;
-use crate::undo_plan::with_attempts;
+use crate::undo_plan::{has_attempt, with_attempts};
 use crate::{Error, Result};
 
 /// The steps that are undone.
@@ -17,6 +20,23 @@ pub struct UndoneSteps {
     pub partly: BTreeSet<u64>,
     /// Those of the partly undone steps of which later changes prevented the rest.
     conflicting: BTreeSet<u64>,
+}
+
+/// Returns whether a change of a file by a partly undone step is in effect, or an undo of it is to be
+/// completed.
+fn has_rest(all: &[Step], step: u64, intervals: &Intervals<'_>, reader: &mut SnapshotReader) -> Result<bool> {
+    let steps = BTreeSet::from([step]);
+    let selection = Selection::new(all, &steps, &[], intervals, reader)?;
+    if has_attempt(all, &steps) || selection.redone.values().any(|redone| !redone.files.is_empty()) {
+        return Ok(true);
+    }
+    for interval in intervals.of_steps(&steps) {
+        let changes = interval.changes(reader)?;
+        if changes.iter().any(|change| selection.contains_change(interval, &change.path)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Timeline {
@@ -48,7 +68,11 @@ impl Timeline {
             if is_undone(step.number) {
                 continue;
             }
-            if step.not_captured.is_some() || !intervals.changes(step.number, &mut reader)?.files.is_empty() {
+            let has_changes = match undone.partly.contains(&step.number) {
+                true => has_rest(&steps, step.number, &intervals, &mut reader)?,
+                false => !intervals.changes(step.number, &mut reader)?.files.is_empty(),
+            };
+            if step.not_captured.is_some() || has_changes {
                 return Ok(step.number);
             }
         }

@@ -366,6 +366,23 @@ fn a_directory_around_a_path_of_an_undo_gets_its_permissions_back() {
     assert_eq!(world.manifest(), nothing);
 }
 
+/// The next undo without a number chose it again, and changed nothing.
+#[test]
+fn a_call_whose_files_were_all_undone_by_their_paths_is_passed_over() {
+    let world = World::new();
+    let first = world.call("first", || world.write("one", "1"));
+    let second = world.call("second", || {
+        world.write("two", "2");
+        world.write("three", "3");
+    });
+    let undo = world.try_undo(&[second], &["two"]).unwrap();
+    assert_eq!(world.open().last_call().unwrap(), second);
+    world.try_undo(&[second], &["three"]).unwrap();
+    assert_eq!(world.open().last_call().unwrap(), first);
+    world.undo(&[undo.number]);
+    assert_eq!(world.open().last_call().unwrap(), second);
+}
+
 /// Such a directory stayed, empty, or was not created again.
 #[test]
 fn a_directory_whose_name_needs_an_escape_is_undone_like_others() {
