@@ -198,6 +198,9 @@ fn relative(timeline: &Timeline, from: &Path, path: &str) -> Result<String> {
         let root = foldlog_codec::escape::path(root);
         CommandError::usage(format!("`{path}` is not in {root}"), "give a path in that directory")
     };
+    if path.is_empty() {
+        return Err(CommandError::usage("a path is empty", "give `.` for the directory itself"));
+    }
     let absolute = without_parents(&from.join(path));
     let relative = absolute.strip_prefix(root).map_err(|_| outside())?;
     Ok(escape_path(relative.as_os_str().as_bytes()))
