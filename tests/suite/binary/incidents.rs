@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
@@ -608,7 +609,10 @@ fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
             store.open_session(id, &types()).map(drop)
         });
         begun.recv().unwrap();
-        (0..10_000).for_each(|_| std::thread::yield_now());
+        // On a busy machine each of them takes a few milliseconds.
+        let begun = Instant::now();
+        let is_soon = |_: &u32| begun.elapsed() < Duration::from_millis(50);
+        (0..10_000).take_while(is_soon).for_each(|_| std::thread::yield_now());
         drop(locks);
         opened.join().unwrap().unwrap();
     });
