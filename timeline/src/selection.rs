@@ -92,11 +92,11 @@ impl<'a> Selection<'a> {
 
     /// Returns whether the creation or removal of a directory in an interval is undone.
     pub(crate) fn contains_directory(&self, interval: &Interval<'_>, path: &str) -> bool {
-        self.contains(path) && self.is_directory_changed(interval, path)
+        self.contains(path) && self.is_directory_undone(interval, path)
     }
 
-    /// Returns whether a change of a directory is undone, or is needed for a path in it: a removed
-    /// directory gets its permissions back with the first file that is restored in it.
+    /// Returns whether a change of a directory is undone, or is needed for a selected path in it: a
+    /// removed directory gets its permissions back with the first file that is restored in it.
     pub(crate) fn contains_directory_change(
         &self,
         interval: &Interval<'_>,
@@ -104,10 +104,10 @@ impl<'a> Selection<'a> {
     ) -> bool {
         let is_around = |selected: &String| Path::new(selected).starts_with(&change.path);
         let is_needed = change.kind == ChangeKind::Removed && self.paths.iter().any(is_around);
-        (is_needed || self.contains(&change.path)) && self.is_directory_changed(interval, &change.path)
+        (is_needed || self.contains(&change.path)) && self.is_directory_undone(interval, &change.path)
     }
 
-    fn is_directory_changed(&self, interval: &Interval<'_>, path: &str) -> bool {
+    fn is_directory_undone(&self, interval: &Interval<'_>, path: &str) -> bool {
         match interval.directory_belongs_to(path, self.steps) {
             true => self.earlier.effect_on_directory(interval, path) == Effect::Own,
             false => self.redone_in(interval).any(|redone| redone.directories.contains(path)),

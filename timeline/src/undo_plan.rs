@@ -88,13 +88,13 @@ impl UndoPlan {
             of: self.steps.clone(),
             is_partial: self.is_partial,
             has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
-            directories: changed_paths(&self.directories),
+            directories: directory_paths(&self.directories),
             is_reported: false,
         }
     }
 }
 
-fn changed_paths(changes: &[DirectoryChange]) -> Vec<String> {
+fn directory_paths(changes: &[DirectoryChange]) -> Vec<String> {
     let paths: BTreeSet<&String> = changes.iter().map(|change| &change.path).collect();
     paths.into_iter().cloned().collect()
 }
