@@ -99,8 +99,8 @@ fn strikes(op: Op, nth: u64) -> Vec<Fault> {
 /// kind of crash.
 #[test]
 fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
-    // A prime, so that it matches no pattern of the list.
-    let step = step(31);
+    // A prime, so that it matches no pattern of the list. One day in 300 has a refusal.
+    let step = step(13);
     let mut days = Vec::new();
     for durability in LEVELS {
         let calls = calls(durability);
@@ -132,10 +132,8 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let [days, refused, poisoned, harmless] = [&told.days, &told.refused, &told.poisoned, &told.harmless]
         .map(|count| count.load(Ordering::Relaxed));
     println!("{days} days of {whole}: {refused} with a refusal, {poisoned} poisoned, {harmless} unharmed");
-    assert!(poisoned > days / 20 && harmless < days, "{poisoned} poisoned");
-    // A call that fails for lack of space is usually repeated with the space of dispensable files, so
-    // that a sample of the days may have no refusal.
-    assert!(step > 1 || refused > 0, "{refused} refused");
+    // A call that fails for lack of space is usually repeated with the space of dispensable files.
+    assert!(poisoned > days / 20 && refused > 0 && harmless < days, "{poisoned} poisoned, {refused} refused");
 }
 
 /// `FOLDLOG_FAILING_SEED=n` runs that day alone; `FOLDLOG_FAILING_SEEDS=count` sets their number.
