@@ -32,7 +32,7 @@ fn directory() -> PathBuf {
 }
 
 fn is_blessing() -> bool {
-    std::env::var_os("FOLDLOG_BLESS").is_some()
+    std::env::var_os("FOLDLOG_BLESS").is_some_and(|value| value == "1")
 }
 
 /// Returns the committed bytes of a golden file. With `FOLDLOG_BLESS=1`, writes `present` to the
