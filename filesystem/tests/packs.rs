@@ -186,6 +186,13 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
     assert_eq!(packed(&mut site.packer(), &snapshot).len(), 1);
 }
 
+/// Collects the objects that only `give_up` needs. There have to be some.
+fn collect(store: &Path, keep: &FilesystemSnapshot, give_up: &FilesystemSnapshot) {
+    let (keep, give_up) = (std::slice::from_ref(keep), std::slice::from_ref(give_up));
+    let asked = CaptureCollectOptions { keep, give_up, pool: None, dry_run: false };
+    assert!(collect_snapshots(store, &asked).unwrap().objects > 0);
+}
+
 /// Returns the content of an object that has a file of its own.
 fn content_of(store: &Path, object: &str) -> Vec<u8> {
     let mut found = Vec::new();
@@ -211,13 +218,7 @@ fn a_file_with_the_content_of_a_list_of_repositories_costs_no_copies() {
     site.work.write("file", &content_of(&store, list)).unwrap();
     let second = site.snapshot();
     assert_eq!(second.repositories.as_deref(), Some(list));
-    let asked = CaptureCollectOptions {
-        keep: std::slice::from_ref(&second),
-        give_up: std::slice::from_ref(&first),
-        pool: None,
-        dry_run: false,
-    };
-    assert!(collect_snapshots(&store, &asked).unwrap().objects > 0);
+    collect(&store, &second, &first);
     std::fs::write(work.join(".git/HEAD"), "ref: refs/heads/other\n").unwrap();
     site.work.restore(&second).unwrap();
     assert_eq!(std::fs::read_to_string(work.join(".git/HEAD")).unwrap(), "ref: refs/heads/main\n");
@@ -234,13 +235,7 @@ fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     let first = site.snapshot();
     site.work.write("page", b"two").unwrap();
     let second = site.snapshot();
-    let asked = CaptureCollectOptions {
-        keep: std::slice::from_ref(&second),
-        give_up: std::slice::from_ref(&first),
-        pool: None,
-        dry_run: false,
-    };
-    assert!(collect_snapshots(&store, &asked).unwrap().objects > 0);
+    collect(&store, &second, &first);
     site.work.write("page", b"one").unwrap();
     let again = site.snapshot();
     assert_eq!(again.commit, first.commit);
