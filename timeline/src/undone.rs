@@ -26,8 +26,11 @@ pub struct UndoneSteps {
 /// completed.
 fn has_rest(all: &[Step], step: u64, intervals: &Intervals<'_>, reader: &mut SnapshotReader) -> Result<bool> {
     let steps = BTreeSet::from([step]);
+    if has_attempt(all, &steps) {
+        return Ok(true);
+    }
     let selection = Selection::new(all, &steps, &[], intervals, reader)?;
-    if has_attempt(all, &steps) || selection.redone.values().any(|redone| !redone.files.is_empty()) {
+    if selection.redone.values().any(|redone| !redone.files.is_empty()) {
         return Ok(true);
     }
     for interval in intervals.of_steps(&steps) {
