@@ -99,7 +99,9 @@ impl Intervals<'_> {
         let mut found = StepChanges::default();
         let (mut files, mut shared) = (ChangesByPath::new(), ChangesByPath::new());
         for interval in self.of_steps(&BTreeSet::from([number])) {
-            found.repository |= interval.from.repositories != interval.to.repositories;
+            // Damaged records differ as well.
+            let repositories = reader.changed_repositories(&interval.from, &interval.to);
+            found.repository |= repositories.map_or(true, |changed| !changed.is_empty());
             for change in interval.changes(reader)? {
                 match interval.attribution(&change.path, false) {
                     Attribution::Step(owner) if owner == number => merge_change(&mut files, change),

@@ -97,6 +97,6 @@ pub use step::{Call, Edge, Lane, Moment, Outcome, Step, StepChanged, StepKind, U
 pub use timeline::{CallEnd, NewCall, Timeline, TimelineOptions, shorten};
 pub use transcripts::TranscriptImported;
 pub use undo::UndoReport;
-pub use undo_plan::{Conflict, FileUndo, UndoPlan};
+pub use undo_plan::{ChangedRepository, Conflict, FileUndo, UndoPlan};
 pub use undone::{UndoneSteps, undone_calls};
 pub use working_tree::{HeadChange, WorkingTree};

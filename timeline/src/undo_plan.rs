@@ -33,8 +33,8 @@ pub struct UndoPlan {
     pub possibly_yours: Vec<String>,
     /// Paths that the steps created without captured bytes, which stay.
     pub not_kept: Vec<String>,
-    /// Steps that changed a git repository: its branches, index and configuration stay.
-    pub repository_of: Vec<u64>,
+    /// Git repositories that the steps changed: their branches, index and configuration stay.
+    pub repositories: Vec<ChangedRepository>,
     /// Commits and other changes of `HEAD` while the steps were open, which stay.
     pub head_changes: Vec<HeadChange>,
     /// Whether the undo was limited to some paths.
@@ -57,6 +57,17 @@ pub struct FileUndo {
     pub present: Option<FileFacts>,
     /// State after the undo.
     pub wanted: WantedEntry,
+}
+
+/// A git repository that the steps of an undo changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedRepository {
+    /// Path relative to the root, such as `.git`, escaped like that of a [`FileChange`].
+    pub path: String,
+    /// Numbers of the steps, in ascending order.
+    pub steps: Vec<u64>,
+    /// Whether it existed before the steps, and no longer exists. Its commits are not captured.
+    pub is_lost: bool,
 }
 
 /// A path that an undo leaves as it is.
@@ -167,7 +178,7 @@ impl Timeline {
                 times.remove_changes(interval, present, planner.reader, &restored, is_selected)?;
             }
         }
-        let OtherChanges { shared, not_kept, repository_of, directories } = others;
+        let OtherChanges { shared, not_kept, repositories, directories } = others;
         let (mut files, mut conflicts) = planner.finish();
         let mut directories = net_changes(directories);
         self.retain_possible(&mut directories, &files);
@@ -192,7 +203,7 @@ impl Timeline {
             shared: shared.into_iter().collect(),
             possibly_yours: possibly_yours.into_iter().collect(),
             not_kept,
-            repository_of: repository_of.into_iter().collect(),
+            repositories: self.present_repositories(repositories),
             head_changes: self.head_changes(steps, &wanted),
             is_partial: !paths.is_empty(),
             completes: false,
@@ -251,6 +262,16 @@ impl Timeline {
             }
         }
         created
+    }
+
+    /// Returns changed repositories, except those that the steps created and that no longer exist.
+    fn present_repositories(&self, changed: BTreeMap<String, RepositorySteps>) -> Vec<ChangedRepository> {
+        let changed = changed.into_iter().filter_map(|(path, RepositorySteps { steps, existed })| {
+            let is_lost = !self.place.absolute(&path).exists();
+            let steps = steps.into_iter().collect();
+            (existed || !is_lost).then_some(ChangedRepository { path, steps, is_lost })
+        });
+        changed.collect()
     }
 
     /// Removes changes of directories that have no effect: one is not removed while it has other
@@ -407,9 +428,16 @@ struct OtherChanges {
     shared: BTreeSet<String>,
     /// Changes of entries that are only noted, the earliest of each path.
     not_kept: BTreeMap<String, ChangeKind>,
-    /// Steps that changed a repository.
-    repository_of: BTreeSet<u64>,
+    repositories: BTreeMap<String, RepositorySteps>,
     directories: Vec<DirectoryChange>,
+}
+
+/// Steps that changed a repository.
+#[derive(Default)]
+struct RepositorySteps {
+    steps: BTreeSet<u64>,
+    /// Whether it existed before the earliest one.
+    existed: bool,
 }
 
 impl OtherChanges {
@@ -427,8 +455,14 @@ impl OtherChanges {
             let noted = interval.noted_changes().into_iter();
             self.not_kept.extend(noted.map(|(kind, entry)| (entry.path, kind)));
         }
-        if interval.from.repositories != interval.to.repositories {
-            self.repository_of.extend(unlimited);
+        if !unlimited.is_empty() {
+            // A damaged record of repositories, which stay in any case, prevents no undo of files.
+            for path in reader.changed_repositories(&interval.from, &interval.to).unwrap_or_default() {
+                let existed = reader.repositories(&interval.from).is_ok_and(|before| before.contains(&path));
+                let changed = self.repositories.entry(path).or_default();
+                changed.steps.extend(&unlimited);
+                changed.existed = existed;
+            }
         }
         let mut changes = reader.directory_changes(&interval.from, &interval.to)?;
         changes.retain(|change| selection.contains_directory_change(interval, change));

@@ -8,8 +8,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
-    Conflict, FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo, UndoPlan,
-    UndoReport, undone_calls,
+    ChangedRepository, Conflict, FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo,
+    UndoPlan, UndoReport, undone_calls,
 };
 use foldlog_view::clock::now;
 use foldlog_view::shell::quote_word;
@@ -142,7 +142,7 @@ pub(crate) fn unified_diff(change: &FileChange, reader: &mut SnapshotReader) -> 
 }
 
 /// Returns the lines of a preview.
-pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step], root: &Path) -> Vec<String> {
+pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
     let mut lines = Vec::new();
     for step in steps.iter().filter(|step| plan.steps.contains(&step.number)) {
         lines.push(format!("{}  {}", step.number, step_title(step, steps)));
@@ -162,16 +162,18 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step], root: &Path) -> Vec<St
     if plan.head_changes.len() > HEAD_CHANGES_MAX {
         lines.push(format!("  stays    {} more changes of HEAD", plan.head_changes.len() - HEAD_CHANGES_MAX));
     }
-    match root.join(".git").exists() {
-        _ if plan.repository_of.is_empty() => {}
-        false => lines.push(
-            "  lost     .git: it was removed and is not recorded, so its commits are not restored".to_owned(),
-        ),
-        true if plan.head_changes.is_empty() => lines.push(format!(
-            "  stays    .git: commits, branches, the index or configuration, changed by {}",
-            numbers(&plan.repository_of)
-        )),
-        true => {}
+    for ChangedRepository { path, steps, is_lost } in &plan.repositories {
+        let path = escape::text(path);
+        if *is_lost {
+            lines.push(format!(
+                "  lost     {path}: it was removed and is not recorded, so its commits are not restored"
+            ));
+        } else if plan.head_changes.is_empty() {
+            let steps = numbers(steps);
+            lines.push(format!(
+                "  stays    {path}: commits, branches, the index or configuration, changed by {steps}"
+            ));
+        }
     }
     if plan.is_empty() {
         lines.push(match plan.is_partial {
@@ -329,7 +331,7 @@ pub(crate) fn answer(
         Err(error) => return Ok(CommandError::from(error).to_string()),
     };
     let steps = timeline.steps()?;
-    let mut lines = plan_lines(&plan, &steps, &timeline.place().root);
+    let mut lines = plan_lines(&plan, &steps);
     lines.extend(lines_elsewhere(&plan.steps, timeline)?);
     match is_confirmed && !plan.is_empty() {
         true => {

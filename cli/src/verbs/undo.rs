@@ -265,7 +265,7 @@ impl Request<'_> {
             ));
         }
         if !output.json() {
-            for line in text::plan_lines(&plan, &steps, &timeline.place().root) {
+            for line in text::plan_lines(&plan, &steps) {
                 output.line(line)?;
             }
             for line in lines_elsewhere(self.numbers, &timeline)? {

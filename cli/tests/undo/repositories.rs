@@ -104,6 +104,39 @@ fn a_commit_in_a_call_stays_and_is_named() {
 }
 
 #[test]
+fn a_preview_names_each_repository_that_a_call_has_changed_and_those_that_are_lost() {
+    if !has_git() {
+        return;
+    }
+    let project = Project::new();
+    init(&project.root);
+    let (root, nested) = (&project.root, project.root.join("nested"));
+    let preview = |number: &str| printed(&project, &["undo", number, "--preview"]);
+    let stays = |path: &str, number: u64| {
+        format!("  stays    {path}: commits, branches, the index or configuration, changed by {number}\n")
+    };
+    call(&project, "branch", "git branch", root, || drop(git(root, &["branch", "other"])));
+    assert!(preview("1").contains(&stays(".git", 1)), "{}", preview("1"));
+    call(&project, "init", "git init", root, || {
+        fs::create_dir(&nested).unwrap();
+        git(&nested, &["init", "-q"]);
+    });
+    assert!(preview("2").contains(&stays("nested/.git", 2)), "{}", preview("2"));
+    assert!(!preview("2").contains("  .git"), "{}", preview("2"));
+    // What the call has created is not lost.
+    fs::remove_dir_all(&nested).unwrap();
+    assert!(!preview("2").contains(".git"), "{}", preview("2"));
+    call(&project, "status", "git status", root, || {
+        project.write("notes", "keep\n");
+        git(root, &["status"]);
+    });
+    assert!(!preview("3").contains(".git"), "{}", preview("3"));
+    call(&project, "remove", "rm -r .git", root, || fs::remove_dir_all(root.join(".git")).unwrap());
+    let lost = "  lost     .git: it was removed and is not recorded, so its commits are not restored\n";
+    assert!(preview("4").contains(lost), "{}", preview("4"));
+}
+
+#[test]
 fn a_checkout_and_a_commit_in_a_submodule_are_named_and_leave_git_as_it_is() {
     if !has_git() {
         return;

@@ -232,6 +232,24 @@ impl SnapshotReader {
         Ok(repositories.roots().map(|path| escape_path(path)).collect())
     }
 
+    /// Returns the git repositories that were created, changed or removed between two snapshots,
+    /// with paths like those of [`repositories`](SnapshotReader::repositories).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`](crate::Error::Object) if a record of repositories is missing or damaged.
+    pub fn changed_repositories(
+        &self,
+        before: &FilesystemSnapshot,
+        after: &FilesystemSnapshot,
+    ) -> Result<Vec<String>> {
+        if before.repositories == after.repositories {
+            return Ok(Vec::new());
+        }
+        let (was, is) = (before.read_repositories(&self.objects)?, after.read_repositories(&self.objects)?);
+        Ok(was.changed_roots(&is, &self.objects).map(|path| escape_path(path)).collect())
+    }
+
     /// Returns the whole content of a file, with its holes filled with zeros, or the target path of
     /// a link. The content of a [`FileForm::Prefix`] is a prefix of the file.
     ///

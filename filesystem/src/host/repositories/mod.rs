@@ -36,7 +36,7 @@ mod lost_commits;
 mod reftable;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -164,6 +164,16 @@ impl Repositories {
         self.found.keys().filter(|path| is_repository(path))
     }
 
+    /// Returns the repositories that are only in one of the two, or differ, sorted by path.
+    pub(super) fn changed_roots<'a>(
+        &'a self,
+        other: &'a Repositories,
+        objects: &Objects,
+    ) -> impl Iterator<Item = &'a Vec<u8>> {
+        let roots: BTreeSet<&Vec<u8>> = self.roots().chain(other.roots()).collect();
+        roots.into_iter().filter(move |root| !self.is_same_at(other, root, objects))
+    }
+
     /// Returns the entries within a repository, sorted by path.
     fn entries_within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &RepositoryEntry)> {
         let prefix = join(root, b"");
@@ -199,9 +209,7 @@ impl Repositories {
         objects: &Objects,
     ) -> (Repositories, Vec<Vec<u8>>) {
         let (mut merged, mut kept) = (Repositories::default(), Vec::new());
-        let mut roots: Vec<&Vec<u8>> = target.roots().chain(now.roots()).collect();
-        roots.sort();
-        roots.dedup();
+        let roots: BTreeSet<&Vec<u8>> = target.roots().chain(now.roots()).collect();
         for root in roots {
             let by_hand = !overwrite && !now.is_same_at(last, root, objects);
             if by_hand && !now.is_same_at(target, root, objects) {
