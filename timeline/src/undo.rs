@@ -63,11 +63,10 @@ impl Timeline {
             let path = edit.path.clone();
             match (refusal, &edit.wanted) {
                 (Some(reason), _) => report.conflicts.push(Conflict::new(path, reason)),
-                (
-                    None,
-                    WantedEntry::Directory { .. } | WantedEntry::NoDirectory | WantedEntry::Unchanged { .. },
-                ) => {}
-                (None, _) => report.changed.push(path),
+                (None, WantedEntry::Nothing | WantedEntry::Captured(_) | WantedEntry::Content { .. }) => {
+                    report.changed.push(path)
+                }
+                (None, _) => {}
             }
         }
         report.changed.sort();

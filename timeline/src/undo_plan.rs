@@ -550,22 +550,36 @@ impl Planner<'_> {
     }
 }
 
-/// Orders edits so that a file can take the place of a directory, and a directory that of a file.
+/// Permission bits that an owner needs to change the entries of a directory.
+const OWNER_ALL: u32 = 0o700;
+
+/// Orders edits so that a file can take the place of a directory, and a directory that of a file. A
+/// created or removed directory that its owner cannot change gets its permissions last.
 fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit> {
     let edit =
         |path: &str, present, wanted| PathEdit { path: path.to_owned(), present, wanted, modified_ns: None };
     let file = |file: &FileUndo| edit(&file.path, file.present.clone(), file.wanted.clone());
-    let (mut created, mut removed): (Vec<&DirectoryChange>, Vec<&DirectoryChange>) =
+    let mut directories: Vec<&DirectoryChange> = directories.iter().collect();
+    directories.sort_by(|one, other| one.path.cmp(&other.path));
+    let (created, removed): (Vec<&DirectoryChange>, Vec<&DirectoryChange>) =
         directories.iter().partition(|change| change.kind == ChangeKind::Created);
-    // Created directories are removed from the innermost outwards, if they are empty.
-    created.sort_by(|one, other| other.path.cmp(&one.path));
-    removed.sort_by(|one, other| one.path.cmp(&other.path));
-    let removal = |change: &DirectoryChange| edit(&change.path, None, WantedEntry::NoDirectory);
-    let creation = |change: &DirectoryChange| {
-        edit(&change.path, None, WantedEntry::Directory { permissions: change.permissions })
+    let set_permissions = |change: &DirectoryChange, present, permissions| {
+        edit(&change.path, None, WantedEntry::DirectoryPermissions { present, permissions })
     };
-    let first = files.iter().filter(|file| file.change == ChangeKind::Removed).map(file);
-    let last = files.iter().filter(|file| file.change != ChangeKind::Removed).map(file);
-    let edits = first.chain(created.into_iter().map(removal)).chain(removed.into_iter().map(creation));
-    edits.chain(last).collect()
+    let is_closed = |change: &&&DirectoryChange| change.permissions & OWNER_ALL != OWNER_ALL;
+    let opened = |change: &DirectoryChange| change.permissions | OWNER_ALL;
+    let opening = |change: &&DirectoryChange| set_permissions(change, change.permissions, opened(change));
+    let closing = |change: &&DirectoryChange| set_permissions(change, opened(change), change.permissions);
+    let creation = |change: &&DirectoryChange| {
+        edit(&change.path, None, WantedEntry::Directory { permissions: opened(change) })
+    };
+    let removal = |change: &&DirectoryChange| edit(&change.path, None, WantedEntry::NoDirectory);
+    let mut edits: Vec<PathEdit> = created.iter().filter(is_closed).map(opening).collect();
+    edits.extend(files.iter().filter(|file| file.change == ChangeKind::Removed).map(file));
+    // Created directories are removed from the innermost outwards, if they are empty.
+    edits.extend(created.iter().rev().map(removal));
+    edits.extend(removed.iter().map(creation));
+    edits.extend(files.iter().filter(|file| file.change != ChangeKind::Removed).map(file));
+    edits.extend(directories.iter().rev().filter(is_closed).map(closing));
+    edits
 }

@@ -162,6 +162,35 @@ fn a_directory_that_cannot_be_written_stays_and_is_reported() {
 }
 
 #[test]
+fn read_only_directories_that_a_call_creates_and_removes_are_undone_and_redone() {
+    let mut project = Project::new();
+    project.write("old/inner/file", "1\n");
+    project.give_away();
+    project.run("chmod 555 old/inner old");
+    let before = project.files();
+    project.call("call", |project| {
+        project.run("chmod -R u+w old && rm -r old && mkdir -p new/inner");
+        project.run("echo 1 >new/inner/file && chmod 500 new/inner && chmod 555 new");
+    });
+    let after = project.files();
+    let modes = |paths: [&str; 2]| {
+        let mode =
+            |path| fs::metadata(project.root.join(path)).map(|found| found.permissions().mode() & 0o7777);
+        paths.map(|path| mode(path).ok())
+    };
+    for _ in 0..2 {
+        project.foldlog(&["undo", "--yes"]);
+        assert_eq!(project.files(), before);
+        assert_eq!(modes(["old", "old/inner"]), [Some(0o555); 2]);
+        assert_eq!(modes(["new", "new/inner"]), [None; 2]);
+        project.foldlog(&["redo", "--yes"]);
+        assert_eq!(project.files(), after);
+        assert_eq!(modes(["old", "old/inner"]), [None; 2]);
+        assert_eq!(modes(["new", "new/inner"]), [Some(0o555), Some(0o500)]);
+    }
+}
+
+#[test]
 fn a_project_on_a_read_only_disk_is_recorded_and_its_undo_changes_nothing() {
     let Some(disk) = disk() else { return };
     let project = Project::on(&disk);

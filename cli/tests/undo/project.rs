@@ -109,9 +109,19 @@ impl Project {
         files
     }
 
+    /// Runs a script of a shell. It has to succeed.
+    pub(crate) fn run(&self, script: &str) {
+        let ran = self.program("sh", &["-c", script]).output().unwrap();
+        assert!(ran.status.success(), "{script}: {}", text(&ran));
+    }
+
     /// Returns a command of the binary, with its own home and state.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_foldlog"));
+        self.program(env!("CARGO_BIN_EXE_foldlog"), arguments)
+    }
+
+    fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(&self.root)

@@ -38,7 +38,7 @@ use super::shared::Shared;
 use super::sparse::Sparse;
 use super::step::{
     NEW_FILE, OPEN_DIRECTORY, describe_errno, discard, nix_errno, open_around, open_at, open_file, read_link,
-    stat_at,
+    set_permissions, stat_at,
 };
 use crate::error::{Error, IoContext, Result};
 
@@ -78,6 +78,14 @@ pub enum WantedEntry {
     },
     /// No directory; one that is not empty stays, and is no failure.
     NoDirectory,
+    /// The present directory, with other permission bits. A directory that is missing, or has other
+    /// permission bits than `present`, is left unchanged, without a failure.
+    DirectoryPermissions {
+        /// Expected permission bits within `0o7777`.
+        present: u32,
+        /// Permission bits after the edit, within `0o7777`.
+        permissions: u32,
+    },
     /// The present entry; only its time changes. The empty path is the root. An entry that is
     /// missing, or has a time other than `present_ns`, is left unchanged, without a failure.
     Unchanged {
@@ -168,6 +176,9 @@ impl HostFilesystem {
         match &edit.wanted {
             WantedEntry::Directory { permissions } => make_directory(&directory, &name, *permissions)?,
             WantedEntry::NoDirectory => remove_directory(&directory, &name)?,
+            WantedEntry::DirectoryPermissions { present, permissions } => {
+                change_permissions(&directory, &name, *present, *permissions)?;
+            }
             WantedEntry::Unchanged { present_ns } => {
                 set_time(&directory, &name, *present_ns, edit.modified_ns)?;
             }
@@ -411,6 +422,21 @@ fn make_directory(around: &OwnedFd, name: &[u8], permissions: u32) -> std::resul
     match made {
         Err(Errno::EEXIST) if is_there() => Ok(()),
         made => made,
+    }
+}
+
+fn change_permissions(
+    around: &OwnedFd,
+    name: &[u8],
+    present: u32,
+    permissions: u32,
+) -> std::result::Result<(), Errno> {
+    match stat_at(around, name) {
+        Ok(stat) if stat.kind() == FileKind::Directory && stat.permissions() == present => {
+            set_permissions(around, name, permissions)
+        }
+        Ok(_) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 
