@@ -93,6 +93,17 @@ impl UndoPlan {
         self.edits.is_empty() && !self.completes
     }
 
+    /// Returns the directories that are created or removed without a file in them, as changes by the
+    /// steps, in ascending order of their paths.
+    pub fn empty_directories(&self) -> Vec<&DirectoryChange> {
+        let is_empty = |change: &&DirectoryChange| {
+            !self.files.iter().any(|file| Path::new(&file.path).starts_with(&change.path))
+        };
+        let mut found: Vec<&DirectoryChange> = self.directories.iter().filter(is_empty).collect();
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found
+    }
+
     /// Returns the undo as it is recorded.
     pub fn to_undo(&self) -> Undo {
         Undo {

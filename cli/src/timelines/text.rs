@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use foldlog::filesystem::{ChangeKind, ContentDiff, FileChange, SnapshotReader};
+use foldlog::filesystem::{ChangeKind, ContentDiff, DirectoryChange, FileChange, SnapshotReader};
 use foldlog_codec::escape;
 use foldlog_timeline::{
     ChangedRepository, Conflict, FileUndo, HeadChange, Outcome, Step, StepChanges, StepKind, Timeline, Undo,
@@ -148,6 +148,7 @@ pub(crate) fn plan_lines(plan: &UndoPlan, steps: &[Step]) -> Vec<String> {
         lines.push(format!("{}  {}", step.number, step_title(step, steps)));
     }
     lines.extend(plan.files.iter().map(file_line));
+    lines.extend(plan.empty_directories().into_iter().map(directory_line));
     lines.extend(plan.conflicts.iter().map(conflict_line));
     let mut staying = |paths: &[String], reason: &str| {
         lines.extend(paths.iter().map(|path| format!("  stays    {}: {reason}", escape::text(path))));
@@ -217,6 +218,11 @@ fn file_line(file: &FileUndo) -> String {
         ChangeKind::Removed => "remove",
     };
     format!("  {word:<8} {}", escape::text(&file.path))
+}
+
+fn directory_line(change: &DirectoryChange) -> String {
+    let word = if change.kind == ChangeKind::Created { "remove" } else { "restore" };
+    format!("  {word:<8} {}/", escape::text(&change.path))
 }
 
 /// Returns the lines about an undo that was carried out.

@@ -49,6 +49,25 @@ fn files_that_cannot_come_back_are_named_as_lost_and_the_call_is_partly_undone()
     assert!(project.foldlog(&["log"]).contains("partly undone"));
 }
 
+#[test]
+fn a_preview_names_the_directories_that_are_empty() {
+    let project = Project::new();
+    fs::create_dir(project.root.join("old")).unwrap();
+    project.call("directories", |project| {
+        fs::create_dir_all(project.root.join("new/inner")).unwrap();
+        fs::remove_dir(project.root.join("old")).unwrap();
+        project.write("with/file", "x");
+    });
+    let named =
+        |change: &str, old: &str| format!("  {change:<8} new/\n  {change:<8} new/inner/\n  {old:<8} old/\n");
+    let undone = project.foldlog(&["undo", "1", "--yes"]);
+    let expected = format!("  remove   with/file\n{}", named("remove", "restore"));
+    assert!(undone.contains(&expected), "{undone}");
+    let redone = project.foldlog(&["redo", "--preview"]);
+    let expected = format!("  restore  with/file\n{}", named("restore", "remove"));
+    assert!(redone.contains(&expected), "{redone}");
+}
+
 /// An undo that changed nothing once became a step, and each redo met it first.
 #[test]
 fn an_undo_that_can_change_nothing_is_no_step() {
