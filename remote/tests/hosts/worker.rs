@@ -26,7 +26,7 @@ const SESSION: Uuid = Uuid::from_u128(0x4057);
 
 /// Short, since a test waits for it to expire. Longer than a slow machine may delay a thread
 /// between two renewals.
-const LEASE: Duration = Duration::from_millis(1_500);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Name the variables that contain a worker's name, its directory, the server's address, and
 /// whether its clock leaps.

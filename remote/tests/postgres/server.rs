@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
     if let Some((uid, gid)) = user {
         chown(directory.path(), Some(uid.as_raw()), Some(gid.as_raw())).unwrap();
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let server = Server { directory, programs, port, user, running: Mutex::default() };
     let data = server.data();
     let mut initdb = server.program("initdb");
@@ -142,6 +142,16 @@ fn programs() -> Option<PathBuf> {
     directories
         .into_iter()
         .find(|directory| ["initdb", "postgres"].iter().all(|name| directory.join(name).exists()))
+}
+
+/// Returns a free port below those of outgoing connections, one of which could take it while the
+/// server starts.
+fn free_port() -> u16 {
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id().wrapping_mul(16) as u16;
+    let tried =
+        std::iter::repeat_with(|| 10_000 + first.wrapping_add(TRIED.fetch_add(1, Ordering::SeqCst)) % 20_000);
+    tried.take(1_000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 pub(crate) fn schema_of(url: &str) -> &str {

@@ -95,7 +95,7 @@ fn nobody_waits_for_a_session_that_was_closed_or_whose_worker_keeps_no_lease() {
 #[test]
 fn a_worker_that_lives_is_known_to_as_soon_as_it_renews() {
     let world = World::new();
-    let session = world.worker("one", Some(Duration::from_millis(300))).create(&types()).unwrap();
+    let session = world.worker("one", Some(Duration::from_secs(3))).create(&types()).unwrap();
     // Uses the machine's clock: the wait ends with the renewal.
     let pacing = SteadyPacing::new();
     let wait = LeaseWait::new(LONG, &pacing).until_it_lives();

@@ -290,7 +290,7 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     let places = tempfile::tempdir().unwrap();
     let place = |name: &str| places.path().join(name);
     std::fs::create_dir_all(place("bucket/team")).unwrap();
-    let lease = Some(Duration::from_millis(500));
+    let lease = Some(Duration::from_millis(2_500));
     let session = worker_with(&place("one"), &place("bucket"), "on\u{1b}e", lease).create(&types()).unwrap();
     session.dispatch(noted("held")).unwrap();
     session.sync().unwrap();
@@ -306,14 +306,14 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     // The worker renews its lease while the verb watches.
     let refused = takes("two", "bucket");
     assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
-    let said = "is written by the worker `on\\u{1b}e`, epoch 1, which renewed its lease of 0.5 s";
-    assert!(refused.stderr.contains("watching for 0.5 s"), "{}", refused.stderr);
+    let said = "is written by the worker `on\\u{1b}e`, epoch 1, which renewed its lease of 2.5 s";
+    assert!(refused.stderr.contains("watching for 2.5 s"), "{}", refused.stderr);
     assert!(refused.stderr.contains(said) && refused.stderr.contains("--now"), "{}", refused.stderr);
     assert!(!place("two").exists());
     let listed = json(&words("sessions URL --json", "bucket"));
-    assert_eq!((&listed["lease"]["length_ms"], &listed["worker"]), (&500.into(), &"unknown".into()));
+    assert_eq!((&listed["lease"]["length_ms"], &listed["worker"]), (&2_500.into(), &"unknown".into()));
     let watched = words("sessions URL --json --wait", "bucket");
-    assert!(watched.stderr.contains("watching for up to 0.5 s"), "{}", watched.stderr);
+    assert!(watched.stderr.contains("watching for up to 2.5 s"), "{}", watched.stderr);
     assert_eq!(json(&watched)["worker"], "alive");
     let renewed_at = listed["lease"]["renewed_at"].as_str().unwrap();
     assert!(renewed_at.starts_with("20") && listed["lease"]["left_ms"].is_null(), "{listed}");
@@ -324,7 +324,7 @@ fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_w
     assert_eq!(json(&words("sessions URL --json --wait", "copy"))["worker"], "ran_out");
     let taken = takes("three", "copy");
     assert_eq!(taken.code, 0, "{}{}", taken.stdout, taken.stderr);
-    assert!(taken.stderr.contains("watching for 0.5 s"), "{}", taken.stderr);
+    assert!(taken.stderr.contains("watching for 2.5 s"), "{}", taken.stderr);
     // After the verb has closed the session, nobody owns it.
     let closed = json(&words("sessions URL --json --wait", "copy"));
     assert!(closed["lease"].is_null() && closed["worker"] == "closed", "{closed}");

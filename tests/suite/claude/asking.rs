@@ -394,7 +394,7 @@ fn control_requests_are_answered_refused_and_left_alone() {
         {"hear": {"request": {"subtype": "rewind_files"}}}, {"reply_error": "no\u{1b}checkpoint"},
         {"hear": {"request": {"subtype": "stop_task"}}}, {"result": "ok"},
     ]));
-    let options = ClientOptions { control_timeout: Duration::from_millis(300), ..stand_in.options() };
+    let options = ClientOptions { control_timeout: Duration::from_secs(3), ..stand_in.options() };
     let client = Client::start(&options, Arc::new(foldlog_claude::NoCallbacks)).unwrap();
     client.query("go").unwrap();
     client.set_model(Some("other")).unwrap();

@@ -75,7 +75,7 @@ fn a_program_whose_input_is_closed_ends_by_itself() {
 fn one_that_goes_on_gets_sigterm_and_one_that_ignores_it_is_killed() {
     use std::os::unix::process::ExitStatusExt;
     let stand_in = StandIn::new(&json!([{"turn": true}, {"hold": true}]));
-    let heeding = ClientOptions { stop_grace: Duration::from_millis(200), ..stand_in.options() };
+    let heeding = ClientOptions { stop_grace: Duration::from_secs(3), ..stand_in.options() };
     for (options, signal) in [(heeding, 15), (ignoring_sigterm(&stand_in), 9)] {
         let client = Client::start(&options, Arc::new(NoCallbacks)).unwrap();
         client.query("go").unwrap();

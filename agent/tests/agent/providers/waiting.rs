@@ -30,7 +30,7 @@ fn silence_ends_a_request_before_and_within_its_reply() {
     for which in BOTH {
         for (begun, beginning) in beginnings(which).into_iter().enumerate() {
             let server = Server::that(Does::Hangs(beginning));
-            let provider = which.with(&server, Timeouts { silence: Duration::from_millis(60), ..PATIENT });
+            let provider = which.with(&server, Timeouts { silence: Duration::from_millis(500), ..PATIENT });
             let asked = ask(&*provider, true);
             let error = asked.outcome.unwrap_err();
             assert!(

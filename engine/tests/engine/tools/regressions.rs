@@ -511,7 +511,7 @@ fn deadlines_reach_inwards_and_not_outwards() {
         })));
         ToolRunner::new(run.runner.state().clone(), tools)
     };
-    let soon = ExecuteOptions { deadline: Some(Duration::from_millis(50)), ..ExecuteOptions::default() };
+    let soon = ExecuteOptions { deadline: Some(Duration::from_secs(1)), ..ExecuteOptions::default() };
     let outer = ToolCall::new("outer", "{}");
     let since = Instant::now();
     let late = delegate(inner.clone(), at_once()).execute(&outer, &soon);

@@ -9,6 +9,7 @@ use foldlog_agent::pairing::{MessageFormat, validate};
 use foldlog_agent::{Deadline, Error, EvaluateOptions, EvaluationPhase};
 use serde_json::{Value, json};
 
+use super::limits::SHORT;
 use super::world::{EVALUATION, World, asking, native, prompt};
 
 /// Returns a hook request of the program with the id of its call; `waits` sets whether the program
@@ -98,7 +99,7 @@ fn a_call_that_waits_at_the_deadline_does_not_begin() {
         {"gate": "never"},
     ]));
     world.run(|host| {
-        let deadline = Deadline::after(Duration::from_millis(900));
+        let deadline = Deadline::after(SHORT);
         let options = EvaluateOptions { deadline, ..asking("Go.") };
         let adapter = host.adapter().with_options(native(&["Write"]));
         let error = adapter.evaluate(&prompt(), &host.state, options).unwrap_err();

@@ -239,7 +239,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     host(&session, true).unwrap();
     let last = session.log().position().unwrap() - 1;
     let log = LogReader::open(session.dir()).unwrap();
-    let replay = Replay::new(&log, &types()).patience(std::time::Duration::from_millis(50));
+    let replay = Replay::new(&log, &types()).patience(std::time::Duration::from_secs(1));
     let divergence = first(replay.run(|session| host(&session, false)), "the missing record");
     assert_eq!((divergence.sequence, divergence.divergence), (last, DivergenceKind::Missing), "{divergence}");
     // The return of the host reports it at once.
