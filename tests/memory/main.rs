@@ -12,6 +12,7 @@ use std::alloc::System;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cap::Cap;
+use foldlog::inspect::LogReader;
 use foldlog::{Durability, Policy, SessionTypes, Store, StoreOptions};
 use foldlog_test_support::host::{Noted, Notes};
 
@@ -65,4 +66,28 @@ fn a_session_does_not_grow_with_its_log_items() {
     let bound = |few: usize| 2 * few + (256 << 10);
     assert!(many.0 <= bound(few.0), "written: {} bytes of 2,000 items, {} of 200,000", few.0, many.0);
     assert!(many.1 <= bound(few.1), "opened: {} bytes of 2,000 items, {} of 200,000", few.1, many.1);
+}
+
+/// Payloads that are objects remained in memory for as long as their reader, once read.
+#[test]
+fn a_reader_holds_no_payloads_of_dropped_states() {
+    let _alone = alone();
+    let types =
+        SessionTypes::builder().slice_with::<Notes>(Policy::State).replace_latest::<Notes>().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+    let session = Store::open_with(directory.path(), options).unwrap().create(&types).unwrap();
+    const PAYLOAD_BYTES: usize = 500_000;
+    let positions: Vec<_> = (0..40)
+        .map(|n| session.dispatch(Noted { text: format!("{n} {}", "x".repeat(PAYLOAD_BYTES)) }).unwrap())
+        .collect();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    let log = LogReader::open(dir).unwrap();
+    let before = HEAP.allocated();
+    for position in positions {
+        assert_eq!(log.state_at(position).unwrap().items::<Notes>(&types).unwrap().len(), 1);
+    }
+    let held = HEAP.allocated().saturating_sub(before);
+    assert!(held < 3 * PAYLOAD_BYTES, "{held} bytes are held");
 }

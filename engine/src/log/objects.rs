@@ -304,7 +304,10 @@ impl Objects {
             return Ok(held);
         }
         let bytes: Arc<[u8]> = self.get(&object)?.into();
-        self.held.lock().insert(object, Arc::downgrade(&bytes));
+        let mut held = self.held.lock();
+        // A weak pointer keeps the memory of the bytes allocated.
+        held.retain(|_, bytes| bytes.strong_count() > 0);
+        held.insert(object, Arc::downgrade(&bytes));
         Ok(bytes)
     }
 
