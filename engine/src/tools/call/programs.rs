@@ -183,7 +183,12 @@ impl State {
         let kill_file = tracker.cgroup.as_ref().map(Cgroup::kill_file);
         let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
         if let Some(group) = ProgramGroup::from_leader(leader, tracker) {
-            session.calls().record_fact(PROGRAMS, &group)?;
+            let recorded = session.calls().record_fact(PROGRAMS, &group);
+            if recorded.is_err() {
+                // After a kill, a recovery would not find the programs of this leader.
+                self.end();
+            }
+            recorded?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::inspect::OperationStatus;
 use foldlog::storage::{Fault, Op};
 use foldlog::tools::{RecoveredOperation, Recovery};
-use foldlog::{Durability, Policy, SessionOptions, Settlement, Value};
+use foldlog::{Durability, Policy, SequenceNumber, SessionOptions, Settlement, Value};
 
 use super::*;
 
@@ -623,4 +623,36 @@ fn what_an_answer_asked_for_within_a_call_is_still_known_when_that_call_is_over(
     let asked = answers.lock().unwrap().pop().unwrap();
     let report = run.runner.execute(&asked, &at_once()).unwrap();
     assert_eq!((report.recorded, run.counts().ran), (true, 1));
+}
+
+/// Fills the disk until a record is refused.
+fn fill(disk: &MemoryStorage, session: &Session) {
+    disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() });
+    for title in ["x".repeat(1_000), String::new()] {
+        let refused = (0..).find_map(|_| session.dispatch(step(&title)).err()).unwrap();
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    }
+}
+
+/// After such a failure, a call began further programs that no record named.
+#[test]
+fn a_leader_that_cannot_be_recorded_leads_no_program() {
+    let run = Run::new();
+    let disk = run.disk.clone();
+    let runner = with(&run, false, move |context| {
+        fill(&disk, context.session());
+        let refused = context.command("/bin/true").output().unwrap_err();
+        assert!(matches!(refused, ToolError::Engine(Error::Full { .. })), "{refused}");
+        disk.clear_faults();
+        context.command("/bin/true").output()?;
+        done()
+    });
+    assert!(runner.execute(&custom(), &at_once()).unwrap().success);
+    let (session, mut named) = (run.session(), 0);
+    let count = |record: &foldlog::Record<'_>| {
+        named += usize::from(record.body.windows(16).any(|bytes| bytes == b"foldlog.programs"));
+        Ok(())
+    };
+    session.log().records(SequenceNumber::MIN, session.log().position().unwrap(), count).unwrap();
+    assert_eq!(named, 1);
 }
