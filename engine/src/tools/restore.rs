@@ -22,7 +22,7 @@ use super::execution::ExecutionState;
 use super::replay;
 use super::runner::ToolRunner;
 use crate::error::{Error, Result, catch_panic};
-use crate::operation::RESTORE;
+use crate::operation::{PutBack, RESTORE};
 use crate::options::SessionOptions;
 use crate::session::{Patience, RollbackReport, Session};
 
@@ -204,7 +204,8 @@ impl WayBack<'_> {
         let cause = match restored {
             Ok((rolled_back, not_undone, value)) => {
                 let ending = CallEnd { value, ..CallEnd::with_message(format!("back at {position}")) };
-                let report = operation.finish(CallEnd { not_undone, ..ending })?;
+                let put_back = PutBack { not_undone, ..PutBack::default() };
+                let report = operation.finish(CallEnd { put_back, ..ending })?;
                 match report.success {
                     true => return Ok((rolled_back, report)),
                     // The restored resources could not be captured, so the restore was rolled back.

@@ -77,10 +77,8 @@ pub(in crate::tools) struct CallEnd {
     pub(in crate::tools) exit_code: Option<i32>,
     /// Effects outside, if the tool knows them.
     pub(in crate::tools) outside: Option<ExternalEffects>,
-    /// Changes of resources that a rollback or a restore could not undo.
-    pub(in crate::tools) not_undone: Vec<NotUndone>,
-    /// Contents of resources that the rollback replaced or removed.
-    pub(in crate::tools) replaced: Vec<ReplacedContent>,
+    /// Outcome of the restores of resources.
+    pub(in crate::tools) put_back: PutBack,
 }
 
 impl CallEnd {
@@ -172,15 +170,11 @@ impl CallEnd {
         self.cause.is_none() && matches!(self.wait, None | Some(Wait::Awaits(_)))
     }
 
-    /// Makes this the ending of a call that failed for `reason`.
-    fn fail(&mut self, reason: impl Into<String>) {
-        *self = CallEnd::with_cause(Cause::Error, reason);
-    }
-
-    /// Adds the outcome of a restore of resources.
-    pub(in crate::tools) fn tell(&mut self, put_back: PutBack) {
-        self.not_undone.extend(put_back.not_undone);
-        self.replaced.extend(put_back.replaced);
+    /// Makes this the ending of a call that failed for `reason`. The effects outside that the tool
+    /// has reported, and earlier restores, remain.
+    fn fail(&mut self, cause: Cause, reason: impl Into<String>) {
+        let (outside, put_back) = (self.outside, std::mem::take(&mut self.put_back));
+        *self = CallEnd { outside, put_back, ..CallEnd::with_cause(cause, reason) };
     }
 
     /// Declares that the call had no effects outside.
@@ -264,16 +258,19 @@ impl RunningCall {
         if let Some(reason) = unrecorded {
             // The log reserves room for an end record of at most this length.
             if ending.cause.is_none() {
-                ending.fail(reason);
-                found = self.roll_back(&before, &mut ending)?;
+                let keeps = ending.keeps();
+                ending.fail(Cause::Error, reason);
+                if keeps {
+                    found = self.roll_back(&before, &mut ending)?;
+                }
             }
             ending.message.truncate(ending.message.floor_char_boundary(SHORT_BYTES));
             (ending.value, ending.overrides, after) = (None, None, None);
-            let not_undone = std::mem::take(&mut ending.not_undone);
-            let counted = ending.replaced.iter().map(ReplacedContent::without_paths).collect();
-            let replaced = std::mem::replace(&mut ending.replaced, counted);
+            let replaced = ending.put_back.replaced.iter().map(ReplacedContent::without_paths).collect();
+            let counted = PutBack { not_undone: Vec::new(), replaced };
+            let put_back = std::mem::replace(&mut ending.put_back, counted);
             recorded = self.record(&ending, found.as_ref());
-            (ending.not_undone, ending.replaced) = (not_undone, replaced);
+            ending.put_back = put_back;
         }
         let ended = recorded?;
         unended.ended = true;
@@ -294,14 +291,15 @@ impl RunningCall {
             _ => None,
         };
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
-            ending = CallEnd { outside: ending.outside, ..CallEnd::with_cause(cause, reason) };
+            ending.fail(cause, reason);
         }
         let is_about_another = self.info.undoes.is_some() || self.info.verifies.is_some();
         if ending.wait.is_some() && (is_about_another || self.info.restores.is_some()) {
-            ending.fail("what undoes or verifies another call cannot ask, nor leave its result to somebody");
+            let reason = "what undoes or verifies another call cannot ask, nor leave its result to somebody";
+            ending.fail(Cause::Error, reason);
         }
         if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
-            ending.fail("a call within another one cannot leave its result to somebody");
+            ending.fail(Cause::Error, "a call within another one cannot leave its result to somebody");
         }
         ending
     }
@@ -310,14 +308,14 @@ impl RunningCall {
     /// session left a call open.
     fn end_programs_and_children(&self, ending: &mut CallEnd) {
         if !self.programs.end() && ending.cause.is_none() {
-            ending.fail("a program that the tool started does not end");
+            ending.fail(Cause::Error, "a program that the tool started does not end");
         }
         if let Some(children) = self.children.get() {
             let mut children = children.lock();
             if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
-                ending.fail(reason);
+                ending.fail(Cause::Error, reason);
             }
-            ending.tell(std::mem::take(&mut children.put_back));
+            ending.put_back.append(std::mem::take(&mut children.put_back));
         }
     }
 
@@ -332,11 +330,12 @@ impl RunningCall {
             // Parts of a capture that cannot be stopped, such as a sync, may have passed the
             // deadline.
             _ if self.begun.within.is_late() => {
-                *ending = CallEnd::with_cause(Cause::Deadline, "its deadline passed");
+                ending.fail(Cause::Deadline, "its deadline passed");
             }
             Ok(captures) => return Some(captures),
             Err(error) => {
-                ending.fail(format!("the resources cannot be captured after the call: {error}"));
+                let reason = format!("the resources cannot be captured after the call: {error}");
+                ending.fail(Cause::Error, reason);
             }
         }
         None
@@ -389,7 +388,7 @@ impl RunningCall {
         let RollbackPlan { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
         put_back.append(self.restore(&target)?);
         let is_replaced = !put_back.replaced.is_empty();
-        ending.tell(put_back);
+        ending.put_back.append(put_back);
         Ok(found.filter(|_| is_replaced))
     }
 
@@ -438,8 +437,8 @@ impl RunningCall {
             shown: Some(Payload::new(shown)),
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(CaptureSet::to_record).unwrap_or_default(),
-            not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
-            replaced: ending.replaced.iter().map(ReplacedContent::to_record).collect(),
+            not_undone: ending.put_back.not_undone.iter().map(NotUndone::to_record).collect(),
+            replaced: ending.put_back.replaced.iter().map(ReplacedContent::to_record).collect(),
             suspension: ending.suspension,
             rolls_back: !ending.keeps() && !self.info.reads_only,
             ..self.info.to_end(self.begun.begin, ending.outcome(), ending.cause)
@@ -465,8 +464,8 @@ impl RunningCall {
             cause: ending.cause,
             success: ending.outcome() == Outcome::Committed,
             outside: self.outside(&ending),
-            not_undone: ending.not_undone,
-            replaced: ending.replaced,
+            not_undone: ending.put_back.not_undone,
+            replaced: ending.put_back.replaced,
             message: ending.message,
             value: value.map_err(unread)?,
             elapsed_us: ended.elapsed_us,

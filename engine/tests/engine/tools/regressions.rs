@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::inspect::OperationStatus;
 use foldlog::storage::{Fault, Op};
 use foldlog::tools::{RecoveredOperation, Recovery};
-use foldlog::{Durability, Policy, SequenceNumber, SessionOptions, Settlement, Value};
+use foldlog::{Durability, ExternalEffects, Policy, SequenceNumber, SessionOptions, Settlement, Value};
 
 use super::*;
 
@@ -655,4 +655,20 @@ fn a_leader_that_cannot_be_recorded_leads_no_program() {
     };
     session.log().records(SequenceNumber::MIN, session.log().position().unwrap(), count).unwrap();
     assert_eq!(named, 1);
+}
+
+/// The failure to record the answer replaced what the tool had reported.
+#[test]
+fn effects_outside_are_recorded_as_reported_if_the_answer_cannot_be_recorded() {
+    let run = Run::new();
+    let disk = run.disk.clone();
+    let runner = with(&run, false, move |context| {
+        fill(&disk, context.session());
+        let outside = Some(ExternalEffects::Unknown);
+        Ok(ToolResult { outside, ..ToolResult::ok("x".repeat(100_000), 1) })
+    });
+    let report = runner.execute(&custom(), &at_once()).unwrap();
+    assert!(report.message.starts_with("there is no space to record"), "{}", report.message);
+    assert_eq!(report.outside, ExternalEffects::Unknown);
+    assert_eq!(run.ledger().last().unwrap().effects, Some(ExternalEffects::Unknown));
 }
