@@ -30,25 +30,46 @@ impl ToolRunner {
     /// Runs several calls, and returns their reports in the order of the calls, each as
     /// [`execute`](ToolRunner::execute) would return it.
     ///
-    /// If all the tools [only read](crate::tools::Tool::reads_only) or [act only
-    /// outside](crate::tools::Tool::outside_only), up to [`TOGETHER_MAX`] calls run at the same
-    /// time, each in a thread, and further ones once these have ended. They start in their order.
-    /// The end of a call that acts outside is recorded as soon as its tool has returned, so that
-    /// its effects are not unrecorded while a slower one runs. The ends of reading calls are
-    /// recorded in their order, once all have returned. Otherwise the calls run one after the
-    /// other. A deadline counts from the start of the first call.
+    /// The calls run in groups of up to [`TOGETHER_MAX`], one group after the other. If all the
+    /// tools of a group [only read](crate::tools::Tool::reads_only) or [act only
+    /// outside](crate::tools::Tool::outside_only), its calls run at the same time, each in a
+    /// thread. They start in their order. The end of a call that acts outside is recorded as soon
+    /// as its tool has returned, so that its effects are not unrecorded while a slower one runs.
+    /// The ends of reading calls are recorded in their order, once all have returned. Otherwise the
+    /// calls of a group run one after the other. A deadline counts from the start of the first
+    /// call.
     #[track_caller]
     pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
-        if calls.len() > TOGETHER_MAX {
-            let began = Instant::now();
-            let left = || options.deadline.map(|deadline| deadline.saturating_sub(began.elapsed()));
-            let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left(), ..*options });
-            return calls.chunks(TOGETHER_MAX).flat_map(few).collect();
+        let began = Instant::now();
+        let left = || {
+            let deadline = options.deadline.map(|deadline| deadline.saturating_sub(began.elapsed()));
+            ExecuteOptions { deadline, ..*options }
+        };
+        let mut reports = Vec::with_capacity(calls.len());
+        // In loops, since a closure would be the location of the calls.
+        for few in calls.chunks(TOGETHER_MAX) {
+            if self.run_at_once(few) {
+                reports.append(&mut self.execute_at_once(few, &left));
+                continue;
+            }
+            for call in few {
+                reports.push(self.execute(call, &left()));
+            }
         }
-        if !self.run_at_once(calls) {
-            return calls.iter().map(|call| self.execute(call, options)).collect();
+        reports
+    }
+
+    /// Runs calls at the same time.
+    #[track_caller]
+    fn execute_at_once(
+        &self,
+        calls: &[ToolCall],
+        left: &dyn Fn() -> ExecuteOptions,
+    ) -> Vec<Result<ToolReport>> {
+        let mut begun = Vec::with_capacity(calls.len());
+        for call in calls {
+            begun.push(self.begin_together(call, &left()));
         }
-        let begun: Vec<_> = calls.iter().map(|call| self.begin_together(call, options)).collect();
         let ran: Vec<Ran> = thread::scope(|scope| {
             let mut running = Vec::with_capacity(calls.len());
             for (together, call) in begun.into_iter().zip(calls) {
@@ -103,6 +124,7 @@ impl ToolRunner {
     }
 
     /// Starts the call of a tool, unless the log determines its outcome.
+    #[track_caller]
     fn begin_together(
         &self,
         call: &ToolCall,

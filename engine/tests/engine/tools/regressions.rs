@@ -672,3 +672,43 @@ fn effects_outside_are_recorded_as_reported_if_the_answer_cannot_be_recorded() {
     assert_eq!(report.outside, ExternalEffects::Unknown);
     assert_eq!(run.ledger().last().unwrap().effects, Some(ExternalEffects::Unknown));
 }
+
+/// Each call that ran after another one had the whole time.
+#[test]
+fn the_deadline_of_several_calls_counts_from_the_first_one() {
+    let run = Run::new();
+    let began = Arc::new(Mutex::new(0));
+    let counts = Arc::clone(&began);
+    let runner = with(&run, false, move |context| {
+        *counts.lock().unwrap() += 1;
+        while !context.is_cancelled() {
+            thread::yield_now();
+        }
+        done()
+    });
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(1)), ..at_once() };
+    let [first, second] =
+        <[_; 2]>::try_from(runner.execute_together(&[custom(), custom()], &options)).unwrap();
+    assert!(is_late(&first), "{first:?}");
+    assert!(is_late(&second), "{second:?}");
+    assert_eq!(*began.lock().unwrap(), 1);
+}
+
+/// The call's place was a line of the engine.
+#[test]
+fn a_wait_for_one_of_several_calls_names_the_line_of_the_host() {
+    let limit = Duration::from_millis(10);
+    let run = Run::in_store(Idempotency::Manual, StoreOptions { wait: limit, ..StoreOptions::default() });
+    let session = run.session().clone();
+    let runner = with(&run, false, move |_| {
+        let waits =
+            thread::scope(|scope| scope.spawn(|| session.dispatch(step("waits")).map(drop)).join().unwrap());
+        Err(ToolError::failed(waits.unwrap_err().to_string()))
+    });
+    let line = line!() + 1;
+    let reports = runner.execute_together(&[custom(), custom()], &at_once());
+    for report in reports {
+        let message = report.unwrap().message;
+        assert!(message.contains(&format!("started at {}:{line}:", file!())), "{message}");
+    }
+}
