@@ -52,7 +52,7 @@ impl<T: Into<String>> From<T> for Flaw {
     }
 }
 
-pub(super) fn corrupt(
+pub(crate) fn corrupt(
     session: Option<Uuid>,
     segment: &Path,
     offset: u64,

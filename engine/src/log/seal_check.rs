@@ -13,6 +13,7 @@ use foldlog_codec::frame::Frame;
 use super::chain::{self, SealFrame, Segment};
 use super::compressed;
 use super::copy::{Spot, check};
+use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
@@ -51,32 +52,21 @@ pub(crate) fn compare(storage: &dyn Storage, segment: &Segment) -> Result<Option
     }))
 }
 
-/// Returns the damage after the end of a compacted segment: the first byte that is not zero.
-/// `seal_len` is the length of its valid seal in bytes, 0 if it has none. Returns `None` for a
-/// segment that is not compacted, or that was cut before its own end.
+/// Returns the damage after the end of a compacted segment, if any byte there is not zero, with the
+/// offset after its seal. `seal_len` is the length of its valid seal in bytes, 0 if it has none.
+/// Returns `None` for a segment that is not compacted, or that was cut before its own end.
 fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Result<Option<Error>> {
     let Some(end) = segment.end.filter(|end| segment.compacted.is_some_and(|it| it.end == *end)) else {
         return Ok(None);
     };
-    let io = |error| Error::io("read", &segment.path, error);
-    let file = segment.open(storage)?;
-    let mut piece = [0; 4096];
-    let mut at = end + seal_len;
-    loop {
-        let read = file.read_at(&mut piece, at).map_err(io)?;
-        if read == 0 {
-            return Ok(None);
-        }
-        if piece.iter().take(read).any(|byte| *byte != 0) {
-            break;
-        }
-        at += read as u64;
+    let offset = end + seal_len;
+    if Window::new(&segment.path, segment.open(storage)?, None)?.used_end(offset)? == offset {
+        return Ok(None);
     }
     let reason = match seal_len {
         0 => "the bytes after its records are not an intact seal of a compacted segment",
         _ => "there are bytes after the seal of a compacted segment",
     };
-    let offset = if seal_len == 0 { end } else { at };
     Ok(Some(corrupt(
         segment,
         Spot { offset, ..check(storage, segment, Spot::head_of(segment), &mut |_| Ok(()))? },

@@ -4,7 +4,6 @@
 //! Opening does not write into the session's directory. [`open_read`] scans and folds;
 //! [`open_as_read`] builds the session from the result; [`begin`] creates a new one.
 
-use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::{Arc, OnceLock};
 
@@ -380,16 +379,9 @@ impl WriterState {
 
     /// Returns the `SessionOpening` record of this session, not of an ancestor.
     pub(super) fn opening_record(&self) -> SessionOpening {
-        let last = self.openings.last().map(|(_, opened)| opened.clone());
-        last.unwrap_or_else(|| SessionOpening {
-            session: Uuid::nil(),
-            seed: 0,
-            tags: BTreeMap::new(),
-            parent: None,
-        })
+        self.openings.last().map(|(_, opened)| opened.clone()).unwrap_or_default()
     }
 
-    /// Returns the seed that applies to the next record.
     /// Returns the sequence number of the session's own `Opened` record, not of an ancestor's.
     pub(super) fn opened_sequence(&self) -> SequenceNumber {
         self.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence)

@@ -18,9 +18,9 @@ use foldlog_codec::{Record, SequenceNumber};
 use super::fetch::Fetch;
 use super::load::{LoadedSession, ReadGround, open_read, open_read_once};
 use super::open::check_declared;
-use crate::error::{Corruption, Error, Result};
+use crate::error::Result;
 use crate::fold::projection::LogSlices;
-use crate::log::chain::Segment;
+use crate::log::chain::{Segment, corrupt};
 use crate::log::scan;
 use crate::log::seal_check::check_compacted;
 use crate::types::SessionTypes;
@@ -121,14 +121,8 @@ impl MadeLog {
         if scan.next_sequence == next {
             return Ok(());
         }
-        Err(Error::Corrupt(Box::new(Corruption {
-            session: Some(scan.session),
-            segment: scan.segments.last().map(|segment| segment.path.clone()).unwrap_or_default(),
-            offset: scan.end,
-            sequence: scan.next_sequence,
-            expected_crc: None,
-            found_crc: None,
-            reason: format!("the log ends here, but {next} records were written"),
-        })))
+        let segment = scan.segments.last().map(|segment| segment.path.clone()).unwrap_or_default();
+        let reason = format!("the log ends here, but {next} records were written");
+        Err(corrupt(Some(scan.session), &segment, scan.end, scan.next_sequence, reason))
     }
 }

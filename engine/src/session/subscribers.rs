@@ -29,7 +29,7 @@ pub struct RecordNotification {
 
 impl fmt::Debug for RecordNotification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notice")
+        f.debug_struct("RecordNotification")
             .field("sequence", &self.sequence)
             .field("kind", &self.kind)
             .field("name", &self.event_name())

@@ -45,12 +45,12 @@ impl ResourceCapture {
         Ok(ResourceCapture { name, snapshot: Some(snapshot), recorded })
     }
 
-    /// Returns whether the resource reports that it has not changed since the capture.
     /// Describes a capture that is not recorded.
     pub(super) fn in_memory(name: Cow<'static, str>, snapshot: AnySnapshot) -> ResourceCapture {
         ResourceCapture { name, snapshot: Some(snapshot), recorded: None }
     }
 
+    /// Returns whether the resource reports that it has not changed since the capture.
     fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
         self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
     }
