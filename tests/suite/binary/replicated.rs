@@ -285,6 +285,46 @@ fn sessions_go_to_a_bucket_and_back_and_are_taken_over_from_there() {
     assert!(!place("three").exists());
 }
 
+/// The damage of one session ended the push of all.
+#[test]
+fn a_push_reports_sessions_that_are_damaged_in_the_bucket_and_goes_on_with_the_others() {
+    let places = tempfile::tempdir().unwrap();
+    let (one, team) = (places.path().join("one"), places.path().join("bucket/team"));
+    std::fs::create_dir_all(&team).unwrap();
+    let plain = Store::open_with(&one, options()).unwrap();
+    let mut ids = [(); 3].map(|()| {
+        let session = plain.create(&types()).unwrap();
+        let id = session.id();
+        session.close().unwrap();
+        id
+    });
+    ids.sort();
+    let push = |more: &[&str]| {
+        let url = format!("file://{}", team.display());
+        foldlog([&["push", one.to_str().unwrap(), &url], more].concat())
+    };
+    assert_eq!(push(&["--name", "one"]).code, 0);
+    for chunk in files(&team).into_iter().filter(|path| path.contains(&ids[0].to_string())) {
+        std::fs::write(chunk, "damaged").unwrap();
+    }
+    let pushed = push(&[]);
+    assert_eq!(pushed.code, 1, "{}{}", pushed.stdout, pushed.stderr);
+    assert!(pushed.stderr.contains(&format!("session {}: ", ids[0])), "{}", pushed.stderr);
+    for id in &ids[1..] {
+        assert!(pushed.stdout.contains(&format!("{id}: 2 records replicated")), "{}", pushed.stdout);
+    }
+}
+
+/// Returns the paths of all files below a directory.
+fn files(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| match path.is_dir() {
+        true => files(&path),
+        false => vec![path.display().to_string()],
+    };
+    entries.flat_map(below).collect()
+}
+
 #[test]
 fn a_session_whose_worker_lives_is_taken_over_by_whoever_says_so_and_one_whose_worker_is_gone_by_anybody() {
     let places = tempfile::tempdir().unwrap();

@@ -10,13 +10,13 @@ use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
+use foldlog_view::document;
 use foldlog_view::documents::PathField;
 use foldlog_view::text::count_text;
-use foldlog_view::{Error, document};
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
-use crate::failure::{CommandError, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers::check_store;
 use crate::remote::{NO_SESSION, WHERE, failure, place};
@@ -211,9 +211,9 @@ fn each(
         let mut code = HOLDS;
         for session in sessions {
             match act(*session, output) {
-                Err(failed @ CommandError::View(Error::Engine(_) | Error::Usage { .. })) => {
+                Err(failed) if !failed.is_closed_pipe() => {
                     output.error(format_args!("session {session}: {failed}"));
-                    code = code.max(failed.exit_code());
+                    code = worse(code, failed.exit_code());
                 }
                 done => done?,
             }
