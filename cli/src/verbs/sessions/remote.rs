@@ -80,12 +80,22 @@ impl LeaseMonitor {
         worker
     }
 
-    /// Checks the leases until it is known for each session whether its worker is alive.
-    fn wait(mut self, place: &dyn Place, rows: &mut [RemoteSessionRow]) -> Result<()> {
+    /// Checks the leases until it is known for each session whether its worker is alive. Reports a
+    /// lease that cannot be read, whose worker stays unknown. Returns the exit code.
+    fn wait(mut self, place: &dyn Place, rows: &mut [RemoteSessionRow], output: &mut Output<'_>) -> u8 {
+        let mut code = HOLDS;
         while !self.watches.is_empty() && self.pacing.pause(self.pause.max(Duration::from_millis(1))) {
             for (at, session, mut watch) in std::mem::take(&mut self.watches) {
                 let asked = self.pacing.now();
-                let lease = place.lease(session).map_err(remote::failure)?;
+                let lease = match place.lease(session) {
+                    Ok(lease) => lease,
+                    Err(error) => {
+                        let failure = remote::failure(error);
+                        output.error(format_args!("session {session}: {failure}"));
+                        code = worse(code, failure.exit_code());
+                        continue;
+                    }
+                };
                 let standing = watch.look(lease.as_ref(), asked, self.pacing.now());
                 let worker = worker_state(standing);
                 if worker == UNKNOWN {
@@ -95,7 +105,7 @@ impl LeaseMonitor {
                 }
             }
         }
-        Ok(())
+        code
     }
 }
 
@@ -139,7 +149,7 @@ pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u
     }
     let only = remote::HeldSession::parse(url);
     let (place, sessions) = remote::sessions_at(url)?;
-    let (mut rows, watching, code) = read(place.as_ref(), sessions, output);
+    let (mut rows, watching, mut code) = read(place.as_ref(), sessions, output);
     match only {
         Some(held) if rows.is_empty() => return Err(remote::nothing_held(held.session)),
         None if rows.is_empty() => {
@@ -154,7 +164,7 @@ pub(super) fn list(url: &str, asked: &Args, output: &mut Output<'_>) -> Result<u
                 watching.longest.as_secs_f64()
             ));
         }
-        watching.wait(place.as_ref(), &mut rows)?;
+        code = worse(code, watching.wait(place.as_ref(), &mut rows, output));
     }
     rows.retain(|row| {
         row.error.is_some()
