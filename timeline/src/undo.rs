@@ -64,7 +64,7 @@ impl Timeline {
             match (refusal, &edit.wanted) {
                 (Some(reason), _) => report.conflicts.push(Conflict::new(path, reason)),
                 (None, WantedEntry::Nothing | WantedEntry::Captured(_) | WantedEntry::Content { .. }) => {
-                    report.changed.push(path)
+                    report.changed.push(path);
                 }
                 (None, _) => {}
             }

@@ -284,7 +284,7 @@ impl Request<'_> {
             timeline = self.root.open()?;
             if is_confirmed {
                 let shown = std::mem::replace(&mut plan, self.plan(&mut timeline)?);
-                if shown.files != plan.files {
+                if shown.files != plan.files || shown.empty_directories() != plan.empty_directories() {
                     let what = "nothing was changed: files have changed since the preview";
                     return Err(CommandError::usage(what, "repeat the command"));
                 }
