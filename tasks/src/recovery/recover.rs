@@ -342,7 +342,8 @@ impl CrashRecoveryManager {
         match ended {
             Ok(run) => Ok((session, run)),
             Err(error) => {
-                session.close()?;
+                // The first error is the cause.
+                let _ = session.close();
                 Err(error)
             }
         }
