@@ -112,6 +112,18 @@ pub struct UsageTracking {
     pub history: Vec<UsedTokens>,
 }
 
+impl UsageTracking {
+    /// Returns the sums of the history by model.
+    pub(crate) fn sums(&self) -> BTreeMap<String, TokenUsage> {
+        let mut sums: BTreeMap<String, TokenUsage> = BTreeMap::new();
+        for used in &self.history {
+            let sum = sums.entry(used.model.clone().unwrap_or_default()).or_default();
+            *sum = sum.plus(used.usage);
+        }
+        sums
+    }
+}
+
 /// Describes the tokens of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedTokens {

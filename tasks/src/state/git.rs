@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use foldlog::escape;
-use rustix::fs::{Mode, OFlags};
+use foldlog::filesystem::open_regular_file;
 use serde::{Deserialize, Serialize};
 
 /// A ref, a `.git` file and a `commondir` contain one line; a path in it is no longer than this.
@@ -122,27 +122,16 @@ fn is_missing(error: &io::Error) -> bool {
 /// Opens a regular file of at most `bytes_max` bytes; returns `None` if the path is missing or is a
 /// directory.
 fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
-    let is_taken = |found: &fs::Metadata| match found.is_file() {
-        false => Err(invalid_data(path, "it is not a regular file")),
-        true if found.len() > bytes_max => {
+    let opened = match open_regular_file(path) {
+        Err(error) if is_missing(&error) || path.is_dir() => return Ok(None),
+        opened => opened.and_then(|file| Ok((file.metadata()?.len(), file))),
+    };
+    match opened.map_err(|error| add_path(path, error))? {
+        (len, _) if len > bytes_max => {
             Err(invalid_data(path, format!("it is longer than {bytes_max} bytes")))
         }
-        true => Ok(()),
-    };
-    match fs::metadata(path) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) => return Err(add_path(path, error)),
-        Ok(found) if found.is_dir() => return Ok(None),
-        // Checked before the open, since opening a device can have side effects.
-        Ok(found) => is_taken(&found)?,
+        (_, file) => Ok(Some(file)),
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        opened => File::from(opened.map_err(|error| add_path(path, error))?),
-    };
-    is_taken(&file.metadata().map_err(|error| add_path(path, error))?)?;
-    Ok(Some(file))
 }
 
 fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {

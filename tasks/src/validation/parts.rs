@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog::SequenceNumber;
-use foldlog::conversation::{ConversationMessage, Role, TokenUsage};
+use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::filesystem::ChangeKind;
 use foldlog_agent::pairing::{MessageFormat, PairingRule, PairingViolation, validate};
 use uuid::Uuid;
@@ -54,19 +54,14 @@ pub(super) fn requires_validation(checked: &ValidationIndex<'_>) -> Vec<RuleViol
 
 pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let usage = &checked.state.claude_context.usage_tracking;
-    let mut expected: BTreeMap<&str, TokenUsage> = BTreeMap::new();
-    for used in &usage.history {
-        let sum = expected.entry(used.model.as_deref().unwrap_or_default()).or_default();
-        *sum = sum.plus(used.usage);
-    }
-    let models: BTreeSet<&str> =
-        expected.keys().copied().chain(usage.by_model.keys().map(String::as_str)).collect();
+    let expected = usage.sums();
+    let models: BTreeSet<&String> = expected.keys().chain(usage.by_model.keys()).collect();
     let mut found_all = Vec::new();
     for model in models {
         let (found, expected) = (usage.by_model.get(model).copied(), expected.get(model).copied());
         if found != expected {
             let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
-            let error = ValidationError::UsageDiffers { model: model.to_owned(), found, expected };
+            let error = ValidationError::UsageDiffers { model: model.clone(), found, expected };
             found_all.push(RuleViolation::derived(error, StateComponent::ClaudeContext));
         }
     }

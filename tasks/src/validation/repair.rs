@@ -1,10 +1,9 @@
 //! Repairs as events, plans of repairs, and a simulation of their results.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use foldlog::Event;
-use foldlog::conversation::TokenUsage;
 use serde::Serialize;
 
 use super::{RepairObstacle, ValidationIssue};
@@ -179,7 +178,10 @@ pub(super) fn take_all(state: &mut SessionState, steps: &[PlannedStep]) {
 fn derive(state: &mut SessionState, component: StateComponent) {
     match component {
         StateComponent::TaskTree => state.task_tree = derive_tree(std::mem::take(&mut state.task_tree)),
-        StateComponent::ClaudeContext => derive_usage(state),
+        StateComponent::ClaudeContext => {
+            let usage = &mut state.claude_context.usage_tracking;
+            usage.by_model = usage.sums();
+        }
         // The other parts have no derived data.
         _ => {}
     }
@@ -216,14 +218,4 @@ fn derive_tree(tree: TaskTreeState) -> TaskTreeState {
         true => TaskTreeState::from_tasks(tree.tasks.into_values()),
         false => TaskTreeState::of_map(tree.tasks),
     }
-}
-
-fn derive_usage(state: &mut SessionState) {
-    let usage = &mut state.claude_context.usage_tracking;
-    let mut sums: BTreeMap<String, TokenUsage> = BTreeMap::new();
-    for used in &usage.history {
-        let sum = sums.entry(used.model.clone().unwrap_or_default()).or_default();
-        *sum = sum.plus(used.usage);
-    }
-    usage.by_model = sums;
 }
