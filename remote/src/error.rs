@@ -396,8 +396,9 @@ pub enum Error {
         /// Sequence number of the appended record.
         found: SequenceNumber,
     },
-    /// An appended record is an envelope frame, or has a time that is invalid in a log.
-    #[error("the appended record {sequence} is not a valid record of a log")]
+    /// A record that is appended is an envelope frame, or has a time that is invalid in a log; or the
+    /// body of a stored one is not what its kind requires.
+    #[error("record {sequence} is not a valid record of a log")]
     NotContent {
         /// Its sequence number.
         sequence: SequenceNumber,

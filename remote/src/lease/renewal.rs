@@ -107,7 +107,16 @@ impl<L: Leases> LeaseRenewer<L> {
             ends
         };
         if ends {
-            self.leases.end().await;
+            self.end().await;
+        }
+    }
+
+    /// Gives up the lease. Renews it again if a session was claimed meanwhile, whose renewal may have
+    /// been given up as well.
+    async fn end(&self) {
+        self.leases.end().await;
+        if !crate::lock(&self.held).sessions.is_empty() {
+            self.leases.renew().await;
         }
     }
 
@@ -121,7 +130,7 @@ impl<L: Leases> LeaseRenewer<L> {
             (held.is_renewed, unlinked.collect::<Vec<_>>())
         };
         if !is_renewed {
-            self.leases.end().await;
+            self.end().await;
             return false;
         }
         self.leases.renew().await;
@@ -140,5 +149,63 @@ async fn keep<L: Leases>(keeper: Weak<LeaseRenewer<L>>, every: Duration) {
         if !keeper.renew_held().await {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::runtime::Builder;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// A lease that is given up only after a signal.
+    #[derive(Default)]
+    struct SlowEnd {
+        is_valid: AtomicBool,
+        ending: Notify,
+        ends: Notify,
+    }
+
+    impl Leases for SlowEnd {
+        async fn renew(&self) {
+            self.is_valid.store(true, Ordering::SeqCst);
+        }
+
+        async fn link(&self, _: Uuid, _: u64) -> bool {
+            true
+        }
+
+        async fn unlink(&self, _: Uuid, _: u64) {}
+
+        async fn end(&self) {
+            self.ending.notify_one();
+            self.ends.notified().await;
+            self.is_valid.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// The renewal for the claim was given up, and the worker had no lease until the timer ran.
+    #[test]
+    fn a_session_that_is_claimed_while_the_lease_is_given_up_has_a_lease() {
+        Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+            let renewer = LeaseRenewer::new(SlowEnd::default(), Duration::from_secs(3_600));
+            let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+            renewer.hold(one, 1).await;
+            let releases = Arc::clone(&renewer);
+            let released = tokio::spawn(async move { releases.release(one, 1).await });
+            renewer.leases.ending.notified().await;
+            renewer.hold(other, 1).await;
+            renewer.leases.ends.notify_one();
+            released.await.unwrap();
+            assert!(renewer.leases.is_valid.load(Ordering::SeqCst));
+            let releases = Arc::clone(&renewer);
+            let released = tokio::spawn(async move { releases.release(other, 1).await });
+            renewer.leases.ends.notify_one();
+            released.await.unwrap();
+            assert!(!renewer.leases.is_valid.load(Ordering::SeqCst));
+        });
     }
 }
