@@ -53,6 +53,7 @@
 
 use std::fmt;
 
+use foldlog::replication::INLINED_BYTES_MAX;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
@@ -76,9 +77,6 @@ pub const NOTE_BYTES_MAX: usize = 1024;
 
 /// Maximum number of packs that a chunk names.
 pub const PACKS_MAX: usize = 1 << 16;
-
-/// Maximum length of the pack in a chunk, in bytes.
-pub const INLINED_BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"FOLDRMT\n";
 const MAGIC_COMPACTED: [u8; 8] = *b"FOLDRMC\n";

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::chunk::{Epoch, NOTE_BYTES_MAX};
 use crate::confirmations::{Confirmations, fresh_for};
-use crate::error::{Error, Result, replica_error};
+use crate::error::{Error, Result, check_len, replica_error};
 use crate::lease::renewal::{LeaseRenewer, Leases};
 use crate::lease::{LEASE_LENGTH, check_length};
 use crate::runtime::Runtime;
@@ -192,10 +192,7 @@ pub struct SessionReplicator<P: SessionPlace> {
 impl<P: SessionPlace> SessionReplicator<P> {
     /// Replicates sessions into a place, which logs name `at`.
     pub(crate) fn start(place: P, runtime: Runtime, at: &str, name: &str) -> Result<SessionReplicator<P>> {
-        let (len, max) = (name.len() as u64, NOTE_BYTES_MAX as u64);
-        if len > max {
-            return Err(Error::TooLarge { what: "note", len, max });
-        }
+        check_len("note", name.len(), NOTE_BYTES_MAX)?;
         SessionReplicator {
             place,
             runtime,

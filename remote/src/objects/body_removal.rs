@@ -56,7 +56,7 @@ use crate::compaction::{CompactedVolume, Compaction};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::replicator::SessionPayloads;
-use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
+use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm};
 
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
@@ -397,10 +397,6 @@ impl Pass<'_> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
         let extent = Extent { first: first.extent.first, count: last.extent.last() + 1 - first.extent.first };
         let chunks = || group.iter().flat_map(|range| &range.chunks);
-        let len = encoded_len(extent.count, chunks().map(|chunk| chunk.len() as u64).sum());
-        if len > VOLUME_BYTES_MAX as u64 {
-            return Err(Error::TooLarge { what: "compacted volume", len, max: VOLUME_BYTES_MAX as u64 });
-        }
         let mut encoder =
             VolumeEncoder::new(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
         chunks().for_each(|chunk| encoder.push(chunk));

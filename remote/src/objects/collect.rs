@@ -39,7 +39,7 @@ use super::bucket::{Bucket, age_at};
 use super::payload_removal::PayloadListing;
 use super::reader::ChunkReader;
 use super::remote::Remote;
-use super::volume_builder::{self, VolumeOutcome};
+use super::volume_builder;
 use crate::chunk::Chunk;
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::Result;
@@ -139,7 +139,7 @@ impl Collection<'_> {
     async fn make(&mut self, missing: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut made = Vec::new();
         for extent in missing.into_iter().filter(|_| !self.dry_run) {
-            if volume_builder::make(self.bucket, self.session, extent).await? == VolumeOutcome::Put {
+            if volume_builder::make(self.bucket, self.session, extent).await? {
                 made.push(extent);
             }
         }

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder, VolumeForm};
 
 /// Maximum number of bytes of chunks that a writer keeps for the volume of their range, and that
@@ -35,17 +35,6 @@ const STRIDE: usize = 256 << 10;
 
 const PUT: &str = "put a volume of chunks";
 const READ: &str = "read chunks for their volume";
-
-/// Describes the result of building a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum VolumeOutcome {
-    /// It was put.
-    Put,
-    /// It already existed.
-    There,
-    /// It cannot be built: it would be too long, or not all of its inputs can be read.
-    Not,
-}
 
 /// Passes volumes to be built to a task.
 #[derive(Debug)]
@@ -159,14 +148,15 @@ fn payload_bytes(payload: &PutPayload) -> Vec<u8> {
     bytes
 }
 
-/// Builds the volume of a range whose numbers are all used.
+/// Puts the volume of a range whose numbers are all used. Returns `false` if it exists, would be too
+/// long, or not all of its chunks can be read.
 ///
 /// # Errors
 ///
 /// [`Error::Store`].
-pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<VolumeOutcome> {
+pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<bool> {
     if bucket.size(&bucket.volume_key(session, extent), READ).await?.is_some() {
-        return Ok(VolumeOutcome::There);
+        return Ok(false);
     }
     let chunks = match extent.count == bucket.spans[0] {
         true => chunks_of(bucket, session, extent).await?,
@@ -174,7 +164,7 @@ pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     };
     match chunks {
         Some(chunks) => put(bucket, session, extent, chunks).await,
-        None => Ok(VolumeOutcome::Not),
+        None => Ok(false),
     }
 }
 
@@ -221,17 +211,12 @@ async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     Ok(Some(chunks))
 }
 
-/// Puts the volume of these chunks, unless it exists.
-async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<VolumeOutcome> {
+/// Puts the volume of these chunks. Returns `false` if it exists, or would be too long.
+async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<bool> {
     if !bucket.has_volume_of(extent.count, chunks.iter().map(|chunk| chunk.len() as u64).sum()) {
-        return Ok(VolumeOutcome::Not);
+        return Ok(false);
     }
-    let mut encoder =
-        match VolumeEncoder::new(VolumeForm::Whole, session, extent, chunks.iter().map(Vec::len)) {
-            Ok(encoder) => encoder,
-            Err(Error::TooLarge { .. }) => return Ok(VolumeOutcome::Not),
-            Err(error) => return Err(error),
-        };
+    let mut encoder = VolumeEncoder::new(VolumeForm::Whole, session, extent, chunks.iter().map(Vec::len))?;
     let mut hashed = 0;
     for chunk in chunks {
         for piece in chunk.chunks(STRIDE) {
@@ -246,5 +231,5 @@ async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>
     let payload = PutPayload::from(encoder.finish()?);
     let key = bucket.volume_key(session, extent);
     // An existing one has the same bytes.
-    Ok(if bucket.create(&key, payload, PUT).await? { VolumeOutcome::Put } else { VolumeOutcome::There })
+    bucket.create(&key, payload, PUT).await
 }

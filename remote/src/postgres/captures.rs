@@ -10,6 +10,7 @@ use foldlog_codec::body::ObjectId;
 
 use crate::chunk::PACKS_MAX;
 use crate::error::{Result, check_len};
+use crate::fields::FieldReader;
 
 /// Maximum length of such a column in bytes.
 pub(super) const COLUMN_BYTES_MAX: usize = 12 + PACKS_MAX * 40 + INLINED_BYTES_MAX;
@@ -50,16 +51,10 @@ impl AppendCaptures {
 
     /// Returns `None` if it is no such column.
     pub(super) fn decode(column: &[u8]) -> Option<AppendCaptures> {
-        let (next, rest) = column.split_first_chunk::<8>()?;
-        let (count, mut rest) = rest.split_first_chunk::<4>()?;
-        let mut packs = Vec::new();
-        for _ in 0..u32::from_le_bytes(*count) {
-            let (hash, behind) = rest.split_first_chunk::<32>()?;
-            let (len, behind) = behind.split_first_chunk::<8>()?;
-            packs.push(ObjectId { hash: *hash, len: u64::from_le_bytes(*len) });
-            rest = behind;
-        }
-        let next = u64::from_le_bytes(*next).into();
-        Some(AppendCaptures { next, packs, inlined: rest.to_vec() })
+        let mut fields = FieldReader { bytes: column };
+        let (next, count) = (fields.u64()?.into(), fields.u32()?);
+        let pack = |_| Some(ObjectId { hash: fields.take()?, len: fields.u64()? });
+        let packs = (0..count).map(pack).collect::<Option<_>>()?;
+        Some(AppendCaptures { next, packs, inlined: fields.bytes.to_vec() })
     }
 }
