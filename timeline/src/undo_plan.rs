@@ -194,9 +194,11 @@ impl Timeline {
         let mut directories = net_changes(directories);
         self.retain_possible(&mut directories, &files);
         self.remove_blocked(&mut files, &directories, &mut conflicts);
+        let selected = directories.iter().map(|change| &change.path).filter(|path| selection.contains(path));
+        let undone: Vec<String> = selected.chain(files.iter().map(|file| &file.path)).cloned().collect();
         directories.retain(|change| {
-            let is_around = |file: &FileUndo| Path::new(&file.path).starts_with(&change.path);
-            selection.contains(&change.path) || files.iter().any(is_around)
+            let is_around = |path: &String| Path::new(path).starts_with(&change.path);
+            selection.contains(&change.path) || undone.iter().any(is_around)
         });
         let mut conflicts = with_authors(conflicts, &intervals, &wanted, present, &mut reader)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
@@ -292,10 +294,13 @@ impl Timeline {
         // From the innermost outwards.
         changes.sort_by(|one, other| other.path.cmp(&one.path));
         changes.retain(|DirectoryChange { path, kind, .. }| {
-            let found = fs::read_dir(self.place.absolute(path));
+            let place = self.place.absolute(path);
             if *kind == ChangeKind::Removed {
-                return found.is_err() && !self.is_blocked(path, &removed);
+                // A link to a directory is none.
+                let is_there = fs::symlink_metadata(&place).is_ok_and(|found| found.is_dir());
+                return !is_there && !self.is_blocked(path, &removed);
             }
+            let found = fs::read_dir(place);
             let is_removed = |entry: fs::DirEntry| {
                 removed.contains(&format!("{path}/{}", escape_path(entry.file_name().as_bytes())))
             };

@@ -190,6 +190,25 @@ fn read_only_directories_that_a_call_creates_and_removes_are_undone_and_redone()
     }
 }
 
+/// They had the permissions of directories that are created on the way to a file.
+#[test]
+fn removed_directories_get_their_permissions_back_whatever_is_undone_or_in_their_place() {
+    let project = Project::new();
+    project.write("around/kept", "1\n");
+    project.write("secret/key", "1\n");
+    project.write("other/file", "1\n");
+    project.run("mkdir around/empty && chmod 700 around secret");
+    project.call("call", |project| {
+        project.run("rm -r around secret && ln -s other secret");
+    });
+    let mode = |path| fs::metadata(project.root.join(path)).unwrap().permissions().mode() & 0o7777;
+    project.foldlog(&["undo", "1", "--file", "around/empty", "--yes"]);
+    assert_eq!((mode("around"), mode("around/empty")), (0o700, 0o755));
+    project.foldlog(&["undo", "1", "--yes"]);
+    assert_eq!((mode("around"), mode("secret")), (0o700, 0o700));
+    assert_eq!(read(&project.root.join("secret/key")), "1\n");
+}
+
 #[test]
 fn a_project_on_a_read_only_disk_is_recorded_and_its_undo_changes_nothing() {
     let Some(disk) = disk() else { return };
