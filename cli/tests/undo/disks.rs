@@ -190,6 +190,23 @@ fn read_only_directories_that_a_call_creates_and_removes_are_undone_and_redone()
     }
 }
 
+/// One such directory anywhere, and no call of the project was undoable.
+#[test]
+fn a_directory_that_can_be_listed_but_not_entered_is_not_recorded_and_others_are() {
+    let mut project = Project::new();
+    project.write("closed/file", "1\n");
+    project.give_away();
+    project.run("mkdir empty && chmod 444 empty && chmod 644 closed");
+    project.call("call", |project| project.run("echo 2 >notes"));
+    project.call("opens", |project| project.run("chmod 755 closed && echo 3 >notes"));
+    for (number, content) in [("2", "2\n"), ("1", "keep\n")] {
+        let ran = project.command(&["undo", number, "--yes"]).output().unwrap();
+        assert!(text(&ran).contains("  change   notes\n"), "{}", text(&ran));
+        assert_eq!(read(&project.root.join("notes")), content);
+        assert_eq!(read(&project.root.join("closed/file")), "1\n");
+    }
+}
+
 /// They had the permissions of directories that are created on the way to a file.
 #[test]
 fn removed_directories_get_their_permissions_back_whatever_is_undone_or_in_their_place() {

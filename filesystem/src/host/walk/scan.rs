@@ -28,7 +28,7 @@ use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_editing, is_own, is_temporary};
 use crate::host::snapshot::NotedEntry;
 use crate::host::sparse::Sparse;
-use crate::host::step::{MOUNT, OPEN_DIRECTORY, stat_of};
+use crate::host::step::{MOUNT, OPEN_DIRECTORY, stat_at, stat_of};
 
 /// Two writes within the granularity of a file system's clock result in the same time.
 const CLOCK_GRAIN_NS: i64 = 20_000_000;
@@ -105,7 +105,15 @@ impl WorkspaceWalk<'_> {
         };
         let at = at.advance_to(&directory, &path);
         let (stat, attributes, racy) = self.look_at_directory(&directory, &path, last.as_deref())?;
-        let scope = self.rules.enter(&directory, &path, scope)?;
+        // It may be listed but not entered.
+        let is_closed = || stat_at(&directory, b".") == Err(Errno::EACCES);
+        let scope = match self.rules.enter(&directory, &path, scope) {
+            Err(_) if self.partial.is_some() && !path.is_empty() && is_closed() => {
+                results.noted.push(NotedEntry::new(&path, None));
+                return Ok(());
+            }
+            scope => scope?,
+        };
         // Uses its own descriptor, because the one through which entries are opened is shared.
         let listed = openat(&*directory, c".", OPEN_DIRECTORY, Mode::empty()).and_then(Dir::from_fd);
         let mut listed = match listed {
