@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
 use foldlog::filesystem::{
     ChangeKind, DirectoryChange, FileChange, FileFacts, FileVersion, FilesystemSnapshot, PathEdit,
@@ -42,6 +41,7 @@ pub struct UndoPlan {
     /// Whether an earlier attempt was interrupted or failed, and nothing stays, so that the undo is to
     /// be recorded even without changes.
     completes: bool,
+    /// In ascending order of their paths.
     directories: Vec<DirectoryChange>,
     pub(crate) edits: Vec<PathEdit>,
 }
@@ -96,12 +96,8 @@ impl UndoPlan {
     /// Returns the directories that are created or removed without a file in them, as changes by the
     /// steps, in ascending order of their paths.
     pub fn empty_directories(&self) -> Vec<&DirectoryChange> {
-        let is_empty = |change: &&DirectoryChange| {
-            !self.files.iter().any(|file| Path::new(&file.path).starts_with(&change.path))
-        };
-        let mut found: Vec<&DirectoryChange> = self.directories.iter().filter(is_empty).collect();
-        found.sort_by(|one, other| one.path.cmp(&other.path));
-        found
+        let filled = paths_around(self.files.iter().map(|file| &file.path));
+        self.directories.iter().filter(|change| !filled.contains(change.path.as_str())).collect()
     }
 
     /// Returns the undo as it is recorded.
@@ -110,15 +106,15 @@ impl UndoPlan {
             of: self.steps.clone(),
             is_partial: self.is_partial,
             has_conflicts: [self.conflicts.len(), self.shared.len(), self.possibly_yours.len()] != [0; 3],
-            directories: directory_paths(&self.directories),
+            directories: self.directories.iter().map(|change| change.path.clone()).collect(),
             is_reported: false,
         }
     }
 }
 
-fn directory_paths(changes: &[DirectoryChange]) -> Vec<String> {
-    let paths: BTreeSet<&String> = changes.iter().map(|change| &change.path).collect();
-    paths.into_iter().cloned().collect()
+/// Returns paths with the directories around them.
+fn paths_around<'a>(paths: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
+    paths.flat_map(|path| with_directories_around(path)).collect()
 }
 
 impl Timeline {
@@ -194,12 +190,14 @@ impl Timeline {
         let mut directories = net_changes(directories);
         self.retain_possible(&mut directories, &files);
         self.remove_blocked(&mut files, &directories, &mut conflicts);
-        let selected = directories.iter().map(|change| &change.path).filter(|path| selection.contains(path));
-        let undone: Vec<String> = selected.chain(files.iter().map(|file| &file.path)).cloned().collect();
-        directories.retain(|change| {
-            let is_around = |path: &String| Path::new(path).starts_with(&change.path);
-            selection.contains(&change.path) || undone.iter().any(is_around)
-        });
+        let (mut directories, around): (Vec<DirectoryChange>, Vec<DirectoryChange>) =
+            directories.into_iter().partition(|change| selection.contains(&change.path));
+        let selected = directories.iter().map(|change| &change.path);
+        let needed = paths_around(files.iter().map(|file| &file.path).chain(selected));
+        let around: Vec<DirectoryChange> =
+            around.into_iter().filter(|change| needed.contains(change.path.as_str())).collect();
+        directories.extend(around);
+        directories.sort_by(|one, other| one.path.cmp(&other.path));
         let mut conflicts = with_authors(conflicts, &intervals, &wanted, present, &mut reader)?;
         let not_kept = not_kept.into_iter().filter(|(path, _)| selection.contains(path));
         let not_kept = self.split_not_kept(not_kept, &mut conflicts);
@@ -575,26 +573,24 @@ fn in_order(files: &[FileUndo], directories: &[DirectoryChange]) -> Vec<PathEdit
     let edit =
         |path: &str, present, wanted| PathEdit { path: path.to_owned(), present, wanted, modified_ns: None };
     let file = |file: &FileUndo| edit(&file.path, file.present.clone(), file.wanted.clone());
-    let mut directories: Vec<&DirectoryChange> = directories.iter().collect();
-    directories.sort_by(|one, other| one.path.cmp(&other.path));
     let (created, removed): (Vec<&DirectoryChange>, Vec<&DirectoryChange>) =
         directories.iter().partition(|change| change.kind == ChangeKind::Created);
     let set_permissions = |change: &DirectoryChange, present, permissions| {
         edit(&change.path, None, WantedEntry::DirectoryPermissions { present, permissions })
     };
-    let is_closed = |change: &&&DirectoryChange| change.permissions & OWNER_ALL != OWNER_ALL;
+    let is_closed = |change: &&DirectoryChange| change.permissions & OWNER_ALL != OWNER_ALL;
     let opened = |change: &DirectoryChange| change.permissions | OWNER_ALL;
-    let opening = |change: &&DirectoryChange| set_permissions(change, change.permissions, opened(change));
-    let closing = |change: &&DirectoryChange| set_permissions(change, opened(change), change.permissions);
-    let creation = |change: &&DirectoryChange| {
+    let opening = |change: &DirectoryChange| set_permissions(change, change.permissions, opened(change));
+    let closing = |change: &DirectoryChange| set_permissions(change, opened(change), change.permissions);
+    let creation = |change: &DirectoryChange| {
         edit(&change.path, None, WantedEntry::Directory { permissions: opened(change) })
     };
-    let removal = |change: &&DirectoryChange| edit(&change.path, None, WantedEntry::NoDirectory);
-    let mut edits: Vec<PathEdit> = created.iter().filter(is_closed).map(opening).collect();
+    let removal = |change: &DirectoryChange| edit(&change.path, None, WantedEntry::NoDirectory);
+    let mut edits: Vec<PathEdit> = created.iter().copied().filter(is_closed).map(opening).collect();
     edits.extend(files.iter().filter(|file| file.change == ChangeKind::Removed).map(file));
     // Created directories are removed from the innermost outwards, if they are empty.
-    edits.extend(created.iter().rev().map(removal));
-    edits.extend(removed.iter().map(creation));
+    edits.extend(created.into_iter().rev().map(removal));
+    edits.extend(removed.into_iter().map(creation));
     edits.extend(files.iter().filter(|file| file.change != ChangeKind::Removed).map(file));
     edits.extend(directories.iter().rev().filter(is_closed).map(closing));
     edits
