@@ -305,8 +305,10 @@ impl Objects {
         }
         let bytes: Arc<[u8]> = self.get(&object)?.into();
         let mut held = self.held.lock();
-        // A weak pointer keeps the memory of the bytes allocated.
-        held.retain(|_, bytes| bytes.strong_count() > 0);
+        // A weak pointer keeps the memory of the bytes allocated. Not each time, since many may be held.
+        if held.len().is_power_of_two() {
+            held.retain(|_, bytes| bytes.strong_count() > 0);
+        }
         held.insert(object, Arc::downgrade(&bytes));
         Ok(bytes)
     }
